@@ -108,7 +108,7 @@ def _in_files(proxy: Proxy | None) -> Iterator[Place]:
         def stored() -> int:
             return sum(each.stat().st_size for each in Path(name).rglob("*") if each.is_file())
 
-        yield Place(f"file:///{name}/store", {}, stored)
+        yield Place(f"file://{name}/store", {}, stored)
 
 
 @contextmanager

@@ -21,10 +21,10 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line, LineInfo, StepRef, info_row
+from tests.support.counting import CountingBackend
 
 _ROUNDS = 1500
 _TASKS = 64

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
-from holdfast.backends.key_encoding import decode_key, encode_key
+from holdfast.backends.tables import decode_key, encode_key
 from holdfast.codec import Codec, Limits, OpaqueValue, msgpack
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import RecordContext, unwrap, wrap

@@ -26,7 +26,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, Send
 
-from holdfast.backends.key_encoding import decode_key, encode_key
+from holdfast.backends.tables import decode_key, encode_key
 from holdfast.codec import Codec, Registry
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import RecordContext, unwrap, wrap

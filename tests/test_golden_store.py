@@ -17,7 +17,7 @@ import pytest
 from holdfast.backends.interface import Backend, Put, Row, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite.schema import APPLICATION_ID, later, schema
+from holdfast.backends.sqlite.schema import APPLICATION_ID, create_statements, upgrade_statements
 from holdfast.backends.tables import JOURNAL, LATER, READABLE, TABLES, WORDS
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
@@ -133,8 +133,8 @@ def test_what_is_frozen_is_what_a_store_writes(tmp_path: pathlib.Path) -> None:
 
 def test_sqlite_tables_are_as_they_were() -> None:
     frozen = json.loads(GOLDEN.read_text())["sqlite"]
-    assert schema()[: len(frozen)] == frozen
-    assert schema()[len(frozen) :] == later()
+    assert create_statements()[: len(frozen)] == frozen
+    assert create_statements()[len(frozen) :] == upgrade_statements()
 
 
 def test_a_sqlite_file_of_version_1_gets_what_it_lacks(tmp_path: pathlib.Path) -> None:
@@ -161,4 +161,4 @@ if __name__ == "__main__":
         raise SystemExit("it is frozen already")
     made = backend("memory", pathlib.Path())
     fill(showing(made, fold_every=3))
-    GOLDEN.write_text(json.dumps({"sqlite": list(schema()), "rows": rows_of(made)}, indent=1) + "\n")
+    GOLDEN.write_text(json.dumps({"sqlite": list(create_statements()), "rows": rows_of(made)}, indent=1) + "\n")

@@ -29,11 +29,10 @@ STORES = {
     "redis": "Valkey, `appendfsync always`",
     "s3": "S3 (SeaweedFS)",
     "retry": "`retry` on SQLite",
-    "metrics": "`metrics` on SQLite",
     "cache": "`cache` in Valkey of PostgreSQL",
-    "behind": "`behind`: SQLite, then PostgreSQL",
+    "write-behind": "`write-behind`: SQLite, then PostgreSQL",
     "mirror": "`mirror`: SQLite and MongoDB",
-    "tiers": "`tiers`: PostgreSQL, then S3",
+    "tiered": "`tiered`: PostgreSQL, then S3",
 }
 UNVERIFIED = {"Google Cloud Storage": "unverified: no server here", "Azure Blob Storage": "unverified: no server here"}
 
@@ -65,8 +64,8 @@ class Results:
         if report.when != "call" and report.outcome == "passed":
             return
         file, _, test = report.nodeid.partition("::")
-        words = test.partition("[")[2].removesuffix("]").split("-")
-        kind = next((word for word in words if word in STORES), "s3" if "_s3" in file else "")
+        words = f"-{test.partition('[')[2].removesuffix(']')}-"
+        kind = next((kind for kind in STORES if f"-{kind}-" in words), "s3" if "_s3" in file else "")
         reason = str(report.longrepr)
         if report.outcome == "failed" or "SERVER MISSING" in reason:
             self.bad.append(report.nodeid)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from holdfast.errors import ConfigError
+
 
 def load(module: str, name: str) -> Any:
     """Import a name from a module, both constants of this package."""
@@ -26,3 +28,14 @@ def exports(package: str, table: Mapping[str, str]) -> Callable[[str], Any]:
         return load(module, name)
 
     return get
+
+
+def missing_extra(extra: str, error: ImportError) -> Exception:
+    """The error for an import that failed: which extra to install, unless the mistake is in this package."""
+    if (error.name or "").startswith("holdfast"):
+        return error
+    return ConfigError(
+        f"this needs {error.name}, which is not installed" if error.name else f"a driver cannot be used: {error}",
+        hint=f'Install it with: pip install "holdfast[{extra}]"',
+        code="not-installed",
+    )

@@ -7,7 +7,7 @@
     ├── ConflictError                                  somebody else was first, or both sides changed the same thing
     ├── TransientError                                 may work when tried again; the only kind that is retried
     │   └── OutcomeUnknownError                        no answer came: the change may have been made
-    ├── UnavailableError           (OSError)           the store is closed, or failed and must be opened again
+    ├── UnavailableError           (OSError)           the store is closed, failed, or cannot be reached: open it again
     ├── CorruptError               (ValueError)        stored bytes are not what was written
     ├── DeniedError                (PermissionError)   the caller may not do this, or the key is gone
     │   └── VetoError                                  a hook refused the change
@@ -85,7 +85,7 @@ class OutcomeUnknownError(TransientError):
 
 
 class UnavailableError(HoldfastError, OSError):
-    """The store is closed, or its medium failed: it does nothing more until it is opened anew."""
+    """The store is closed, its medium failed, or its server cannot be reached: open it again."""
 
     code = "unavailable"
 
@@ -217,6 +217,7 @@ FINER_CODES = {
     "disk-full": TransientError,
     "closed": UnavailableError,
     "write-failed": UnavailableError,
+    "unreachable": UnavailableError,
     "not-installed": ConfigError,
     "no-store-named": ConfigError,
     "under-way": ConflictError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.jobs import Job, JobRun
-from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.maintenance.jobs.runner import AsyncJobRunner, JobRunner
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType
 from holdfast.store.store import Store
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class JobContext(JobContextBase, Protocol):
-    """What a job is given when it runs."""
+    """The argument of a job's function."""
 
     @property
     def store(self) -> Store:

@@ -88,9 +88,9 @@ class _Watched(Wrapper):
         self._stage.place("after a read")
         return found
 
-    async def matched(self, match: WordMatch) -> WordMatches:
+    async def match_words(self, match: WordMatch) -> WordMatches:
         self._stage.place("before a read")
-        found = await self.inner.matched(match)
+        found = await self.inner.match_words(match)
         self._stage.place("after a read")
         return found
 

@@ -150,8 +150,9 @@ def test_lists_are_filtered_and_come_in_pages() -> None:
     )
     with pytest.raises(InvalidError, match="the status is one of"):
         listed(status="asleep")  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="datetime"):
-        listed(since="yesterday")  # type: ignore[arg-type]
+    assert ids(listed(since=f"{(START + timedelta(seconds=1)).isoformat()}")) == ["b/1", "b/2", "d"]
+    with pytest.raises(InvalidError, match="'soon' is no time"):
+        listed(since="soon")
 
 
 def test_metadata_that_is_too_large_to_be_shown_is_found_all_the_same() -> None:

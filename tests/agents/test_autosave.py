@@ -378,7 +378,7 @@ def test_after_a_fork_locks_are_free_and_what_the_parent_has_to_save_is_left_to_
         agent.mark_changed()
         AutosaveWorker.of(store._engine)._thread_queue.close()  # a child has none
         with agent.persister.lock:
-            AutosaveWorker.of(store._engine).renew_locks()
+            AutosaveWorker.of(store._engine).reinit_locks()
             assert agent.metrics.unsaved == 0
             agent.mark_changed()
             thread = threading.Thread(target=agent.flush)
@@ -396,7 +396,7 @@ def test_a_forked_child_that_ends_does_not_save_what_is_the_parents() -> None:
         agent.notes.append("of the parent")
         agent.mark_changed()
         AutosaveWorker.of(store._engine)._thread_queue.close()  # a child has none
-        AutosaveWorker.of(store._engine).renew_locks()
+        AutosaveWorker.of(store._engine).reinit_locks()
         AutosaveWorker.of(store._engine).flush_at_exit()
         assert notes(store) == []
         agent.mark_changed()

@@ -131,19 +131,19 @@ def test_the_breaker_opens_for_the_store_and_not_for_what_is_the_agents_own() ->
     ]
     assert opened == [False, False, True]
     assert tracker.breaker.state == "off"
-    assert not tracker.breaker.lets()
+    assert not tracker.breaker.allows()
     rests = []
     for _ in range(3):
         clock.now = tracker.breaker.until / 1e9
-        assert tracker.breaker.lets()
-        assert not tracker.breaker.lets()  # one at a time
+        assert tracker.breaker.allows()
+        assert not tracker.breaker.allows()  # one at a time
         assert not tracker.record_failure(TransientError("still"))
         rests.append(round(tracker.breaker.until / 1e9 - clock.now, 3))
     assert rests == [10.0, 12.0, 12.0]
     clock.now += 12
-    assert tracker.breaker.lets()
-    tracker.breaker.left()
-    assert tracker.breaker.lets()
+    assert tracker.breaker.allows()
+    tracker.breaker.cancel_trial()
+    assert tracker.breaker.allows()
     tracker.record_step(tracker.start_capture())
     assert tracker.breaker.state == "on"
 

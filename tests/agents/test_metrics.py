@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.agents.definition.options import Autosave
-from holdfast.agents.runtime.metrics import SaveCounts, SaveStatistics, add_up
+from holdfast.agents.runtime.metrics import SAVE, SaveCounts, read_saves
+from holdfast.backends.runtime.metrics import Metrics
 from holdfast.errors import ConflictError, InvalidError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly
 
@@ -200,30 +201,30 @@ def test_the_text_for_prometheus() -> None:
 
 
 def test_many_threads_count_without_losing_any() -> None:
-    store = SaveStatistics()
-    agents = [SaveStatistics(store) for _ in range(4)]
+    store = Metrics()
+    agents = [Metrics(store) for _ in range(4)]
 
-    def count(figures: SaveStatistics) -> None:
+    def count(figures: Metrics) -> None:
         for _ in range(2000):
             figures.add(failed=1)
-            figures.add_duration(0.001)
+            figures.add_duration(SAVE, 0.001)
 
     threads = [threading.Thread(target=count, args=(each,)) for each in (*agents, *agents)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    (counts, buckets), together = store.read(), add_up(agents).read()
+    (counts, buckets), together = read_saves(store), read_saves(Metrics.sum(agents))
     assert counts.failed == together[0].failed == 16_000
     assert buckets == together[1]
     assert buckets[float("inf")] == 16_000
 
 
 def test_figures_that_are_shown_stay_as_they_are() -> None:
-    figures = SaveStatistics()
-    before, _ = figures.read()
+    figures = Metrics()
+    before, _ = read_saves(figures)
     figures.add(failed=1)
     assert before == SaveCounts()
     assert before.success_rate == 1.0
-    shown: Any = figures.read()[0]
+    shown: Any = read_saves(figures)[0]
     assert (shown.attempted, shown.success_rate) == (1, 0.0)

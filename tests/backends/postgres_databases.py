@@ -7,13 +7,13 @@ from functools import cache
 import psycopg
 
 from holdfast.backends.postgres import setup
-from holdfast.backends.postgres.schema import quoted, tables
+from holdfast.backends.postgres.schema import quote_name, table_names
 from tests import servers
 
 
 def empty(direct: str, schema: str) -> None:
     """Remove all rows of a schema, and the room they took."""
-    names = [f"{quoted(schema)}.{name}" for name in tables(clients=True)]
+    names = [f"{quote_name(schema)}.{name}" for name in table_names(clients=True)]
     sql = "".join(f"IF EXISTS (SELECT FROM {name}) THEN TRUNCATE {name}; END IF; " for name in names)
     with psycopg.connect(direct, autocommit=True, prepare_threshold=None) as connection:
         connection.execute(f"DO $$ BEGIN {sql}END $$".encode())

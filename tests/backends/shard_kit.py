@@ -11,10 +11,10 @@ from typing import Any
 from holdfast.backends.interface import Batch, Query, Row
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
-from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage, within
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage, deadline_in
 from holdfast.backends.object_store.query import QueryRunner
 from holdfast.backends.object_store.shard_log import ShardLog
-from holdfast.backends.object_store.transactions import ShardTransactions, shards_of
+from holdfast.backends.object_store.transactions import ShardTransactions, find_shards
 from holdfast.backends.object_store.writer import ShardQueues
 
 PLACES: dict[str, dict[str, tuple[bytes, float]]] = {}
@@ -49,17 +49,29 @@ class InMemory(ObjectStorage):
             return None
         return found[0][start:] if length is None else found[0][start : start + length]
 
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         self.asked["list"] += 1
         found = list(self.objects.items())
         return [
             ObjectInfo(name, len(data), at) for name, (data, at) in found if not prefix or name.startswith(f"{prefix}/")
         ]
 
+    async def list_folders(self, prefix: str) -> list[str]:
+        self.asked["list"] += 1
+        start = f"{prefix}/" if prefix else ""
+        below = [name[len(start) :] for name in list(self.objects) if name.startswith(start)]
+        return sorted({name.partition("/")[0] for name in below if "/" in name})
+
     async def delete(self, names: Sequence[str]) -> None:
         self.asked["delete"] += len(names)
         for name in names:
             self.objects.pop(name, None)
+
+    async def delete_temporary(self, before: float) -> None:
+        """Nothing is left behind here."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
 
 class Through(ObjectStorage):
@@ -80,19 +92,19 @@ class Through(ObjectStorage):
         data: bytes | None = await self._way("get", name, lambda: self._inside.get(name, start, length))
         return data
 
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
-        found: list[ObjectInfo] = await self._way("list", prefix, lambda: self._inside.listed(prefix))
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
+        found: list[ObjectInfo] = await self._way("list", prefix, lambda: self._inside.list_objects(prefix))
         return found
 
-    async def folders(self, prefix: str) -> list[str]:
-        found: list[str] = await self._way("list", prefix, lambda: self._inside.folders(prefix))
+    async def list_folders(self, prefix: str) -> list[str]:
+        found: list[str] = await self._way("list", prefix, lambda: self._inside.list_folders(prefix))
         return found
 
     async def delete(self, names: Sequence[str]) -> None:
         await self._way("delete", "", lambda: self._inside.delete(names))
 
-    async def sweep(self, before: float) -> None:
-        await self._way("list", "", lambda: self._inside.sweep(before))
+    async def delete_temporary(self, before: float) -> None:
+        await self._way("list", "", lambda: self._inside.delete_temporary(before))
 
     async def close(self) -> None:
         await self._inside.close()
@@ -115,16 +127,16 @@ class Process:
     async def apply(self, *changes: Any) -> int | None:
         """Make a batch."""
         batch: Batch = changes
-        names, wide = shards_of(batch)
-        with within(self.timeout):
+        names, wide = find_shards(batch)
+        with deadline_in(self.timeout):
             if len(names) == 1 and not wide:
                 return await self.lanes.apply(names.pop(), batch)
             return await self.transactions.apply(batch, names, wide)
 
     async def read(self, *queries: Query) -> list[list[Row]]:
         """Answer queries."""
-        with within(self.timeout):
-            return await self.answers.answer(queries)
+        with deadline_in(self.timeout):
+            return await self.answers.run(queries)
 
 
 class Turns:
@@ -170,5 +182,5 @@ class Double(ObjectStoreBackend):
         await store.start()
         return store
 
-    def _blobs(self) -> ObjectStorage:
+    def _open_storage(self) -> ObjectStorage:
         return InMemory(PLACES.setdefault(self.url, {}))

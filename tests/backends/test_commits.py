@@ -241,7 +241,7 @@ def test_a_loop_that_refuses_is_heard_of(queue: CommitQueue) -> None:
     ticket.loop = Refusing()  # type: ignore[assignment]
     queue._group, queue._outcomes = (ticket,), [None]
     with pytest.raises(RuntimeError, match="not now"):
-        queue._answer()
+        queue._deliver_outcomes()
     queue._group = ()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.batch_eval import Effect, asked, judge, same_columns
+from holdfast.backends.batch_eval import Effect, condition_keys, evaluate, same_columns
 from holdfast.backends.conformance.model import Model
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
@@ -49,14 +49,14 @@ def test_groups_come_to_what_the_model_makes_of_their_batches(before: list[Batch
     for batch in before:
         model.apply(batch)
     stored = dict(model.rows)
-    places = asked(group)
+    places = condition_keys(group)
 
     def lookup(space: Table, key: Key) -> tuple[Scalar, ...] | None:
         assert (space, key) in places, "looked up, and not said beforehand"
         row = stored.get((space.name, key))
         return None if row is None else row.columns
 
-    outcomes, effect = judge(group, lookup)
+    outcomes, effect = evaluate(group, lookup)
     failed = [model.apply(batch) for batch in group]
     assert outcomes == [places[0] if places else None for places in failed]
     assert _made(stored, effect) == model.rows
@@ -71,7 +71,7 @@ def _made(stored: dict[tuple[str, Key], Row], effect: Effect) -> dict[tuple[str,
                 if name == space.name and key[: len(prefix)] == prefix:
                     del rows[name, key]
     for (space, key), row in effect.written.items():
-        assert ((space, key) not in effect.fresh) or (space.name, key) not in rows, "a fresh row's key is taken"
+        assert ((space, key) not in effect.created) or (space.name, key) not in rows, "a created row's key is taken"
         rows[space.name, key] = row
     return rows
 

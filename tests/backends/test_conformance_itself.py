@@ -133,7 +133,7 @@ def test_a_suite_without_stores_says_what_is_missing(pytester: pytest.Pytester) 
     result = pytester.inline_run("-k", "test_closing_again", *QUIET[:-1])
     failures = [str(report.longrepr) for report in result.getfailures()]
     assert len(failures) == 2
-    assert all("has to give the fixture `stores`" in failure for failure in failures)
+    assert all("has to provide the fixture `stores`" in failure for failure in failures)
 
 
 @pytest.mark.parametrize("missing", ["pytest", "hypothesis"])

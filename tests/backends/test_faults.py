@@ -13,9 +13,9 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 from holdfast.testing import ShortConformance, Stores, SyncConformance
+from tests.support.counting import CountingBackend
 from tests.support.faults import Fault, Faults, acknowledgement_lost
 
 

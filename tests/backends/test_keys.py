@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.key_encoding import decode_key, encode_key
-from holdfast.backends.tables import Key
+from holdfast.backends.tables import Key, decode_key, encode_key
 from holdfast.errors import CorruptError
 
 KINDS = (str, int, bytes)

@@ -14,10 +14,9 @@ from pymongo.errors import OperationFailure
 from holdfast.backends.conformance.kit import Driven
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Create, Delete, Ensure, Put, Row
-from holdfast.backends.mongodb import MongoDBBackend
+from holdfast.backends.mongodb import MongoDBBackend, commit_group
 from holdfast.backends.mongodb import committer as mongodb_commits
-from holdfast.backends.mongodb import transaction_limit as mongodb_room
-from holdfast.backends.mongodb.commit_group import weight_of
+from holdfast.backends.mongodb.commit_group import cache_weight
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, METADATA, NODES, Key
 from holdfast.errors import HoldfastError, TooLargeError, UnavailableError
@@ -65,9 +64,9 @@ def cache_of(store: Driven) -> int:
     """How many bytes the cache of the server has."""
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
-    found = run(backend._asked(backend._room))
+    found = run(backend._run_in_loop(backend._transaction_limit))
     assert found is not None
-    return mongodb_room._SHARE * found
+    return commit_group._DIRTY_SHARE * found
 
 
 # Too much -----------------------------------------------------------------------------------------------------------
@@ -76,9 +75,9 @@ def cache_of(store: Driven) -> int:
 def test_what_is_too_much_for_a_transaction_is_refused_before_anything_is_sent(
     store: Driven, sent: list[tuple[str, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mongodb_room, "_SHARE", cache_of(store) // 700_000)
+    monkeypatch.setattr(commit_group, "_DIRTY_SHARE", cache_of(store) // 700_000)
     batch: Batch = [Put(METADATA, entry(number)) for number in range(1_500)]
-    with pytest.raises(TooLargeError, match=r"over the \d+ that this store makes at once.*Save less at a time"):
+    with pytest.raises(TooLargeError, match=r"over the \d+ that this store takes at once.*Save less at once"):
         store.apply(*batch)
     assert sent == []
     assert store.apply(*batch[:1_100]) is None
@@ -86,16 +85,16 @@ def test_what_is_too_much_for_a_transaction_is_refused_before_anything_is_sent(
 
 
 def test_large_bodies_count(store: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mongodb_room, "_SHARE", cache_of(store) // (3 << 20))
-    with pytest.raises(TooLargeError, match="makes at once"):
+    monkeypatch.setattr(commit_group, "_DIRTY_SHARE", cache_of(store) // (3 << 20))
+    with pytest.raises(TooLargeError, match="takes at once"):
         store.apply(*(Put(NODES, node(number, 1 << 18)) for number in range(20)))
     assert store.scan(NODES) == []
 
 
 def test_what_is_uploaded_before_the_transaction_does_not_count() -> None:
     large: Batch = [Create(NODES, node(number, 5 << 20)) for number in range(4)]
-    assert weight_of(large) < 1 << 12
-    assert weight_of(large[:3]) > 15 << 20  # together they still fit
+    assert cache_weight(large) < 1 << 12
+    assert cache_weight(large[:3]) > 15 << 20  # together they still fit
 
 
 @pytest.mark.parametrize("code", [13, 59])
@@ -204,9 +203,9 @@ def test_rows_that_are_there_without_the_note_of_who_wrote_them_are_replaced(sto
     assert isinstance(backend, MongoDBBackend)
 
     async def forget() -> None:
-        await backend._layout.commits.delete_many({})
+        await backend._collections.commits.delete_many({})
 
-    run(backend._asked(forget))
+    run(backend._run_in_loop(forget))
     assert (
         store.apply(Create(LINES, row_of(LINES, *LINE)), Put(METADATA, entry(0, "2")), Ensure(NODES, node(0, 9)))
         is None
@@ -219,8 +218,8 @@ def test_rows_that_are_there_without_the_note_of_who_wrote_them_are_replaced(sto
 def test_rows_that_are_sent_in_several_parts_are_made_as_one(
     store: Driven, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(mongodb_commits, "_ROWS", rows)
-    monkeypatch.setattr(mongodb_commits, "_MANY", 2)
+    monkeypatch.setattr(mongodb_commits, "_ROWS_PER_REQUEST", rows)
+    monkeypatch.setattr(mongodb_commits, "_MAX_BLIND_PUTS", 2)
     store.apply(*(Put(METADATA, entry(number, "0")) for number in range(7)), Create(NODES, node(0, 5)))
     taken = store.apply(*(Put(METADATA, entry(number, "9")) for number in range(9)), Create(NODES, node(0, 6)))
     assert taken == 9
@@ -240,7 +239,7 @@ def test_rows_that_are_sent_in_several_parts_are_made_as_one(
 
 
 def test_a_batch_that_is_too_much_does_not_harm_the_store(store: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mongodb_room, "_SHARE", cache_of(store))
+    monkeypatch.setattr(commit_group, "_DIRTY_SHARE", cache_of(store))
     with pytest.raises(HoldfastError) as refused:
         store.apply(*(Put(METADATA, entry(number)) for number in range(1_001)))
     assert refused.value.code == "too-large"

@@ -29,12 +29,12 @@ from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.kit import Driven, case
 from holdfast.backends.conformance.rows import meaning, row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.mongodb import MongoDBBackend, orphaned_transactions
+from holdfast.backends.mongodb import MongoDBBackend, maintenance
 from holdfast.backends.mongodb import large_bodies as mongodb_uploads
 from holdfast.backends.mongodb.commit_group import CommitGroup
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table
-from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, TransientError, UnavailableError
+from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, UnavailableError
 from tests.servers import MongoServer, mongodb, mongodb_server
 
 MIB = 1 << 20
@@ -75,7 +75,7 @@ def _body(size: int) -> bytes:
 def _commit(store: Driven, batches: list[Batch], stamp: GroupStamp) -> list[Any]:
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
-    return run(backend._asked(lambda: backend._commit(batches, stamp)))
+    return run(backend._run_in_loop(lambda: backend._commit(batches, stamp)))
 
 
 # Documents ----------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_an_upload_that_nobody_refers_to_is_swept_once_it_is_old(
     plain.parts.insert_one({"_id": {"upload": "u", "part": 0}, "data": b"x"})
     run(store.backend.tidy())
     assert _parts(plain) == 1, "it may be under way"
-    monkeypatch.setattr(mongodb_uploads, "_OLD", -1000)
+    monkeypatch.setattr(mongodb_uploads, "_MAX_AGE_MS", -1000)
     run(store.backend.tidy())
     assert _parts(plain) == 0
     assert plain.commits.count_documents({}) == 0
@@ -309,7 +309,7 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
     line = row_of(LINES, *LINE)
-    committer, recorded = backend._committer, backend._committer._recorded
+    committer, recorded = backend._committer, backend._committer._read_view
     came: list[Any] = []
 
     async def slow(group: CommitGroup) -> Any:
@@ -318,7 +318,7 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
             came.append(await asyncio.to_thread(other.apply, Create(LINES, line)))
         return view
 
-    monkeypatch.setattr(committer, "_recorded", slow)
+    monkeypatch.setattr(committer, "_read_view", slow)
     assert store.apply(Delete(LINES, ("tenant",)), Delete(STEPS, ("tenant",))) is None
     assert came == [None]
     there = store.scan(LINES) == [line]
@@ -453,7 +453,7 @@ def test_tidying_has_collections_moved_together_that_are_half_empty(
 
 
 def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphaned_transactions, "_IDLE", 200_000)
+    monkeypatch.setattr(maintenance, "_IDLE_MICROSECONDS", 200_000)
     store = _open(url, timeout=120)
     store.fill(STEPS, [step(0)])
     with MongoClient[dict[str, Any]](url, driver=DriverInfo("holdfast")) as client, client.start_session() as session:
@@ -491,7 +491,7 @@ def test_processes_open_a_new_store_at_once(url: str, count: int) -> None:
 def test_a_store_of_a_newer_layout_is_refused(url: str, plain: Database[dict[str, Any]]) -> None:
     _open(url).close()
     plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 2}})
-    with pytest.raises(ConfigError, match="newer version"):
+    with pytest.raises(ConfigError, match="newer Holdfast"):
         _open(url)
 
 
@@ -532,16 +532,9 @@ def test_wrong_urls_are_refused(wrong: str) -> None:
 
 def test_a_wrong_password_is_said_and_not_shown(url: str) -> None:
     wrong = url.replace("mongodb://", "mongodb://someone:s3cr3t@")
-    with pytest.raises(ConfigError, match="does not let this user in") as caught:
+    with pytest.raises(ConfigError, match="refused the login") as caught:
         _open(wrong)
     assert "s3cr3t" not in str(caught.value)
-
-
-def test_a_server_that_is_not_there_is_waited_for_until_the_timeout() -> None:
-    begun = time.monotonic()
-    with pytest.raises(TransientError, match="could not be used for 1 s"):
-        _open("mongodb://127.0.0.1:9/agents?timeout=1")
-    assert time.monotonic() - begun < 60
 
 
 # Processes and servers ----------------------------------------------------------------------------------------------

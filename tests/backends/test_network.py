@@ -91,13 +91,13 @@ class Near(ServerBackend):
         return outcomes
 
     async def size(self) -> int:
-        return await self._asked(lambda: self.server.rows.size())
+        return await self._run_in_loop(lambda: self.server.rows.size())
 
     async def check(self) -> list[str]:
-        return await self._asked(lambda: self.server.rows.check())
+        return await self._run_in_loop(lambda: self.server.rows.check())
 
     async def tidy(self) -> None:
-        await self._asked(lambda: self.server.rows.tidy())
+        await self._run_in_loop(lambda: self.server.rows.tidy())
 
 
 class TestNear(BackendConformance):
@@ -170,7 +170,7 @@ def test_a_try_that_comes_too_late_is_not_begun(near: Near, monkeypatch: pytest.
 
 def test_what_may_have_been_made_is_uncertain(near: Near) -> None:
     near.server.after = failing(1000, sent=True)
-    with hurried(near, 0.5), pytest.raises(OutcomeUnknownError, match="did not say in"):
+    with hurried(near, 0.5), pytest.raises(OutcomeUnknownError, match="did not confirm a change in"):
         run(near.apply([a_step(0)]))
     assert run(near.read([Get(STEPS, [("t", "l", 0, 0)])])) != [[]]
 
@@ -202,7 +202,7 @@ def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
 
 def test_batches_that_come_at_once_are_sent_together(near: Near) -> None:
     near.server.open = False
-    groups = near._groups
+    groups = near._sender
     assert groups is not None
     with ThreadPoolExecutor(40) as pool:
         made = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in range(40)]
@@ -242,7 +242,7 @@ def test_an_error_that_nobody_foresaw_is_told(near: Near) -> None:
 def test_what_is_too_large_is_refused(near: Near) -> None:
     large = Create(STEPS, row_of(STEPS, "t", "l", 0, 0, body=bytes(5 << 20)))
     near.limits = Capabilities(durable=False, shared=False, max_body=4 << 20, max_batch=4 << 20)
-    with pytest.raises(TooLargeError, match="a record of 5242880 bytes is over the 4194304"):
+    with pytest.raises(TooLargeError, match="a record of 5242880 bytes is over the limit of this store, 4194304"):
         run(near.apply([large]))
     near.limits = Capabilities(durable=False, shared=False, max_body=6 << 20, max_batch=6 << 20)
     with pytest.raises(TooLargeError, match="a change of 10485760 bytes is over"):
@@ -342,15 +342,15 @@ def test_what_runs_in_a_loop_that_ends_is_told(near: Near) -> None:
     async def begin() -> None:
         near.kept = asyncio.create_task(by_itself())
 
-    run(near._asked(begin))
+    run(near._run_in_loop(begin))
     loop = near._loop
     assert loop is not None
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: run(Near.apply(near, [a_step(0)])))
-        while near._groups is None or not near._groups._open:
+        while near._sender is None or not near._sender._open:
             time.sleep(0.01)
         loop.stop()
-        with pytest.raises(UnavailableError, match="broke off"):
+        with pytest.raises(UnavailableError, match="the commit failed"):
             asked.result(60)
     assert ended.is_set()
     near._loop = None

@@ -31,7 +31,7 @@ def entries(count: int, thread: str = "l") -> list[Put]:
 
 
 def test_a_large_batch_may_take_longer(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_backend, "PACE", 1_000 * async_backend._ROW // 60)  # a minute for a thousand rows
+    monkeypatch.setattr(async_backend, "PACE", 1_000 * async_backend._ROW_BYTES // 60)  # a minute for a thousand rows
     near.server.pause = 1.0
     with pytest.raises(OutcomeUnknownError):
         run(near.apply(entries(1)))
@@ -39,7 +39,7 @@ def test_a_large_batch_may_take_longer(near: Near, monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_without_bodies_fill_a_group_too(near: Near) -> None:
-    many = async_backend._MAX_BYTES // async_backend._ROW // 2
+    many = async_backend._MAX_BYTES // async_backend._ROW_BYTES // 2
 
     async def at_once() -> None:
         near.server.open = False

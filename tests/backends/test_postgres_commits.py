@@ -19,9 +19,9 @@ from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.postgres.apply_function import MAX_LOCKS, lock
+from holdfast.backends.postgres.apply_function import MAX_LOCKS, lock_id
 from holdfast.backends.postgres.binary_values import escape, unescape
-from holdfast.backends.postgres.queries import TOGETHER
+from holdfast.backends.postgres.queries import MAX_COMBINED
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import BRANCHES, LINES, METADATA, NODES, REFS, STEPS
 from holdfast.errors import (
@@ -66,7 +66,7 @@ def commit(store: Driven, batches: list[Batch], stamp: GroupStamp) -> list[Any]:
     """Commit a group as it comes from the network's base."""
     backend = store.backend
     assert isinstance(backend, PostgresBackend)
-    outcomes: list[Any] = run(backend._asked(lambda: backend._commit(batches, stamp)))
+    outcomes: list[Any] = run(backend._run_in_loop(lambda: backend._commit(batches, stamp)))
     return outcomes
 
 
@@ -103,7 +103,7 @@ def test_a_group_that_is_overtaken_on_its_way_is_refused(store: Driven, url: str
     """It waits for its line while the next group of its slot is made: both read the record before either wrote it."""
     other = opened(url)
     with psycopg.connect(url) as holder:
-        holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock("holdfast", "tenant", "held")])
+        holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock_id("holdfast", "tenant", "held")])
         failed: list[Exception] = []
 
         def late() -> None:
@@ -163,7 +163,7 @@ def test_a_group_of_more_lines_than_it_may_lock(store: Driven, url: str) -> None
         backend = driven.backend
         group: list[Batch] = [[Create(STEPS, step(worker, line=f"{n}"))] for n in range(lines)]
         assert isinstance(backend, PostgresBackend)
-        run(backend._asked(lambda: backend._commit(group, GroupStamp(f"client {worker}", 0, 1))))
+        run(backend._run_in_loop(lambda: backend._commit(group, GroupStamp(f"client {worker}", 0, 1))))
 
     threads = [threading.Thread(target=write, args=(driven, n)) for n, driven in enumerate([store, *others])]
     for thread in threads:
@@ -269,7 +269,7 @@ def test_one_round_trip_each(pooled: bool) -> None:
         store = opened(direct.replace(f"{HOST}:{port}", f"{HOST}:{proxy.port}"))
         store.fill(LINES, [LINE])
         some = [Get(LINES, [LINE.key]), Scan(STEPS, LINE.key, reverse=True, limit=1), Scan(NODES, ())]
-        many = [Scan(STEPS, ("tenant", str(n))) for n in range(TOGETHER + 1)]
+        many = [Scan(STEPS, ("tenant", str(n))) for n in range(MAX_COMBINED + 1)]
         for n in range(6):
             counts = [proxy.round_trips]
             assert store.apply(NEXT[0], Create(STEPS, step(n))) is None
@@ -289,9 +289,9 @@ def test_statements_are_prepared_where_there_is_no_pooler(url: str) -> None:
         assert isinstance(backend, PostgresBackend)
         for _ in range(3):
             store.read(Get(LINES, [LINE.key]))
-        (link,) = backend._connections._idle
-        assert link.look.direct is link.prepares is direct
-        prepared = [sql for sql in link._prepared if "FROM" in sql]
+        (connection,) = backend._pool._idle
+        assert connection.server.direct is connection.prepares is direct
+        prepared = [sql for sql in connection._prepared if "FROM" in sql]
         assert len(prepared) == direct
         store.close()
 
@@ -305,12 +305,12 @@ def test_a_pooler_that_was_not_noticed(store: Driven) -> None:
         assert store.scan(LINES) == [LINE]
 
     async def forget() -> None:
-        for link in backend._connections._idle:
-            await link.run("DEALLOCATE ALL")
+        for connection in backend._pool._idle:
+            await connection.run("DEALLOCATE ALL")
 
-    run(backend._asked(forget))
+    run(backend._run_in_loop(forget))
     assert store.scan(LINES) == [LINE]
-    assert [link.prepares for link in backend._connections._idle] == [False]
+    assert [connection.prepares for connection in backend._pool._idle] == [False]
     assert store.apply(*NEXT) is None
 
 
@@ -416,14 +416,14 @@ def test_one_who_waits_too_long_is_told_and_harms_nobody(url: str) -> None:
     store = opened(url)
     store.fill(LINES, [LINE])
     with psycopg.connect(url) as holder:
-        holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock("holdfast", "tenant", "line")])
+        holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock_id("holdfast", "tenant", "line")])
         began = time.monotonic()
-        with hurried(store.backend, 1), pytest.raises(OutcomeUnknownError, match="did not say"):
+        with hurried(store.backend, 1), pytest.raises(OutcomeUnknownError, match="did not confirm a change"):
             store.apply(*NEXT)
         assert time.monotonic() - began < 60
         backend = store.backend
         assert isinstance(backend, PostgresBackend)
-        assert len(backend._connections._idle) == 0, "nobody gets a connection on which an answer is still due"
+        assert len(backend._pool._idle) == 0, "nobody gets a connection on which an answer is still due"
         assert store.scan(LINES) == [LINE]
     # What was sent may be made yet, or was given up by the server: not both.
     assert store.apply(Create(LINES, row_of(LINES, "tenant", "another"))) is None
@@ -458,7 +458,7 @@ def test_an_index_that_is_not_whole_is_found(url: str) -> None:
     sql(url, mark.format("false"))
     try:
         (found,) = run(store.backend.check())
-        assert "holdfast.steps_id is not whole" in found
+        assert "holdfast.steps_id is invalid" in found
     finally:
         sql(url, mark.format("true"))
     assert run(store.backend.check()) == []

@@ -18,7 +18,7 @@ from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.redis import RedisBackend
 from holdfast.backends.redis.backend import MAX_BODY
-from holdfast.backends.redis.key_layout import read_words, words
+from holdfast.backends.redis.key_layout import decode_words, encode_words
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES, Key
 from holdfast.errors import CorruptError, InvalidError, TooLargeError
@@ -95,16 +95,16 @@ def key_of(url: str, rest: str) -> str:
 @given(KEYS)
 def test_words_sort_as_keys_do(drawn: tuple[list[type], Key, Key]) -> None:
     kinds, one, other = drawn
-    assert read_words(kinds, words(one)) == one
+    assert decode_words(kinds, encode_words(one)) == one
     comparable = [tuple(v.encode() if isinstance(v, str) else v for v in key) for key in (one, other)]
-    assert (words(one) < words(other)) == (comparable[0] < comparable[1])
-    assert (words(one) == words(other)) == (one == other)
+    assert (encode_words(one) < encode_words(other)) == (comparable[0] < comparable[1])
+    assert (encode_words(one) == encode_words(other)) == (one == other)
 
 
 @given(KEYS, st.integers(0, 4))
 def test_what_starts_with_some_words_has_a_key_that_does(drawn: tuple[list[type], Key, Key], width: int) -> None:
     _, one, other = drawn
-    assert words(one).startswith(words(other[:width])) == (one[: len(other[:width])] == other[:width])
+    assert encode_words(one).startswith(encode_words(other[:width])) == (one[: len(other[:width])] == other[:width])
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_starts_with_some_words_has_a_key_that_does(drawn: tuple[list[type]
     ids=repr,
 )
 def test_a_word_can_be_read(value: str | int | bytes, word: bytes) -> None:
-    assert words([value]) == word
+    assert encode_words([value]) == word
 
 
 # What is in the server --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from tests.servers import redis, redis_server
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy may take longer for an answer than a cache should be waited for."""
-    monkeypatch.setattr("holdfast.backends.redis.cache_storage._SECONDS", 60.0)
+    monkeypatch.setattr("holdfast.backends.redis.cache_storage._TIMEOUT", 60.0)
 
 
 @pytest.fixture

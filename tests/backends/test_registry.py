@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,12 +61,60 @@ def test_another_package_brings_a_backend() -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_a_plug_in_that_is_no_backend_is_refused() -> None:
-    with pytest.raises(ConfigError, match="plugged_in_elsewhere:NoBackend for wrong:// is no holdfast backend"):
+    with pytest.raises(ConfigError, match="plugged_in_elsewhere:NoBackend for wrong: is no holdfast backend"):
         backend_for("wrong://x")
 
 
 def test_an_unknown_scheme_says_which_are_known() -> None:
-    with pytest.raises(ConfigError, match=r"no backend serves cassandra://.*memory://.*sqlite://"):
+    with pytest.raises(ConfigError, match=r"no backend serves cassandra:.*There are az, .*memory, .*sqlite"):
         backend_for("cassandra://host/x")
     with pytest.raises(ConfigError, match="has no scheme .at agents.db.. Try sqlite:///agents.db"):
         backend_for("agents.db")
+
+
+@pytest.mark.parametrize(
+    ("url", "similar"),
+    [
+        ("behind:?local=a.db&remote=b.db", "write-behind"),
+        ("tiers:?hot=a.db&cold=b.db", "tiered"),
+        ("read-only:?store=a.db", "readonly"),
+        ("postgress://db/agents", "postgres"),
+    ],
+)
+def test_a_misspelt_scheme_is_suggested(url: str, similar: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Did you mean {similar}\?"):
+        backend_for(url)
+
+
+WITHOUT_EXTRAS = """
+import sys
+sys.modules.update(dict.fromkeys(("psycopg", "pymongo", "redis", "obstore")))
+import holdfast
+from holdfast.backends.registry import backend_for
+from holdfast import snapshots
+
+def told(use):
+    try:
+        use()
+    except holdfast.ConfigError as error:
+        print(error.code, error)
+
+for scheme in ("postgresql", "mongodb", "mongodb+srv", "redis", "valkeys", "s3", "gs", "az"):
+    told(lambda: holdfast.open(f"{scheme}://host/x"))
+def set_up():
+    from holdfast.backends.postgres import setup
+told(set_up)
+told(lambda: holdfast.open("cache:?store=memory:&in=redis://host"))
+told(lambda: snapshots.info("s3://bucket/a.hfsnap"))
+"""
+
+
+def test_a_missing_extra_says_which_to_install() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, check=True)
+    drivers = {"postgres": "psycopg", "mongodb": "pymongo", "redis": "redis", "objects": "obstore"}
+    extras = ["postgres", *["mongodb"] * 2, *["redis"] * 2, *["objects"] * 3, "postgres", "redis", "objects"]
+    assert [line.replace("bson", "pymongo") for line in done.stdout.splitlines()] == [
+        f"not-installed this needs {drivers[extra]}, which is not installed. "
+        f'Install it with: pip install "holdfast[{extra}]"'
+        for extra in extras
+    ]

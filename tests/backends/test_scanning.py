@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.backends.interface import Get, Put, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.paging import UnreadableRange, rows, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows, scan_rows
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, STEPS, WRITES, Key, Table
 from holdfast.backends.wrappers import Wrapper
@@ -43,7 +43,7 @@ def around(store: Damaged, space: Table, prefix: Key, bodies: bool = True) -> tu
     holes: list[UnreadableRange] = []
 
     async def read() -> list[Row]:
-        return [row async for row in sturdy_rows(store, space, prefix, holes, bodies=bodies)]
+        return [row async for row in scan_readable_rows(store, space, prefix, holes, bodies=bodies)]
 
     return run(read()), holes
 
@@ -113,7 +113,7 @@ def test_pages_of_rows_with_the_same_id() -> None:
     store = Damaged(STEPS, every, set())
 
     async def read() -> list[Row]:
-        return [row async for row in rows(store, STEPS, ("", "t"), bodies=False, by="id")]
+        return [row async for row in scan_rows(store, STEPS, ("", "t"), bodies=False, by="id")]
 
     assert [row.key for row in run(read())] == [row.key for row in every]
 

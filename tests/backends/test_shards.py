@@ -27,7 +27,7 @@ from holdfast.backends.object_store import (
     transactions,
 )
 from holdfast.backends.object_store.bodies import BodyReader
-from holdfast.backends.object_store.object_storage import clock, within
+from holdfast.backends.object_store.object_storage import clock, deadline_in
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, REFS, STEPS, TABLES
 from holdfast.engine.context import EngineContext
@@ -43,9 +43,9 @@ NUMBERS = itertools.count()
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs of three entries, and indexes merged by two: many folds in short histories."""
-    monkeypatch.setattr(shard_log, "EPOCH", 3)
-    monkeypatch.setattr(shard_view, "EPOCH", 3)
-    monkeypatch.setattr(compaction, "WIDTH", 2)
+    monkeypatch.setattr(shard_log, "EPOCH_ENTRIES", 3)
+    monkeypatch.setattr(shard_view, "EPOCH_ENTRIES", 3)
+    monkeypatch.setattr(compaction, "MERGE_WIDTH", 2)
 
 
 @pytest.mark.usefixtures("small")
@@ -595,9 +595,9 @@ def test_what_is_replaced_again_and_again_is_folded_away(size: int) -> None:
             await process.apply(Put(STEPS, row))
         for number in range(80):
             await process.apply(Put(STEPS, step(0, body=bytes([number]) * size)))
-        with within(5.0):
-            known = await Process(blobs).core.fresh(object_names.folder(("tenant", "line")))
-        held = sum(holder.size for holder in known.holders.values())
+        with deadline_in(5.0):
+            known = await Process(blobs).core.read_shard(object_names.folder(("tenant", "line")))
+        held = sum(holder.size for holder in known.body_objects.values())
         assert held < 4 * size + 2 * (1 << 20) + 8 * size, "what is dead is still needed"
         rows = await cold(blobs)
         assert rows == [step(0, body=bytes([79]) * size), *kept]
@@ -635,7 +635,7 @@ def test_the_birth_of_the_next_life_is_not_deleted_in_place_of_the_last_ones() -
     async def main() -> None:
         blobs = InMemory()
         other = Process(blobs)
-        birth = object_names.birth(object_names.folder(("tenant", "line")))
+        birth = object_names.first_object(object_names.folder(("tenant", "line")))
         await other.apply(Put(STEPS, step(0)))
         await other.apply(Delete(STEPS, ("tenant", "line")))
         cut = 0
@@ -665,13 +665,13 @@ def test_a_life_whose_end_was_not_finished_is_finished_later(monkeypatch: pytest
         await process.apply(Delete(STEPS, ("tenant", "line")))
         with monkeypatch.context() as patched:
             patched.setattr(
-                garbage_collection, "_SURELY_AT_ONCE", -1.0
+                garbage_collection, "_IMMEDIATE_SECONDS", -1.0
             )  # it is paused after it has said that the life ended
             await tidied(process, 3)
         assert [name.rpartition("/")[2] for name in blobs.objects].count("birth") == 1
         assert await cold(blobs) == []
         assert await Process(blobs).read(Scan(STEPS, ("tenant", "line"))) == [[]]
-        with pytest.raises(ServerInterrupted, match="all the time"):
+        with pytest.raises(ServerInterrupted, match="keep writing"):
             await Process(blobs, timeout=0.2).apply(Create(STEPS, step(0)))
         for name, (data, _) in list(blobs.objects.items()):
             blobs.objects[name] = (data, 0.0)
@@ -800,12 +800,12 @@ def test_names_are_apart_whatever_the_file_system_thinks_of_capitals() -> None:
         line = found.partition("/")[2]
         assert len(line) <= 200
         assert set(line) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_.=")
-        assert object_names.decoded(line) == (name if len(name) < 60 else None)
+        assert object_names.decode_name(line) == (name if len(name) < 60 else None)
 
 
 def test_the_longest_names_fit_into_the_key_of_an_object() -> None:
     shard = object_names.folder(("T" * 1024, "L" * 1024))
-    assert len(object_names.entry(shard, object_names.next_token(object_names.new_life()), 31)) < 600
+    assert len(object_names.entry(shard, object_names.next_token(object_names.new_generation()), 31)) < 600
 
 
 # What it costs
@@ -816,7 +816,7 @@ class Counted(Double):
 
     counted: InMemory
 
-    def _blobs(self) -> InMemory:
+    def _open_storage(self) -> InMemory:
         return self.counted
 
 

@@ -20,7 +20,7 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite import database_file as sqlite_files
 from holdfast.backends.sqlite.database_file import checksum_vfs
-from holdfast.backends.sqlite.schema import APPLICATION_ID, STATEMENTS, schema
+from holdfast.backends.sqlite.schema import APPLICATION_ID, STATEMENTS, create_statements
 from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS, TABLES, Key, Scalar, Table
 from holdfast.errors import (
     ConfigError,
@@ -109,8 +109,8 @@ def test_a_path_is_relative_to_where_one_is_and_stays_so(tmp_path: Path, monkeyp
 
 def test_settings(store: SQLiteBackend) -> None:
     writer = store._connections.writer().connection
-    reader = store._connections.borrow(threading.get_ident()).connection
-    store._connections.give_back(threading.get_ident(), good=True)
+    reader = store._connections.acquire(threading.get_ident()).connection
+    store._connections.release(threading.get_ident(), good=True)
     assert writer.pragma("journal_mode") == "wal"
     assert writer.pragma("synchronous") == 2
     assert writer.pragma("fullfsync") == writer.pragma("checkpoint_fullfsync") == 1
@@ -273,13 +273,13 @@ def test_what_a_dead_process_left_in_the_log_is_written_back(path: Path) -> None
 
 def test_a_log_in_use_does_not_keep_from_opening(store: SQLiteBackend, path: Path) -> None:
     assert run(store.apply([Create(STEPS, step(0))])) is None
-    reader = store._connections.borrow(threading.get_ident())
+    reader = store._connections.acquire(threading.get_ident())
     reader.execute("BEGIN; SELECT count(*) FROM steps").fetchall()
     assert run(store.apply([Create(STEPS, step(1))])) is None
     again = opened(path)
     assert run(again.apply([Create(STEPS, step(2))])) is None
     reader.execute("COMMIT")
-    store._connections.give_back(threading.get_ident(), good=True)
+    store._connections.release(threading.get_ident(), good=True)
     run(again.close())
 
 
@@ -340,7 +340,7 @@ def test_every_query_uses_an_index(store: SQLiteBackend, space: Table) -> None:
         found = plan(sql)
         assert "TEMP B-TREE" not in found, sql
         if "WHERE true ORDER" in sql:  # all of it, in order
-            assert "USING INDEX" in found or f"{space.name} (" in "".join(schema()), sql
+            assert "USING INDEX" in found or f"{space.name} (" in "".join(create_statements()), sql
         else:
             assert found.startswith(f"SEARCH {space.name} USING "), sql
 
@@ -517,10 +517,10 @@ def test_what_sqlite_refuses_at_once_is_tried_again() -> None:
             raise apsw.BusyError("not yet")
         return "done"
 
-    assert sqlite_files.LockWait(10).insist(action, time.monotonic()) == "done"
+    assert sqlite_files.LockWait(10).retry(action, time.monotonic()) == "done"
     tries = -(10**9)
     with pytest.raises(apsw.BusyError):
-        sqlite_files.LockWait(0.05).insist(action, time.monotonic())
+        sqlite_files.LockWait(0.05).retry(action, time.monotonic())
 
 
 # Closing
@@ -565,9 +565,9 @@ def test_connections_beyond_what_is_kept_are_closed(store: SQLiteBackend) -> Non
     cursors = []
 
     def borrow() -> None:
-        cursors.append(store._connections.borrow(threading.get_ident()))
+        cursors.append(store._connections.acquire(threading.get_ident()))
         barrier.wait(120)
-        store._connections.give_back(threading.get_ident(), good=True)
+        store._connections.release(threading.get_ident(), good=True)
 
     threads = [threading.Thread(target=borrow) for _ in range(20)]
     for thread in threads:

@@ -82,7 +82,7 @@ def test_a_failed_flush_ends_the_store_until_it_is_opened_anew(path: Path, disk:
         lambda: store.apply([]),
         store.tidy,
     ):
-        with pytest.raises(UnavailableError, match="open the store anew"):
+        with pytest.raises(UnavailableError, match="open the store again"):
             run(action())
     assert len(disk.struck) == 1  # nothing was tried again
     again = opened(path, disk)
@@ -102,7 +102,7 @@ def test_after_a_failed_flush_the_log_has_to_be_written_back(path: Path, disk: F
         run(store.apply([Create(NODES, node(1))]))
     disk.restart([])
     other = opened(path)  # another process, as far as this one's memory of the failure goes
-    reader = other._connections.borrow(threading.get_ident())
+    reader = other._connections.acquire(threading.get_ident())
     sqlite._failed.add(str(path))
     try:
         assert run(other.apply([Create(NODES, node(2))])) is None
@@ -115,7 +115,7 @@ def test_after_a_failed_flush_the_log_has_to_be_written_back(path: Path, disk: F
         assert str(path) not in sqlite._failed
     finally:
         sqlite._failed.discard(str(path))
-    other._connections.give_back(threading.get_ident(), good=True)
+    other._connections.release(threading.get_ident(), good=True)
     run(other.close())
     run(store.close())
 
@@ -366,5 +366,5 @@ def storm(path: Path) -> None:
     assert run(store.apply([Create(NODES, node(999_999))])) is None
     assert not store._connections.writer().connection.in_transaction
     assert acknowledged <= set(everything(store))
-    assert store._connections._lent == {}
+    assert store._connections._in_use == {}
     run(store.close())

@@ -10,7 +10,7 @@ from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Delete, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.backends.sqlite.page_check import damaged_pages
+from holdfast.backends.sqlite.database_file import damaged_pages
 from holdfast.backends.tables import STEPS
 from holdfast.errors import CorruptError
 

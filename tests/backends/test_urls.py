@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from holdfast.backends.urls import choice, number, split_options, switch, whole, without_password
+from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError
 
 URL = "redis://user:pass@host/0?timeout=5&ssl=true&password=secret"
@@ -49,32 +51,39 @@ def test_an_unknown_option_is_refused_without_showing_the_password() -> None:
         ("postgresql://me@host/db?user=a%40b", "postgresql://me@host/db?user=a@b"),
         ("redis://u:p/a@ss@host/0", "redis://u@host/0"),
         ("sqlite:///me@home.db", "sqlite:///me@home.db"),
+        ("retry:?store=redis%3A%2F%2Fu%3As3cret%40h%2F0&attempts=2", "retry:?store=redis://u@h/0&attempts=2"),
     ],
 )
 def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
-    assert without_password(url) == shown
+    assert redacted_url(url) == shown
 
 
 def test_numbers() -> None:
-    assert number(URL, "timeout", "2.5") == 2.5
-    assert whole(URL, "pool_size", "4", 1) == 4
+    assert [parse_duration(URL, "timeout", value) for value in ("2.5", 2.5, "1.5m", "2h", timedelta(days=1))] == [
+        2.5,
+        2.5,
+        90,
+        7200,
+        86400,
+    ]
+    assert parse_int(URL, "pool_size", "4", 1) == 4
     for value in ("many", "-1", None, True, "nan"):
-        with pytest.raises(ConfigError, match="timeout cannot be .* It is a number from 0"):
-            number(URL, "timeout", value)
+        with pytest.raises(ConfigError, match="timeout cannot be .* It is a duration from 0.*or 90s, 30m"):
+            parse_duration(URL, "timeout", value)
     for value in ("2.5", "0", "", True):
         with pytest.raises(ConfigError, match="pool_size cannot be .* It is a whole number from 1"):
-            whole(URL, "pool_size", value, 1)
+            parse_int(URL, "pool_size", value, 1)
 
 
 def test_switches() -> None:
-    assert [switch(URL, "rls", value) for value in (True, "true", "ON", "1", False, "no", 0)] == [True] * 4 + [
+    assert [parse_bool(URL, "rls", value) for value in (True, "true", "ON", "1", False, "no", 0)] == [True] * 4 + [
         False
     ] * 3
     with pytest.raises(ConfigError, match="rls cannot be 'perhaps'"):
-        switch(URL, "rls", "perhaps")
+        parse_bool(URL, "rls", "perhaps")
 
 
 def test_choices() -> None:
-    assert choice(URL, "durable", "waitaof", ("server", "waitaof")) == "waitaof"
+    assert parse_choice(URL, "durable", "waitaof", ("server", "waitaof")) == "waitaof"
     with pytest.raises(ConfigError, match="durable cannot be 'no'.* It is one of server, waitaof"):
-        choice(URL, "durable", "no", ("server", "waitaof"))
+        parse_choice(URL, "durable", "no", ("server", "waitaof"))

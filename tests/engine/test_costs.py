@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.context import FOLD_EVERY
 from tests.engine.lines import store_on
+from tests.support.counting import CountingBackend
 
 
 def counted() -> CountingBackend:

@@ -24,7 +24,6 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, CONVERSATIONS, METADATA, READABLE, STATE_VALUES, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConfigError
@@ -35,6 +34,7 @@ from tests.engine.pruned import dropping_ids, prune
 from tests.engine.rows import check_rows, made_again, rows_of, showing
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
+from tests.support.counting import CountingBackend
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,11 +11,11 @@ from langchain_core.messages import HumanMessage
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.paths import parse_path, path_text
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
+from tests.support.counting import CountingBackend
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from holdfast.backends.interface import Delete, Put, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
@@ -24,6 +23,7 @@ from holdfast.engine.types import to_time
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.store.store import Store
+from tests.support.counting import CountingBackend
 
 HOUR = 3600 * 10**9
 START = 1_700_000_000 * 10**9

@@ -197,7 +197,7 @@ def test_how_far_a_long_thread_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_stores_without_an_index_search_all_the_same(tmp_path: Path) -> None:
-    with holdfast.open(f"file:///{tmp_path}/files") as store:
+    with holdfast.open(f"file://{tmp_path}/files") as store:
         store.put("t", {"say": "hello"}, id="1")
         page = store.search("hello")
         assert (page.how, [match.id for match in page.matches]) == ("scan", ["1"])

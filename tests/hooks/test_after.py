@@ -167,12 +167,12 @@ def test_oldest_are_dropped_where_too_many_wait_and_that_is_reported(
         assert go_on.wait(30)
         seen.append(call.value)
 
-    held.hooks._registry().later._most = 4
+    held.hooks._registry().after_queue._max_waiting = 4
     held.state()["k"] = 0
     deadline = time.monotonic() + 30
-    while held.hooks._registry().later._all and time.monotonic() < deadline:
+    while held.hooks._registry().after_queue._all and time.monotonic() < deadline:
         time.sleep(0.001)
-        if held.hooks._registry().later._all[0].gone:
+        if held.hooks._registry().after_queue._all[0].finished:
             break
     with caplog.at_level(logging.ERROR, "holdfast.hooks"):
         for n in range(1, 10):
@@ -279,7 +279,7 @@ def test_recording_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
 
     later = later_module.AfterQueue(lambda job: None, write, every=0.01)  # type: ignore[arg-type,return-value]
     for n in range(3):
-        later.tell(n)  # type: ignore[arg-type]
+        later.record(n)  # type: ignore[arg-type]
     assert later.drain(30)
     assert written == [0, 1, 2]
     assert "not recorded yet" in caplog.text
@@ -291,7 +291,7 @@ def test_recording_is_given_up_in_the_end(caplog: pytest.LogCaptureFixture) -> N
         raise TransientError("never")
 
     later = later_module.AfterQueue(lambda job: None, write, every=0.001)  # type: ignore[arg-type,return-value]
-    later.tell(1)  # type: ignore[arg-type]
+    later.record(1)  # type: ignore[arg-type]
     assert later.drain(30)
     assert "could not be recorded" in caplog.text
     later.close()

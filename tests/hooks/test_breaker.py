@@ -114,7 +114,7 @@ def test_breaker_lets_as_it_should(happenings: list[bool | int]) -> None:
             clock.pass_by(each)
             continue
         expected = not until or clock.now + 1000 >= until
-        assert breaker.lets() == expected
+        assert breaker.allows() == expected
         if not expected:
             assert breaker.state == "off"
             continue
@@ -137,9 +137,9 @@ def test_only_one_call_tries_it() -> None:
     breaker = HookBreaker(clock, failures=1, rest=SECOND)
     assert breaker.failed()
     clock.pass_by(2)
-    assert breaker.lets()
-    assert not breaker.lets()
+    assert breaker.allows()
+    assert not breaker.allows()
     assert breaker.state == "trying"
     assert breaker.failed()
-    breaker.renew_locks()
-    assert not breaker.lets()
+    breaker.reinit_locks()
+    assert not breaker.allows()

@@ -12,7 +12,7 @@ import holdfast
 from holdfast import VetoError
 from holdfast.engine.trace_context import Trace
 from holdfast.hooks import CountChanges, HookContext
-from holdfast.hooks.feature_hooks import calling
+from holdfast.hooks.feature_hooks import call_hooks
 from holdfast.langgraph import HoldfastSaver
 from tests.hooks.kit import async_store, events, store
 
@@ -184,9 +184,9 @@ def test_features_call_hooks_of_their_own_points() -> None:
     from holdfast.backends.runtime.drivers import run
 
     held = store()
-    bare = run(calling(held._engine, "session.start", scope="session:s", value={"a": 1}))
+    bare = run(call_hooks(held._engine, "session.start", scope="session:s", value={"a": 1}))
     assert (bare.value, bare.events, bare.notes) == ({"a": 1}, (), {})
-    bare.done(1, "x")
+    bare.call_after(1, "x")
     seen: list[tuple[Any, ...]] = []
 
     @held.hooks.before("session.start")
@@ -198,7 +198,7 @@ def test_features_call_hooks_of_their_own_points() -> None:
         lambda call: seen.append((call.point, call.key, call.value, call.version, call.cause))
     )
     call = run(
-        calling(
+        call_hooks(
             held._engine,
             "session.start",
             scope="session:s",
@@ -211,10 +211,10 @@ def test_features_call_hooks_of_their_own_points() -> None:
     assert call.value == {"a": 1, "signed": "me"}
     assert [(event.action, event.target, event.outcome) for event in call.events] == [("sign", "s", "changed")]
     assert call.notes == {"ticket": 1}
-    call.done(3, "the-step")
+    call.call_after(3, "the-step")
     assert seen == [("session.start", "s", {"a": 1, "signed": "me"}, 3, "the-step")]
-    other = run(calling(held._engine, "artifact.register", scope="global"))
+    other = run(call_hooks(held._engine, "artifact.register", scope="global"))
     assert other.value is holdfast.MISSING
-    other.done()
+    other.call_after()
     assert events(held) == [] or held.hooks.drain(30)
     held.close()

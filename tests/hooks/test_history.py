@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import InvalidError, VetoError
-from holdfast.hooks import HookContext, history
+from holdfast.hooks import HookContext, execution_log
 from tests.hooks.kit import Clock, store
 
 
@@ -47,7 +47,7 @@ def test_history_is_asked_by_hook_scope_key_and_time() -> None:
 
 
 def test_history_goes_over_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "_PAGE", 3)
+    monkeypatch.setattr(execution_log, "_PAGE", 3)
     held = store()
     held.hooks.before("state.set", name="one", inline=True)(lambda call: None)
     for n in range(10):
@@ -64,8 +64,8 @@ def test_bad_questions() -> None:
     with pytest.raises(InvalidError):
         held.hooks.history(limit=-1)
     with pytest.raises(InvalidError):
-        held.hooks.history(since=datetime(2026, 1, 1))
-    assert held.hooks.history(since=datetime(2026, 1, 1, tzinfo=UTC)) == []
+        held.hooks.history(since="soon")
+    assert held.hooks.history(since=datetime(2026, 1, 1, tzinfo=UTC)) == held.hooks.history(since="2h") == []
     held.close()
 
 
@@ -117,7 +117,7 @@ def test_veto_is_raised_though_it_can_not_be_stored(monkeypatch: pytest.MonkeyPa
     async def full(*args: Any) -> None:
         raise holdfast.TransientError("the disk is full")
 
-    monkeypatch.setattr("holdfast.hooks.execution_log.refused", full)
+    monkeypatch.setattr("holdfast.hooks.execution_log.record_veto", full)
     with pytest.raises(VetoError, match="no") as caught:
         held.state()["k"] = 1
     assert "the disk is full" in caught.value.__notes__[0]

@@ -15,7 +15,7 @@ from holdfast.hooks import AddAuditFields, Validate
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_hooks_and_their_history_on_a_store_that_keeps_it(kind: str, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/s.db" if kind == "sqlite" else f"file:///{tmp_path}/s"
+    url = f"sqlite:///{tmp_path}/s.db" if kind == "sqlite" else f"file://{tmp_path}/s"
     with holdfast.open(url) as held:
         held.hooks.add(Validate(dict, max_bytes=1000), "state.*", key="v")
         held.hooks.add(AddAuditFields({"release": 1}), "state.*")

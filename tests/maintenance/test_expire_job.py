@@ -12,7 +12,7 @@ from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
 from holdfast.maintenance.jobs.api import Jobs
-from holdfast.state.reader import ScopeView, viewed
+from holdfast.state.reader import ScopeView, read_scope
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, timed
 
@@ -34,7 +34,7 @@ def done(store: Store, **settings: Any) -> tuple[str, str]:
 
 
 def still_there(store: Store, scope: str) -> dict[str, int]:
-    return run(viewed(store._handle, Scope.parse(scope), ScopeView.expired))
+    return run(read_scope(store._handle, Scope.parse(scope), ScopeView.expired))
 
 
 def test_expired_keys_are_taken_away_by_a_step_of_their_scope(store: Store, clock: Clock) -> None:
@@ -95,7 +95,7 @@ def test_content_that_was_to_be_an_artifacts_is_removed(store: Store, clock: Clo
         store.artifacts.register(Broken())
     assert "content" not in done(store)[1]
     clock.now += 2 * HOUR
-    assert done(store, grace="1h")[1].endswith("; content that 1 artifacts would have had removed")
+    assert done(store, grace="1h")[1].endswith("; content of 1 unfinished artifacts removed")
 
 
 def test_wrong_settings(store: Store) -> None:

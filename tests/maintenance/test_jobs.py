@@ -25,8 +25,8 @@ from holdfast.errors import (
     TransientError,
 )
 from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.jobs import KEPT_RUNS, JobTable, retry_after
-from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.maintenance.jobs.types import JobResult, JobType
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, Watched, at, awaited, knows, run_due, timed
 
@@ -302,7 +302,7 @@ WRONG: list[tuple[Any, str, dict[str, Any], str]] = [
     ("a", "tidy", {"settings": {"x": 1}}, "no setting 'x'"),
     ("a", "compact", {"settings": {"prefix": 1}}, "is of type str, not int"),
     ("a", "project", {"settings": {"again": "yes"}}, "is of type bool, not str"),
-    ("a", "prune", {"settings": {}}, "says nothing about what is to stay"),
+    ("a", "prune", {"settings": {}}, "the policy has no rule"),
     ("a", "prune", {"settings": {"keep": 1}}, "no setting 'keep'"),
     ("a", "prune", {"settings": {"keep_last": 0}}, "keep_last is a number"),
     ("a", "prune", {"settings": {"keep_last": 1, "zone": "Mars"}}, "no time zone"),
@@ -399,5 +399,5 @@ def test_other_packages_plug_their_kinds_in(monkeypatch: pytest.MonkeyPatch) -> 
     jobs.add("a", "backup")
     assert jobs.run("a").summary == "copied"
     for name in ("broken", "misnamed"):
-        with pytest.raises(ConfigError, match="is no kind of jobs of the name"):
+        with pytest.raises(ConfigError, match="is not a job type with the name"):
             JobTypes().get(name)

@@ -288,7 +288,7 @@ def test_a_thread_that_went_two_ways(source: Store, tmp_path: Path) -> None:
     source.put("thread 0", {"here": 1})
     target.put("thread 0", {"there": 1})
     source.export(tmp_path / "f")
-    with pytest.raises(ConflictError, match="has a checkpoint there that it has not here"):
+    with pytest.raises(ConflictError, match="has a checkpoint there that it does not have here"):
         target.import_(tmp_path / "f")
     assert target.get("thread 0").state == {"there": 1}
 
@@ -348,7 +348,7 @@ def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -
     source.export(tmp_path / "f")
     before = log_of(backend_of(target))
     for dry_run in (True, False):
-        with pytest.raises(ConflictError, match="another branch in the place of"):
+        with pytest.raises(ConflictError, match="has another branch"):
             target.import_(tmp_path / "f", dry_run=dry_run)
     assert log_of(backend_of(target)) == before
     assert target.import_(tmp_path / "f", as_thread="u").threads == ("u",)
@@ -441,7 +441,7 @@ def test_threads_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.
 
     def tell(done: int, total: int | None, what: str) -> None:
         nonlocal largest
-        largest = max(largest, sum(each.stat().st_size for each in beside.rglob("passing.db*")))
+        largest = max(largest, sum(each.stat().st_size for each in beside.rglob("scratch.db*")))
 
     source.export(tmp_path / "f", progress=tell)
     assert 4_000_000 < largest < 30_000_000
@@ -473,5 +473,5 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
             assert told["time"] == checkpoint.time.isoformat()
     assert [each["metadata"].get("n") for each in documents[:70]] == list(range(69, -1, -1))
     assert documents[0]["state"]["pair"] == {"$tuple": [1, 2]}
-    with pytest.raises(InvalidError, match="no file of exported threads"):
+    with pytest.raises(InvalidError, match="not a file of exported threads"):
         store_on(MemoryBackend()).import_(tmp_path / "f.jsonl")

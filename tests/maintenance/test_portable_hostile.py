@@ -123,7 +123,7 @@ FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
     "a row in no thread": (_drop(1), "in no thread"),
     "a row is missing": (_drop(3), "missing"),
     "a thread in another": (lambda lines: lines.insert(2, lines[1]), "in another"),
-    "a second head": (lambda lines: lines.insert(2, lines[0]), "in its middle"),
+    "a second head": (lambda lines: lines.insert(2, lines[0]), "begin with a header"),
     "bodies are swapped": (_swap_bodies, "not what was written"),
     "a body of nothing": (_set("nodes", "body", "AAAA"), "not what was written"),
     "text for a number": (_set("steps", "key", ["0", "0"]), "cannot be read"),
@@ -163,7 +163,7 @@ def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="'novelties'"):
         target.import_(resealed(data, _set("steps", "space", "novelties")))
     for other in (b"Dear diary\n", b"[1]\n", b'{"type":"thread"}\n', b"\xff\xfe\n", b"null\n"):
-        with pytest.raises(InvalidError, match="no file of exported threads"):
+        with pytest.raises(InvalidError, match="not a file of exported threads"):
             target.import_(io.BytesIO(other))
     with pytest.raises(CorruptError, match="ends early"):
         target.import_(io.BytesIO())

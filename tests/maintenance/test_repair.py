@@ -13,7 +13,7 @@ from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, 
 from holdfast.engine.integrity.findings import FindingCode, Severity, VerifyLevel
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError, UnavailableError
-from holdfast.maintenance.repair.line import mend
+from holdfast.maintenance.repair.line import repair_line
 from holdfast.maintenance.repair.quarantine import quarantined
 from holdfast.maintenance.repair.repairer import repair
 from holdfast.maintenance.repair.sources import RepairSource
@@ -40,7 +40,7 @@ def check_from_copy(rows: Rows, count: int, seed: int) -> None:
         engine = loaded(damaged)
         if not any(each.severity is Severity.DAMAGE for each in found_in(engine, VerifyLevel.DECODE)):
             continue
-        mended = run(mend(engine, LINE, [RepairSource(loaded(rows))]))
+        mended = run(repair_line(engine, LINE, [RepairSource(loaded(rows))]))
         assert mended is not None, what
         assert mended.lost == [], what
         assert mended.left == [], what
@@ -56,7 +56,7 @@ def check_salvage(rows: Rows, count: int, seed: int) -> None:
         if not any(each.severity is Severity.DAMAGE for each in found_in(engine, VerifyLevel.DECODE)):
             continue
         affected = {id for each in found_in(engine, VerifyLevel.DECODE) for id in each.affected}
-        mended = run(mend(engine, LINE, []))
+        mended = run(repair_line(engine, LINE, []))
         assert mended is not None, what
         assert damage_in(engine) == [], what
         lost = {(each.branch, each.step) for each in mended.lost}
@@ -109,10 +109,10 @@ def test_a_dry_run_tells_the_same_and_changes_nothing() -> None:
     assert damage.rows_of(engine.context.backend) == rows  # type: ignore[arg-type]
     done = run(repair(engine, ""))
     assert told.dry_run
-    assert [each.lost for each in told.mended] == [each.lost for each in done.mended]
+    assert [each.lost for each in told.repaired] == [each.lost for each in done.repaired]
     assert {each.checkpoint for each in done.lost} == {"1", "6", "7"}
-    assert done.sound
-    assert done.plain()["mended"][0]["thread"] == "t"
+    assert done.ok
+    assert done.plain()["repaired"][0]["thread"] == "t"
 
 
 def test_damaged_rows_are_kept_in_quarantine() -> None:
@@ -131,9 +131,9 @@ def test_damaged_rows_are_kept_in_quarantine() -> None:
 def test_a_thread_that_is_gone_is_taken_from_a_source_if_it_is_named() -> None:
     rows = small(pruned=True)
     engine, source = loaded({}), loaded(rows)
-    assert run(repair(engine, "", [source])).mended == []
+    assert run(repair(engine, "", [source])).repaired == []
     done = run(repair(engine, "", [source], threads=["t"]))
-    assert done.sound
+    assert done.ok
     assert picture(engine) == picture(source)
 
 
@@ -141,7 +141,7 @@ def test_a_cut_off_end_comes_back_from_a_copy() -> None:
     rows = small(pruned=False)
     cut = {at: row for at, row in rows.items() if at != (STEPS, (*LINE, 0, 7))}
     engine = loaded(cut)
-    assert run(repair(engine, "", [loaded(rows)])).sound
+    assert run(repair(engine, "", [loaded(rows)])).ok
     assert picture(engine) == picture(loaded(rows))
 
 
@@ -162,7 +162,7 @@ def test_nothing_is_taken_from_a_source_that_has_another_history(whole: bool) ->
     key = (STEPS, (*LINE, 0, 7))
     spoilt = {**rows, key: rows[key]._replace(body=flipped(rows[key].body))}
     engine = loaded(spoilt)
-    mended = run(mend(engine, LINE, [RepairSource(loaded(other_history()))], whole=whole))
+    mended = run(repair_line(engine, LINE, [RepairSource(loaded(other_history()))], whole=whole))
     assert mended is not None
     assert [each.checkpoint for each in mended.lost] == ["7"]
     assert (mended.restored, mended.left) == (0, [])
@@ -180,8 +180,8 @@ def test_only_a_thread_that_is_named_is_repaired() -> None:
     found = run(source.context.backend.read([Scan(space, ("", "u")) for space in TABLES]))
     copied = [Put(space, row) for space, each in zip(TABLES, found, strict=True) for row in each]
     run(engine.context.backend.apply([*copied, Delete(STEPS, ("", "u", 0, 2))]))
-    assert run(repair(engine, "", [source], threads=["t"])).mended == []
-    assert [each.thread for each in run(repair(engine, "", [source])).mended] == ["u"]
+    assert run(repair(engine, "", [source], threads=["t"])).repaired == []
+    assert [each.thread for each in run(repair(engine, "", [source])).repaired] == ["u"]
 
 
 def test_steps_that_changed_places_are_put_back_though_nothing_else_tells_where_they_were() -> None:
@@ -189,7 +189,7 @@ def test_steps_that_changed_places_are_put_back_though_nothing_else_tells_where_
     one, other = (STEPS, (*LINE, 0, 6)), (STEPS, (*LINE, 0, 7))
     swapped = {**rows, one: rows[other]._replace(key=one[1]), other: rows[one]._replace(key=other[1])}
     engine = loaded(swapped)
-    mended = run(mend(engine, LINE, []))
+    mended = run(repair_line(engine, LINE, []))
     assert mended is not None
     assert mended.lost == []
     assert picture(engine) == picture(loaded(rows))
@@ -205,7 +205,7 @@ def test_a_branch_that_stands_on_an_end_that_is_lost_is_kept() -> None:
     del rows[STEPS, (*LINE, 0, 3)]
     engine = loaded(rows)
     done = run(repair(engine, ""))
-    assert done.sound
+    assert done.ok
     assert [(each.branch, each.step) for each in done.lost] == [(0, 3)]
     assert damage_in(engine) == []
     assert store_on(engine.context.backend).get("t", "4").state == {"n": 4}
@@ -216,7 +216,7 @@ def test_an_end_that_no_source_has_is_told_where_heads_were_exported() -> None:
     heads = run(export_heads(loaded(rows), ""))
     cut = {at: row for at, row in rows.items() if at != (STEPS, (*LINE, 0, 7))}
     assert [each.code for each in run(repair(loaded(cut), "", heads=heads)).left] == [FindingCode.CUT_OFF]
-    assert run(repair(loaded(cut), "", [loaded(rows)], heads=heads)).sound
+    assert run(repair(loaded(cut), "", [loaded(rows)], heads=heads)).ok
 
 
 def test_the_row_of_a_thread_that_counts_wrongly_is_kept_too() -> None:
@@ -224,7 +224,7 @@ def test_the_row_of_a_thread_that_counts_wrongly_is_kept_too() -> None:
     key = (LINES, tuple(LINE))
     columns = (*rows[key].columns[:-1], 77)
     engine = loaded({**rows, key: rows[key]._replace(columns=columns)})
-    assert run(repair(engine, "")).sound
+    assert run(repair(engine, "")).ok
 
     async def kept() -> list[tuple[str, tuple[object, ...]]]:
         return [(each.space, each.columns) async for each in quarantined(engine, "")]
@@ -251,7 +251,7 @@ def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_
         mortal = Mortal(engine.context.backend, lives)
         sources = [RepairSource(loaded(rows))] if copy else []
         try:
-            run(mend(store_on(mortal, fold_every=3)._engine, LINE, sources))
+            run(repair_line(store_on(mortal, fold_every=3)._engine, LINE, sources))
         except UnavailableError:
             finished = False
         else:
@@ -259,7 +259,7 @@ def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_
         now = readable_in(damage.rows_of(engine.context.backend))  # type: ignore[arg-type]
         assert readable <= now, lives
         later = store_on(engine.context.backend, fold_every=3, clock=lambda: 2_000_000_000_000_000_000)._engine
-        run(mend(later, LINE, sources))
+        run(repair_line(later, LINE, sources))
         assert damage_in(later) == [], lives
         if copy:
             assert picture(later) == truth, lives
@@ -295,18 +295,18 @@ def test_a_thread_that_another_is_at_work_on_keeps_no_other_from_being_mended() 
     lease = Lease(engine.context, LINE, "rewrite")
     run(lease.acquire())
     done = run(repair(engine, ""))
-    assert not done.sound
-    assert [each.thread for each in done.mended] == ["u"]
+    assert not done.ok
+    assert [each.thread for each in done.repaired] == ["u"]
     assert "under way" in done.problems[0]
     assert done.plain()["problems"] == done.problems
     run(lease.release())
-    assert run(repair(engine, "")).sound
+    assert run(repair(engine, "")).ok
 
 
 def test_a_thread_without_a_row_gets_one_again() -> None:
     rows = {at: row for at, row in small(pruned=True).items() if at[0] is not LINES}
     engine = loaded(rows)
-    assert run(repair(engine, "")).sound
+    assert run(repair(engine, "")).ok
     assert picture(engine) == picture(loaded(small_with_lines(rows)))
 
 
@@ -326,7 +326,7 @@ def test_a_source_that_is_damaged_itself_gives_what_it_has() -> None:
         theirs[at] = theirs[at]._replace(body=flipped(theirs[at].body, 0))
     engine = loaded(mine)
     done = run(repair(engine, "", [loaded(theirs)]))
-    assert done.sound
+    assert done.ok
     assert done.lost == []
     assert picture(engine) == picture(loaded(rows))
 

@@ -55,7 +55,7 @@ def test_power_cuts(copy: bool) -> None:
         spoil(store, "t", 6)
         readable.update({id: whole[id] for id in whole if can_read(store, id)})
         recorder.mark("damaged")
-        assert store.maintenance.repair(intact if copy else ()).sound
+        assert store.maintenance.repair(intact if copy else ()).ok
         recorder.mark("repaired")
         run(opened.close())
 
@@ -66,7 +66,7 @@ def test_power_cuts(copy: bool) -> None:
         store = store_on(opened, fold_every=3, clock=Clock(LATER), cache_bytes=0)
         try:
             assert {id: store.get("t", id).state for id in readable} == readable
-            assert store.maintenance.repair(intact if copy else ()).sound
+            assert store.maintenance.repair(intact if copy else ()).ok
             assert damage_in(store._engine) == []
             found = states_of(store, "t")
             assert found == whole if copy else readable.items() <= found.items() <= whole.items()
@@ -130,7 +130,7 @@ def killed_while_it_repairs(tmp_path: Path, delay: float) -> bool:
     opened = run(SQLiteBackend.open(f"sqlite:///{path}"))
     try:
         store = store_on(opened, clock=Clock(time.time_ns() + 3600 * 10**9))  # whoever had a lease is taken for dead
-        assert store.maintenance.repair().sound
+        assert store.maintenance.repair().ok
         assert states_of(store, "t").items() <= truth.items()
         assert len(store.log("t")) >= 50
         assert store.maintenance.verify(level="decode").findings == []
@@ -174,7 +174,7 @@ def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:
             over.set()
             writer.join()
         assert not errors
-        assert done.sound
+        assert done.ok
         assert saved
         assert states_of(store, "t") == {**truth, **saved}
         assert store.maintenance.verify(level="decode").damage == []

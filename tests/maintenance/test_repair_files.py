@@ -17,7 +17,7 @@ from holdfast.backends.object_store.rebuild import ShardRebuild
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
-from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.urls import compose
 from holdfast.engine.row_format import is_intact
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, TransientError, UnavailableError
 from holdfast.maintenance.verify.heads import StoreHeads
@@ -27,7 +27,7 @@ Truth = dict[str, dict[str, Any]]
 
 
 def url(kind: str, folder: Path) -> str:
-    return f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file:///{folder}"
+    return f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file://{folder}"
 
 
 def everything(store: Store) -> Truth:
@@ -77,11 +77,11 @@ def check_flip(kind: str, folder: Path, broken: Path, truth: Truth, heads: Store
         return "does not open"
     with store:
         report = store.maintenance.verify(heads=heads)
-        if report.sound:
+        if report.ok:
             assert everything(store) == truth, what
             return "no difference"
         done = store.maintenance.repair(url(kind, folder) if copy else ())
-        assert done.sound, (what, done.left)
+        assert done.ok, (what, done.left)
         now = everything(store)
         if copy:
             assert now == truth, what
@@ -132,7 +132,7 @@ def test_the_damaged_file_is_kept(tmp_path: Path) -> None:
     assert Path(done.damaged).read_bytes() == before
     assert done.rows > 60
     with holdfast.open(f"sqlite:///{path}") as store:
-        assert store.maintenance.verify().sound or store.maintenance.repair().sound
+        assert store.maintenance.verify().ok or store.maintenance.repair().ok
 
 
 def test_a_file_that_another_process_has_open_is_left_alone(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_file_without_its_beginning_or_its_list_of_tables_is_salvaged(tmp_path
     assert (told.rows, told.refused) == (done.rows, done.refused)
     assert Path(done.damaged).read_bytes() == data
     with holdfast.open(f"sqlite:///{path}") as store:
-        assert store.maintenance.repair().sound
+        assert store.maintenance.repair().ok
         assert everything(store) == truth
 
 
@@ -251,17 +251,17 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path, kind: str,
         assert told.dry_run
         assert told.files is not None
         assert done.files is not None
-        assert (told.files[:2], told.lost, told.remade) == (done.files[:2], done.lost, done.remade)
-        for one, other in zip(told.mended, done.mended, strict=True):
-            assert (one.thread, one.restored, one.remade, one.quarantined, one.left) == (
-                other.thread, other.restored, other.remade, other.quarantined, other.left
+        assert (told.files[:2], told.lost, told.rebuilt) == (done.files[:2], done.lost, done.rebuilt)
+        for one, other in zip(told.repaired, done.repaired, strict=True):
+            assert (one.thread, one.restored, one.rebuilt, one.quarantined, one.left) == (
+                other.thread, other.restored, other.rebuilt, other.quarantined, other.left
             )  # fmt: skip
-        assert done.sound
+        assert done.ok
         if copy:
             assert everything(store) == truth
         assert store.maintenance.verify(level="decode").findings == []
         again = store.maintenance.repair(source)
-        assert (again.files, again.mended) == (None, [])
+        assert (again.files, again.repaired) == (None, [])
 
 
 def chat(folder: Path, pattern: str) -> Path:
@@ -284,7 +284,7 @@ def test_a_damaged_or_missing_file_of_a_thread_is_found_and_mended(tmp_path: Pat
         backend: Any = store._engine.context.backend
         assert run(backend.check()) != []
         done = store.maintenance.repair(url("file", tmp_path / "whole"))
-        assert done.sound
+        assert done.ok
         assert everything(store) == truth
         assert store.maintenance.verify(level="decode").findings == []
     if how != "missing":
@@ -300,14 +300,14 @@ def test_what_was_deleted_before_a_thread_was_made_anew_does_not_come_back(tmp_p
             store.put("chat", {"secret": number}, id=f"old {number}")
         store.delete("chat")
         opened = backend._opened()
-        run(backend._took_long(lambda: opened.tidying.tidy(-1.0)))
+        run(backend._run_once(lambda: opened.garbage_collector.tidy(-1.0)))
         store.put("chat", {"x": 1}, id="new 1")
         store.put("chat", {"x": 2}, id="new 2")
         truth = everything(store)
     birth = chat(tmp_path / "store", "birth")
     birth.write_bytes(birth.read_bytes()[:-1])
     with holdfast.open(url("file", tmp_path / "store")) as store:
-        assert store.maintenance.repair().sound
+        assert store.maintenance.repair().ok
         now = everything(store)["chat"]
         assert now.items() <= truth["chat"].items()
         assert store.maintenance.verify(level="decode").findings == []
@@ -345,16 +345,16 @@ def test_of_a_repair_that_was_cut_short_before_the_switch_nothing_is_seen(
     with holdfast.open(url("file", tmp_path / "whole")) as store:
         readable = store.threads()
         with monkeypatch.context() as patched:
-            patched.setattr(ShardRebuild, "_begin", interrupted)
+            patched.setattr(ShardRebuild, "_write_first_object", interrupted)
             with pytest.raises(UnavailableError):
                 store.maintenance.repair()
     with holdfast.open(url("file", tmp_path / "whole")) as store:
         assert store.threads() == readable
-        assert store.maintenance.repair().sound
+        assert store.maintenance.repair().ok
         assert store.maintenance.verify(level="decode").findings == []
 
 
-@pytest.mark.parametrize("kind", ["mirror", "behind"])
+@pytest.mark.parametrize("kind", ["mirror", "write-behind"])
 def test_a_store_with_a_copy_is_repaired_from_that_and_the_copy_stays_whole(tmp_path: Path, kind: str) -> None:
     local, remote = f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/copy.db"
     both = compose(kind, local=local, remote=remote)
@@ -368,7 +368,7 @@ def test_a_store_with_a_copy_is_repaired_from_that_and_the_copy_stays_whole(tmp_
     path.write_bytes(data[:place] + bytes(_PAGE) + data[place + _PAGE :])
     with holdfast.open(both) as store:
         done = store.maintenance.repair()
-        assert done.sound
+        assert done.ok
         assert done.lost == []
         assert everything(store) == truth
     for each in (local, remote):
@@ -400,7 +400,7 @@ def test_what_was_written_in_a_transaction_stays_and_what_was_void_does_not(tmp_
             done = store.maintenance.repair()
             assert done.files is not None
             assert len(done.files.damaged) == 2
-            assert done.sound
+            assert done.ok
             now = everything(store)
             assert all(found.items() <= truth[thread].items() for thread, found in now.items())
             assert {thread: list(found) for thread, found in now.items()} in (
@@ -485,6 +485,6 @@ def test_pages_that_changed_places_are_salvaged_around(tmp_path: Path) -> None:
         path.write_bytes(b"".join(swapped))
         salvage(str(path), is_intact)
         with holdfast.open(f"sqlite:///{path}") as store:
-            assert store.maintenance.repair().sound, (one, other)
+            assert store.maintenance.repair().ok, (one, other)
             for thread, found in everything(store).items():
                 assert found.items() <= truth[thread].items(), (one, other)

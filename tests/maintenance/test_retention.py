@@ -108,13 +108,13 @@ def test_without_room_the_oldest_go_that_are_only_kept_by_age_or_number() -> Non
     verdicts = Retention(keep_last=4).decide(candidates, 0)
     room = [each.before(candidates[3].time + 1) for each in verdicts]
     assert [(each.kept, each.reasons) for each in room] == [
-        (False, ("over the size",)),
+        (False, ("over the size limit",)),
         (True, ("tag v1", "last")),
-        (False, ("over the size",)),
+        (False, ("over the size limit",)),
         (True, ("latest", "last")),
     ]
     assert kept(Retention(max_bytes=1).decide(candidates, 0)).keys() == {"000", "001", "002", "003"}
-    assert Retention(max_thread_bytes=1).decide(candidates, 0)[0].reasons == ("there is room",)
+    assert Retention(max_thread_bytes=1).decide(candidates, 0)[0].reasons == ("fits",)
 
 
 def replace_names(candidate: RetentionCandidate, *names: str) -> RetentionCandidate:
@@ -132,7 +132,7 @@ def replace_names(candidate: RetentionCandidate, *names: str) -> RetentionCandid
         {"keep_daily": "3"},
         {"max_bytes": 0},
         {"keep_within": "soon"},
-        {"keep_within": 3},
+        {"keep_within": "3"},
         {"keep_within": timedelta(seconds=-1)},
         {"keep_labels": "release"},
         {"keep_labels": [3]},

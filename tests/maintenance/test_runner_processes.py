@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast.maintenance.jobs.api import Jobs
-from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.types import JobType
 from tests.agents.autosaved import patiently, timely
 from tests.support.nightly import mostly_nightly
@@ -67,7 +67,7 @@ def known() -> JobTypes:
 
 @pytest.fixture(params=mostly_nightly(["sqlite", "file"], daily=["sqlite"]))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else f"file:///{tmp_path}/store"
+    return f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else f"file://{tmp_path}/store"
 
 
 def test_of_several_runners_one_runs_each_time_that_a_job_is_due(url: str, tmp_path: Path) -> None:

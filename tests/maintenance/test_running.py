@@ -21,9 +21,9 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError, TransientError, UnavailableError
 from holdfast.jobs import JobContext
 from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import RunEnd, _start, run_job
 from holdfast.maintenance.jobs.jobs import JobTable
-from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.maintenance.jobs.types import JobType
 from holdfast.store.store import StoreOperations
 from tests.agents.autosaved import until
@@ -196,7 +196,7 @@ def test_a_job_whose_lease_went_to_another_stops_before_its_next_change(
     jobs = Jobs(store, kinds)
     jobs.add("a", "steps", schedule="every 1h")
     with pytest.raises(ConflictError) as caught:
-        once(store, kinds, life=LIFE, tell=tell)
+        once(store, kinds, life=LIFE, progress=tell)
     assert caught.value.code == "lease-lost"
     assert done == [0, 1, 2]
     left = token(store)
@@ -221,7 +221,7 @@ def test_a_process_that_slept_looks_before_it_goes_on(monkeypatch: pytest.Monkey
     kinds = knows(steps(50, done))
     Jobs(store, kinds).add("a", "steps")
     with pytest.raises(ConflictError) as caught:
-        once(store, kinds, tell=tell)  # with a lease of a minute: no sign of life was due yet
+        once(store, kinds, progress=tell)  # with a lease of a minute: no sign of life was due yet
     assert caught.value.code == "lease-lost"
     assert done == [0, 1, 2]
 
@@ -254,7 +254,7 @@ def test_a_job_that_cannot_show_life_ends_before_others_take_it_for_dead(error: 
     Jobs(store, kinds).add("a", "steps")
     began = time.monotonic()
     with pytest.raises(ConflictError) as caught:
-        once(store, kinds, life=LIFE, tell=tell)
+        once(store, kinds, life=LIFE, progress=tell)
     assert caught.value.code == "lease-lost"
     assert time.monotonic() - began < 100 * LIFE
 
@@ -406,7 +406,7 @@ def test_a_plain_function_is_waited_for_when_its_task_is_cancelled(times: int) -
         while not at_work:
             await asyncio.sleep(0.001)
         task.cancel()
-        while not at_work[0].holding.asked:
+        while not at_work[0].holder.cancelled:
             await asyncio.sleep(0.001)
         assert not (await asyncio.wait({task}, timeout=0.05))[0]
         if times == 1:

@@ -15,7 +15,7 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.maintenance.jobs.api import Jobs
-from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.builtin import JobTypes
 from tests.damaged import flipped
 
 
@@ -58,7 +58,7 @@ def test_prune_goes_on_past_threads_that_are_busy_or_damaged(store: holdfast.Sto
     outcome, said = done(store, "prune", keep_last=2)
     assert outcome == "findings"
     assert "1 threads were held or busy" in said
-    assert "1 damaged threads were left as they are: b" in said
+    assert "1 damaged threads were skipped: b" in said
     assert len(store.log("c/1")) == 2
 
 
@@ -89,7 +89,7 @@ def test_verify_goes_on_where_it_was_stopped_and_forgets_nothing(store: holdfast
     assert told == [(3, 3, "c/1")]
     assert ended.outcome == "findings", "what the first run found is found"
     assert ended.summary.startswith("3 threads, 18 checkpoints, ")
-    assert ", the first 2 threads by a run that was broken off" in ended.summary
+    assert ", the first 2 threads by a run that was interrupted" in ended.summary
     assert ended.summary.endswith("damaged: a")
     assert not jobs.get("check").mark
     jobs.run("check", progress=lambda *how: told.append(how))
@@ -104,22 +104,22 @@ def test_verify_begins_anew_with_other_settings_or_after_long(
     stopped_after(store, "b")
     jobs.add("check", "verify", settings={"level": "structure"}, replace=True)
     assert not jobs.get("check").mark
-    assert "broken off" not in jobs.run("check").summary
+    assert "interrupted" not in jobs.run("check").summary
     stopped_after(store, "b")
     monkeypatch.setattr("holdfast.maintenance.jobs.builtin._STALE", 0)
-    assert "broken off" not in jobs.run("check").summary
+    assert "interrupted" not in jobs.run("check").summary
 
 
 def test_compact_goes_on_past_a_damaged_thread(store: holdfast.Store) -> None:
     damage(store, "a")
-    assert done(store, "compact") == ("findings", "2 threads compacted; 1 damaged threads were left as they are: a")
+    assert done(store, "compact") == ("findings", "2 threads compacted; 1 damaged threads were skipped: a")
 
 
 def test_index_and_project_and_tidy_and_compact(store: holdfast.Store) -> None:
     assert done(store, "index") == ("ok", "18 checkpoints of 3 threads indexed")
     assert done(store, "index")[1] == "0 checkpoints of 3 threads indexed"
-    assert done(store, "project") == ("ok", "readable rows of 0 threads made")
-    assert done(store, "project", again=True) == ("ok", "readable rows of 3 threads made")
+    assert done(store, "project") == ("ok", "readable rows of 0 threads built")
+    assert done(store, "project", again=True) == ("ok", "readable rows of 3 threads built")
     for thread in ("a", "b"):
         store.delete(thread)
     outcome, said = done(store, "tidy")
@@ -136,11 +136,11 @@ def test_orphans_are_removed(store: holdfast.Store) -> None:
     run(store._engine.context.backend.apply([Put(NODES, row)]))
     assert done(store, "orphans")[0] == "ok"  # it may yet be completed
     outcome, said = done(store, "orphans", grace="0s")
-    assert (outcome, said.split(",")[0]) == ("ok", "1 rows that belong to nothing removed")
+    assert (outcome, said.split(",")[0]) == ("ok", "1 orphan rows removed")
     store.put("b", {"large": bytes(200_000)})  # so that its checkpoints are read
     damage(store, "b")
     outcome, said = done(store, "orphans", grace="0s")
-    assert (outcome, "1 threads could not be looked at: b" in said) == ("findings", True)
+    assert (outcome, "1 threads could not be checked: b" in said) == ("findings", True)
 
 
 def test_compact_goes_through_more_threads_than_a_page_holds() -> None:
@@ -151,7 +151,7 @@ def test_compact_goes_through_more_threads_than_a_page_holds() -> None:
 
 
 def test_a_store_that_cannot_keep_an_index_says_so(tmp_path: Path) -> None:
-    with holdfast.open(f"file:///{tmp_path}/store") as store, pytest.raises(UnsupportedError):
+    with holdfast.open(f"file://{tmp_path}/store") as store, pytest.raises(UnsupportedError):
         done(store, "index")
 
 

@@ -20,7 +20,7 @@ from tests.engine.lines import store_on
 
 
 def url(kind: str, folder: Path) -> str:
-    return f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file:///{folder}"
+    return f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file://{folder}"
 
 
 def made(kind: str, folder: Path) -> StoreHeads:
@@ -51,7 +51,7 @@ def outcome(kind: str, folder: Path, heads: StoreHeads | None) -> str:
         return "not opened"
     with store:
         report = store.maintenance.verify(heads=heads)
-        return "found" if not report.sound or (heads is not None and report.findings) else "sound"
+        return "found" if not report.ok or (heads is not None and report.findings) else "sound"
 
 
 def flips(folder: Path, places: Iterator[tuple[Path, int]]) -> Iterator[str]:

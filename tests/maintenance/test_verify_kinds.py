@@ -142,7 +142,7 @@ def test_many_names_and_some_that_point_to_nothing() -> None:
 
 
 def test_a_report_lists_damage_rather_than_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifier, "MOST_FINDINGS", 2)
+    monkeypatch.setattr(verifier, "MAX_FINDINGS", 2)
     report = verifier.VerifyReport("", "", "hashes")
     for code in (
         FindingCode.ORPHAN,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.jobs import JobContext
-from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.runner import JobRunner
 from holdfast.maintenance.jobs.types import JobType
 

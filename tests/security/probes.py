@@ -97,7 +97,7 @@ def _document(act: Any) -> Any:
 
 def _session(world: World, act: Any) -> Any:
     """A session that somebody handed over."""
-    return type(act.sessions)._made(act._handle, "s1", world.session._record, "active")
+    return type(act.sessions)._session_class(act._handle, "s1", world.session._record, "active")
 
 
 def _using(act: Any) -> Any:

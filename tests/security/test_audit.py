@@ -24,7 +24,8 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import CorruptError, DeniedError, InvalidError, UnavailableError
 from holdfast.security.audit import export, recorder
-from holdfast.security.audit.recorder import AUDIT, AuditRecorder
+from holdfast.security.audit.recorder import AuditRecorder
+from holdfast.security.handle import AUDIT
 from holdfast.store.store import Store
 from tests.agents.autosaved import until
 from tests.state.kit import SECOND, Clock, store_on
@@ -170,7 +171,7 @@ def test_reads_are_written_together_and_counted(store: Store, clock: Clock) -> N
 
 @pytest.mark.usefixtures("only_clock")
 def test_many_reads_are_written_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "MANY", 10)
+    monkeypatch.setattr(recorder, "MAX_READS", 10)
     state = store.as_identity(agent="a").state(agent="a")
     for number in range(25):
         state.get(f"k{number}")
@@ -217,7 +218,7 @@ def test_what_could_not_be_written_is_kept(clock: Clock) -> None:
     state.get("k")
     backend.fails = True
     notes = store._recorder()
-    notes._flush_late()  # a thread of its own: nobody is there to be told
+    notes._flush_in_timer()  # a thread of its own: nobody is there to be told
     state.get("k")
     with pytest.raises(UnavailableError):
         store.audit.query()
@@ -233,7 +234,7 @@ def test_a_forked_child_does_not_write_what_its_parent_read(store: Store) -> Non
     store.as_identity(agent="a").state(agent="a").get("k")
     notes = store._recorder()
     notes._process = 0  # as if this were the child
-    notes.renew_locks()
+    notes.reinit_locks()
     assert store.audit.query(kind="read") == []
 
 
@@ -421,9 +422,9 @@ def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> No
 
 
 def test_names_that_are_none_are_noted_without_harm() -> None:
-    assert recorder.escaped("a\nb\0" + "x" * 900)[:8] == "a\\nb\\x00"
-    assert len(recorder.escaped("\U0001f600" * 900)) <= 200
-    assert recorder.escaped(b"bytes") == "<bytes>"
+    assert recorder.escape("a\nb\0" + "x" * 900)[:8] == "a\\nb\\x00"
+    assert len(recorder.escape("\U0001f600" * 900)) <= 200
+    assert recorder.escape(b"bytes") == "<bytes>"
 
 
 def test_notes_are_of_one_store(clock: Clock) -> None:

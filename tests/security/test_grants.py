@@ -12,7 +12,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.model.scopes import Scope, ScopePart
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.identity import Identity
-from holdfast.security.access.registry import KEPT
+from holdfast.security.access.registry import RETENTION
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
 from tests.state.kit import SECOND, Clock, store_on
@@ -193,7 +193,7 @@ def test_a_grant_ends_in_time_and_says_so(store: Store, clock: Clock) -> None:
     assert len(store.access.grants("agent:b", dead=True)) == 6
     with pytest.raises(InvalidError):
         store.access.grant("agent:b", until=hour - timedelta(days=1), agent="a")
-    clock.sleep(KEPT / SECOND + 10)
+    clock.sleep(RETENTION / SECOND + 10)
     store.access.grant("agent:b", "read", "agent:a")  # forgets what died long ago
     assert len(store.access.grants("agent:b", dead=True)) == 1
 
@@ -257,8 +257,8 @@ def test_what_was_read_while_the_grant_was_revoked_is_not_handed_out(store: Stor
     acting = writer(store)
     reads = acting._guard._rights
 
-    async def late(memo: Any) -> Any:
-        found = await reads(memo)
+    async def late(tip: Any) -> Any:
+        found = await reads(tip)
         acting._guard._rights = reads  # type: ignore[method-assign]
         await type(store.access).revoke(store.access, given)
         return found
@@ -353,7 +353,7 @@ def test_what_only_looks_like_a_scope_is_none(store: Store, scope: Scope) -> Non
     with pytest.raises((InvalidError, DeniedError, TypeError, AttributeError)):
         state["plan"] = 9
     with pytest.raises((InvalidError, DeniedError, TypeError, AttributeError)):
-        acting.state(agent="b").copy_to(state, overwrite=True)
+        acting.state(agent="b").copy_to(state, on_conflict="overwrite")
     assert store.state(agent="a")["plan"] == 1
 
 

@@ -15,7 +15,7 @@ import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import CorruptError, DeniedError, InvalidError, NotFoundError
-from holdfast.security.access.policy import Policy, Rule, stored_policy
+from holdfast.security.access.policy import Policy, Rule, load_policy
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
@@ -61,7 +61,7 @@ def test_a_policy_decides_as_its_rules_read(rules: list[tuple[bool, Any, str]]) 
     for allows, right, name in rules:
         add = policy.allow if allows else policy.deny
         policy = add(right, f"agent:{name}")
-    assert Policy.of(policy.plain()) == policy
+    assert Policy.of(policy.to_list()) == policy
     for name in ("a", "b", "ab", "aba"):
         fits = (allows for allows, right, pattern in rules if right != "write" and fnmatchcase(name, pattern))
         assert policy.verdict("read", Scope.of(agent=name), ["k"]) == next(fits, None)
@@ -84,7 +84,7 @@ def test_what_is_no_policy_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidError):
         Policy.of(wrong)
     with pytest.raises(CorruptError):
-        stored_policy(wrong, "role 'x'")
+        load_policy(wrong, "role 'x'")
 
 
 def test_a_policy_does_not_grow_without_end() -> None:
@@ -269,13 +269,13 @@ def test_rights_for_asyncio() -> None:
 
 def test_what_is_damaged_gives_nothing(store: Store) -> None:
     from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.system_line import SystemLineChange
+    from holdfast.engine.system_line import LineChange
 
     access = AccessRegistry(store._engine, "")
 
-    async def spoil(_: Any) -> SystemLineChange:
-        return SystemLineChange({"held/agent:x/1": {"id": "1"}}, (), [])
+    async def spoil(_: Any) -> LineChange:
+        return LineChange(access._line.pack({"held/agent:x/1": {"id": "1"}}))
 
-    run(access._ledger.change("spoil", "", spoil))
+    run(access._line.change("spoil", spoil))
     with pytest.raises(CorruptError):
         store.as_identity(agent="x").state(agent="a").get("plan")

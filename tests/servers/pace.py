@@ -28,7 +28,7 @@ def hurried(store: Store | Backend, seconds: float) -> Iterator[None]:
     assert isinstance(backend, LoopBackend)
     timed: list[Any] = [backend]
     if isinstance(backend, ObjectStoreBackend):
-        timed.append(backend._opened().lanes)
+        timed.append(backend._opened().queues)
     before = backend._timeout
     for each in timed:
         each._timeout = seconds

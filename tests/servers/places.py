@@ -9,14 +9,14 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.urls import compose
 from tests import servers
 
 LOCAL = ("memory", "sqlite", "file")
 REMOTE = ("postgres", "pgbouncer", "mongodb", "redis", "s3")
 KINDS = (*LOCAL, *REMOTE)
 DURABLE = tuple(kind for kind in KINDS if kind != "memory")
-COMPOSED = ("retry", "metrics", "cache", "behind", "mirror", "tiers")
+COMPOSED = ("retry", "cache", "write-behind", "mirror", "tiered")
 """Stores made of others; on which, `place` says."""
 
 
@@ -29,7 +29,7 @@ def place(kind: str, folder: Path) -> str:
         case "sqlite":
             return f"sqlite:///{folder}/store.db"
         case "file":
-            return f"file:///{folder}/files"
+            return f"file://{folder}/files"
         case "postgres":
             return servers.postgres()
         case "pgbouncer":
@@ -42,15 +42,15 @@ def place(kind: str, folder: Path) -> str:
             return with_options(*servers.s3())
         case "moto":
             return with_options(*servers.moto())
-        case "retry" | "metrics":
+        case "retry":
             return compose(kind, store=place("sqlite", folder))
         case "cache":
             return compose(kind, store=place("postgres", folder), in_=place("redis", folder))
-        case "behind":
+        case "write-behind":
             return compose(kind, local=place("sqlite", folder), remote=place("postgres", folder))
         case "mirror":
             return compose(kind, local=place("sqlite", folder), remote=place("mongodb", folder), patience=30)
-        case "tiers":
+        case "tiered":
             return compose(kind, hot=place("postgres", folder), cold=place("s3", folder), after=0, keep=0)
     pytest.fail(f"there is no kind {kind!r} of store")
 

@@ -21,7 +21,8 @@ from langchain_core.messages import HumanMessage
 from holdfast import snapshots
 from holdfast.agents.snapshots.buckets import SnapshotBucket
 from holdfast.agents.snapshots.container import HEAD_BYTES
-from holdfast.agents.snapshots.locations import PlainDirectory, locate
+from holdfast.agents.snapshots.locations import PlainDirectory
+from holdfast.agents.snapshots.targets import locate
 from holdfast.backends.object_store.object_storage import ObjectInfo
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
@@ -57,7 +58,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, dict[str
         case "text":
             return str(tmp_path), {}
         case "url":
-            return f"file:///{tmp_path}", {}
+            return f"file://{tmp_path}", {}
     url, options = bucket()
     return f"{url}/{os.getpid()}-{next(NUMBERS)}/deep", options
 
@@ -223,7 +224,7 @@ WRONG_NAMES: list[tuple[Any, ...]] = [
     (None, SnapshotInvalidError, "neither"),
     (b"x.hfsnap", SnapshotInvalidError, "neither"),
     ("a\0b.hfsnap", SnapshotInvalidError, "NUL"),
-    ("file:///a%00b.hfsnap", SnapshotInvalidError, "NUL"),
+    ("file:a%00b.hfsnap", SnapshotInvalidError, "NUL"),
     ("x.json", SnapshotInvalidError, "ends in .hfsnap"),
     ("dir/.hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
     (".hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
@@ -231,7 +232,7 @@ WRONG_NAMES: list[tuple[Any, ...]] = [
     ("ftp://host/x.hfsnap", ConfigError, "cannot be stored at ftp"),
     ("sqlite:///x.hfsnap", ConfigError, "cannot be stored at sqlite"),
     ("file://host/x.hfsnap", ConfigError, "names no file"),
-    ("file:///x.hfsnap?mode=w&a=.hfsnap", ConfigError, "names no file"),
+    ("file:x.hfsnap?mode=w&a=.hfsnap", ConfigError, "names no file"),
     ("s3:///x.hfsnap", SnapshotInvalidError, "empty parts"),
     ("s3://x.hfsnap", SnapshotInvalidError, "names no object"),
     ("missing/x.hfsnap", ConfigError, "no such directory"),
@@ -436,7 +437,7 @@ KILLED = """
 import json, os, sys
 from pathlib import Path
 from holdfast.backends.runtime.drivers import run
-from holdfast.agents.snapshots.locations import locate
+from holdfast.agents.snapshots.targets import locate
 
 folder, overwrite = Path(sys.argv[1]), sys.argv[2] == "overwrite"
 path = folder / "x.hfsnap"

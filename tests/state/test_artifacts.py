@@ -17,12 +17,11 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINKS, OBJECTS
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.system_line import LineChange, SystemLineEntries
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError, UnsupportedError
 from holdfast.state.artifacts.api import ArtifactSource
 from holdfast.state.artifacts.content import CHUNK
 from holdfast.state.artifacts.records import ArtifactRecords
-from holdfast.state.reader import ScopeView
-from holdfast.state.system_record import RecordChange, packed
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, Clock, awaited, timed
 
@@ -66,7 +65,7 @@ def test_what_is_registered_is_read_back(store: Store, tmp_path: Path, content: 
         source: Any = {"bytes": content, "path": path, "file": file, "pipe": Pipe(content)}[how]
         made = store.artifacts.register(source, type="report", producer="writer", metadata={"pages": 3})
     assert (made.sha256, made.size, made.type, made.producer) == (sha256(content), len(content), "report", "writer")
-    assert (made.metadata, made.kept, made.uri, made.by, made.same_as) == ({"pages": 3}, True, "", "", "")
+    assert (made.metadata, made.stored, made.uri, made.by, made.same_as) == ({"pages": 3}, True, "", "", "")
     assert made.name == ("report.bin" if how == "path" else "")
     assert store.artifacts.get(made.id) == store.artifacts.verify(made.id) == made
     assert store.artifacts.read(made.id) == content
@@ -141,7 +140,7 @@ def test_what_is_not_kept_is_checked_where_it_is(store: Store, tmp_path: Path) -
     path = tmp_path / "a file.csv"
     path.write_bytes(b"1,2")
     made = store.artifacts.register(path, id="a", keep=False)
-    assert (made.kept, made.uri, made.sha256, made.size) == (False, path.as_uri(), sha256(b"1,2"), 3)
+    assert (made.stored, made.uri, made.sha256, made.size) == (False, path.as_uri(), sha256(b"1,2"), 3)
     assert store.artifacts.register(path.as_uri(), id="uri", keep=False).uri == made.uri
     assert store.artifacts.read("a") == store.artifacts.read("uri") == b"1,2"
     assert store.artifacts.register(path.as_uri(), id="kept").same_as == ""
@@ -168,13 +167,13 @@ def test_damage_is_found_before_the_last_piece_is_handed_out(store: Store, tmp_p
     store.artifacts.register(LARGE, id="large")
     other = store.artifacts.register(LARGE[::-1], id="other")
     kept = ArtifactRecords(store._handle)
-    records = run(kept.several(["large", "other"]))
+    records = run(kept.get_many(["large", "other"]))
     swapped = asdict(records["large"]) | {"token": records["other"].token}
 
-    async def swap(_: ScopeView) -> RecordChange:
-        return RecordChange(packed(store._handle, {"large": swapped}))
+    async def swap(_: SystemLineEntries) -> LineChange:
+        return LineChange(kept.system_line.pack({"large": swapped}))
 
-    run(kept.book.change("swap", swap))
+    run(kept.system_line.change("swap", swap))
     with pytest.raises(CorruptError, match="not what was registered"):
         store.artifacts.read("large")
     with store.artifacts.open("large") as file:
@@ -424,7 +423,7 @@ def test_one_that_is_deleted_while_it_is_read_is_not_called_damaged(store: Store
         assert run(reading.next()) == LARGE[:CHUNK]
     store.artifacts.delete("a")
     with pytest.raises(NotFoundError):
-        run(reading.all())
+        run(reading.read_all())
     with pytest.raises(NotFoundError):
         run(ArtifactRecords(store._handle).pieces("a", found).save(tmp_path / "a"))
     assert list(tmp_path.iterdir()) == []
@@ -459,7 +458,7 @@ def test_content_that_is_removed_by_others_is_taken_in_again_if_it_can_be(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(LARGE)
-    known = ArtifactRecords.known
+    known = ArtifactRecords.has_content
 
     async def then_removed(self: ArtifactRecords, sha256: str) -> bool:
         found = await known(self, sha256)
@@ -467,7 +466,7 @@ def test_content_that_is_removed_by_others_is_taken_in_again_if_it_can_be(
             await self.delete("a")
         return found
 
-    monkeypatch.setattr(ArtifactRecords, "known", then_removed)
+    monkeypatch.setattr(ArtifactRecords, "has_content", then_removed)
     store.artifacts.register(LARGE, id="a")
     store.artifacts.register(tmp_path / "file", id="b")
     assert store.artifacts.read("b") == LARGE

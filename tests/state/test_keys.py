@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.engine.model.packed_state import pack_name
 from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK, MAX_KEY, Scope, check_key
 from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.row_format import Line
@@ -65,11 +66,11 @@ def test_a_scope_and_its_text_are_each_others_inverse(parts: dict[str, str], cha
 
 @given(SCOPES, NAMES, SCOPES, NAMES)
 def test_no_two_pairs_share_a_place(one: dict[str, str], key: str, other: dict[str, str], second: str) -> None:
-    places = {(Scope.of(**parts).line, names.pack_key(name)) for parts, name in ((one, key), (other, second))}
+    places = {(Scope.of(**parts).line, pack_name(name)) for parts, name in ((one, key), (other, second))}
     assert len(places) == (1 if (one, key) == (other, second) else 2)
-    assert names.unpack_key(names.pack_key(key)) == key
+    assert names.unpack_key(pack_name(key)) == key
     assert names.unpack_key(names.pack_ttl(key)) == ""
-    assert names.expiring(names.pack_ttl(key)) == key
+    assert names.expiring_key(names.pack_ttl(key)) == key
 
 
 WRONG_KEYS: list[str] = [
@@ -166,7 +167,7 @@ def test_checking_takes_less_than_100_microseconds() -> None:
     for turn in range(5):
         began = time.thread_time()
         for key in keys:
-            names.pack_key(check_key(key + str(turn)))
+            pack_name(check_key(key + str(turn)))
         best = min(best, (time.thread_time() - began) / len(keys))
     assert best < 100e-6
 

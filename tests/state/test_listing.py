@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast import Policy, Store
 from holdfast.engine.types import to_datetime
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
-from holdfast.state.scope_listing import ScopeInfo
+from holdfast.state.scopes import ScopeInfo
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
 

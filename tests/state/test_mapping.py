@@ -254,14 +254,14 @@ def test_what_keeps_the_expiry_and_what_does_not() -> None:
     state.change("change", lambda value: value | {"n": 3})
     state.expire("never", None)
     assert [item.key for item in state.list_items() if item.expires is None] == ["never", "set"]
-    state.expire("patch", 100)
+    state.expire("patch", "100s")
     clock.sleep(50)
     assert dict(state) == {"never": {"n": 1}, "patch": {"n": 2}, "set": 2}
     with pytest.raises(NotFoundError):
         state.expire("change", 5)
     for wrong in (0, -1, True, "5", float("nan"), timedelta(0), 10**11):
         with pytest.raises(InvalidError):
-            state.set("k", 1, ttl=wrong)  # type: ignore[arg-type]
+            state.set("k", 1, ttl=wrong)
 
 
 # asyncio ------------------------------------------------------------------------------------------------------------

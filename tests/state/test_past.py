@@ -180,7 +180,7 @@ def test_copying_and_moving(store: Store, clock: Clock) -> None:
     with pytest.raises(ConflictError):
         one.copy_to(other)
     assert dict(other) == {"b": "mine"}
-    assert one.copy_to(other, overwrite=True) == 3
+    assert one.copy_to(other, on_conflict="overwrite") == 3
     assert dict(other) == dict(one)
     assert len(other.history()) == 4
     assert len({past.id for past in other.history()}) == 2, "as one step"
@@ -193,6 +193,23 @@ def test_copying_and_moving(store: Store, clock: Clock) -> None:
     for wrong in (one, "agent:x", None):
         with pytest.raises(InvalidError):
             one.copy_to(wrong)  # type: ignore[arg-type]
+
+
+def test_copying_and_moving_into_keys_that_exist(store: Store) -> None:
+    one, other = store.state(agent="one"), store.state(agent="other")
+    one.batch({"a": {"x": 1}, "new": 1})
+    other.batch({"a": {"y": 2}, "own": 3})
+    assert one.copy_to(other, on_conflict="merge") == 2
+    assert dict(other) == {"a": {"x": 1, "y": 2}, "new": 1, "own": 3}
+    other["a"] = {"x": 5}
+    with pytest.raises(ConflictError, match=r"\['x'\]"):
+        one.move_to(other, on_conflict="merge")
+    assert (dict(one), other["a"]) == ({"a": {"x": 1}, "new": 1}, {"x": 5})
+    assert one.move_to(other, on_conflict=lambda current, copied: [current, copied]) == 2
+    assert dict(one) == {}
+    assert dict(other) == {"a": [{"x": 5}, {"x": 1}], "new": [1, 1], "own": 3}
+    with pytest.raises(InvalidError, match="on_conflict is"):
+        other.copy_to(one, on_conflict="replace")  # type: ignore[arg-type]
 
 
 def test_nothing_is_lost_that_others_write_while_a_scope_is_moved() -> None:

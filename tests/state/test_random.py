@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(ConflictError):
                 act(target)
             return
-        assert act(target, overwrite=overwrite) == len(source)
+        assert act(target, on_conflict="overwrite" if overwrite else "raise") == len(source)
         if source:
             self.model.step(other, self.now, {key: (held.value, held.expires) for key, held in source.items()})
             if away:

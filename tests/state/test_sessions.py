@@ -17,9 +17,10 @@ from holdfast.backends.tables import LINES, LINKS, STEPS, TABLES
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from holdfast.state.expiry import lapse
+from holdfast.state.scopes import delete_expired
+from holdfast.state.session_guard import EXPIRY
 from holdfast.state.sessions import lifecycle
-from holdfast.state.sessions.records import LAPSE, SessionRecords
+from holdfast.state.sessions.records import SessionRecords
 from holdfast.store.store import Store
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, awaited, timed
 
@@ -111,7 +112,7 @@ def test_an_ended_session_takes_no_writes_through_any_handle(store: Store, on_en
         lambda: state.clear(),
         lambda: inside.set("k", 2),
         lambda: store.state(user="u", session="s1", agent="new").set("k", 2),
-        lambda: store.state(agent="out").move_to(state, overwrite=True),
+        lambda: store.state(agent="out").move_to(state, on_conflict="overwrite"),
         session.touch,
     ):
         store.state(agent="out")["k"] = 3
@@ -219,7 +220,7 @@ def test_keys_that_lapse_are_no_sign_of_life(store: Store, clock: Clock) -> None
     session = store.sessions.start("s1", idle=300)
     session.state.set("k", 1, ttl=60)
     clock.now += 299 * SECOND
-    assert run(lapse(store._handle)) == (1, 1)
+    assert run(delete_expired(store._handle)) == (1, 1)
     assert store.sessions.get("s1").status == "active"
     clock.now += SECOND
     assert store.sessions.get("s1").status == "expired"
@@ -235,7 +236,7 @@ def test_only_lapses_and_nothing_else_left(store: Store, clock: Clock) -> None:
     (rows,) = run(backend.read([Scan(STEPS, ("", f"{MARK}session:s1"))]))
     for row in rows[1:]:
         columns = list(row.columns)
-        columns[5] = LAPSE
+        columns[5] = EXPIRY
         run(backend.apply([Put(STEPS, Row(row.key, tuple(columns), row.body))]))
     clock.now += 301 * SECOND
     assert store.sessions.get("s1").status == "expired"
@@ -368,7 +369,7 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
     for on_end in ("archive", "delete"):
         session = store.sessions.start(on_end, on_end=on_end)
         session.state["k"] = 1
-        late, taken = store.state(session=on_end, agent="late"), lifecycle.SessionLifecycle._ended
+        late, taken = store.state(session=on_end, agent="late"), lifecycle.SessionLifecycle._save_end
 
         async def ended(self: Any, *args: Any, late: Any = late, taken: Any = taken, **kwargs: Any) -> Any:
             if not len(late):
@@ -376,7 +377,7 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
             return await taken(self, *args, **kwargs)
 
         with monkeypatch.context() as patched:
-            patched.setattr(lifecycle.SessionLifecycle, "_ended", ended)
+            patched.setattr(lifecycle.SessionLifecycle, "_save_end", ended)
             session.end()
         assert dict(late) == {}
         with pytest.raises(DeniedError):

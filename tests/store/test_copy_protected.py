@@ -48,7 +48,7 @@ def test_what_is_kept_there_is_not_pruned_by_a_copy(how: str, stores: tuple[Stor
     else:
         target.thread("t").pin(ids[0], reason="evidence")
     source.maintenance.prune(keep_last=2)
-    with pytest.raises(DeniedError, match=f"a {how} keeps there"):
+    with pytest.raises(DeniedError, match=f"a {how} there retains"):
         source.copy_to(target)
     assert target.get("t", ids[0]).state == {"n": 0}
     assert not target.maintenance.verify().findings

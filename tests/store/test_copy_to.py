@@ -421,7 +421,7 @@ def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
         return any(change.space is STEPS for change in batch)
 
     theirs = on.interfere(lambda: there.put("t", {"theirs": 1}, branch="main"), where=of_steps)
-    with pytest.raises(ConflictError, match="that it has not here"), theirs:
+    with pytest.raises(ConflictError, match="that it does not have here"), theirs:
         source.copy_to(store_on(on))
     assert store_on(on.inner).get("t").state == {"theirs": 1}
     assert run(verify(EngineContext(on.inner), Line("", "t"))).findings == []
@@ -460,10 +460,10 @@ def test_nothing_is_written_over_what_went_on_by_itself() -> None:
     source.copy_to(target)
     target.put("t", {"n": 2})
     before = log_of(backend_of(target))
-    with pytest.raises(ConflictError, match="that it has not here"):
+    with pytest.raises(ConflictError, match="that it does not have here"):
         source.copy_to(target)
     source.put("t", {"n": 3})
-    with pytest.raises(ConflictError, match="that it has not here"):
+    with pytest.raises(ConflictError, match="that it does not have here"):
         source.copy_to(target)
     assert log_of(backend_of(target)) == before
 

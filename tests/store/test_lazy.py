@@ -12,10 +12,10 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store.lazy_state import AsyncLazyState, LazyState
 from tests.store.stores import over
+from tests.support.counting import CountingBackend
 
 chance = random.Random(1)
 LARGE = chance.randbytes(5_000_000)

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from tests.store.stores import over
+from tests.support.counting import CountingBackend
 
 
 def test_a_name_finds_its_checkpoint(store: Store) -> None:

@@ -61,12 +61,12 @@ class Faults(Wrapper):
         await _strike(faults, "after")
         return found
 
-    async def matched(self, match: WordMatch) -> WordMatches:
+    async def match_words(self, match: WordMatch) -> WordMatches:
         with self._lock:
             self.reads += 1
             faults = self._of("read", self.reads)
         await _strike(faults, "before")
-        found = await self.inner.matched(match)
+        found = await self.inner.match_words(match)
         await _strike(faults, "after")
         return found
 

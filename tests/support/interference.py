@@ -121,10 +121,10 @@ class InterferingBackend(Wrapper):
         finish()
         return found
 
-    async def matched(self, match: WordMatch) -> WordMatches:
+    async def match_words(self, match: WordMatch) -> WordMatches:
         self.reads += 1
         finish = self._begin("read", [match])
-        found = await self.inner.matched(match)
+        found = await self.inner.match_words(match)
         finish()
         return found
 

@@ -1,19 +1,22 @@
-"""Stores that are reached over a network, through clients written for asyncio.
+"""The base of stores that are reached over a network, through clients for asyncio.
 
-Such a client runs in a loop of its own, in one thread of the store, which serves sync callers and every event loop. A
-backend here says how to connect, how to answer queries and how to commit a group of batches; this module does what is
-the same for all of them: batches that come at the same time are sent together, what was cut off is sent again, and the
-outcome of a batch whose answer was lost is found out, not guessed.
+Such a client runs in an event loop of the store, in one thread, which serves sync callers and every other event loop. A
+subclass connects, answers queries and commits a group of batches; this module does the rest: concurrent batches are
+sent together, interrupted calls are retried, and the outcome of a batch whose answer was lost is looked up, not
+guessed.
 
-**How an answer that was lost is found.** Each group is sent under a `GroupStamp`. A store keeps, in the same
-transaction as the group, the number and the outcomes of the last group of each slot. A group that arrives again is
-answered with these outcomes; one that was overtaken by a later group of its slot is refused.
+**Lost answers.** Each group is sent with a `GroupStamp`. A store saves, in the same transaction as the group, the
+number and the outcomes of the last group of each slot. A group that arrives again is answered with these outcomes; one
+that arrives after a later group of its slot is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import random
+import re
 import secrets
 import threading
 import weakref
@@ -24,34 +27,39 @@ from concurrent.futures import Future
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, Suspension
-from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.backends.runtime.group_commit import Outcome, again, size_of
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
+
+_log = logging.getLogger("holdfast.backends")
 
 T = TypeVar("T")
 
 TIMEOUT = 30.0
-"""For how many seconds to go on trying, unless told otherwise."""
+"""For how many seconds calls are retried by default."""
 
 _MAX_BATCHES = 256
 _MAX_BYTES = 4 << 20
 
-_ROW = 2 << 10
-"""How many bytes the columns of a row count for. Most have fewer."""
+_ROW_BYTES = 2 << 10
+"""The assumed size of the columns of a row. Most have fewer bytes."""
 PACE = 4 << 20
-"""How many bytes a server takes in a second, at least. A large change may take so much longer."""
+"""The least bytes that a server takes in a second. A large batch may take longer accordingly."""
 
-_ENDING = 5.0
-"""For how many seconds what is cancelled may take to end."""
+_CONNECT_FAILED = re.compile(r"(?:\[Errno |Error )(\d+)\]? (.*?)Connect call failed \([^)]*\)")
+"""The message of asyncio for a refused connection, which has the number of the error."""
+
+_CANCEL_SECONDS = 5.0
+"""How long cancelled tasks may take to end."""
 
 _FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 1.0
+_MAX_PAUSE = 1.0
 
 
 class ServerInterrupted(Exception):
     """The server did not answer, or asks to try again; raised by backends inside their loop.
 
-    `sent` tells that a group may have been made all the same. It is then sent again under its stamp.
+    With `sent`, a group may have been committed all the same. It is then sent again with its stamp.
     """
 
     def __init__(self, why: str, *, sent: bool = False) -> None:
@@ -59,8 +67,19 @@ class ServerInterrupted(Exception):
         self.sent = sent
 
 
+class ServerUnreachable(ServerInterrupted):
+    """The connection was refused, or the name of the host does not resolve.
+
+    When a store is first opened, it is retried only for as long as `connect_timeout` says: a wrong URL is the more
+    likely reason then. Later it is retried like any other interruption.
+    """
+
+    def __init__(self, why: str, *, sent: bool = False) -> None:
+        super().__init__(_CONNECT_FAILED.sub(lambda found: found[2] + os.strerror(int(found[1])), why), sent=sent)
+
+
 class GroupStamp(NamedTuple):
-    """What tells a group from all others: whose it is, and the how many-th of its slot."""
+    """The identity of a group: the client, one of its slots, and a number in that slot."""
 
     client: str
     slot: int
@@ -68,35 +87,37 @@ class GroupStamp(NamedTuple):
 
 
 class LoopBackend(Backend):
-    """A store that works in a loop of its own, in one thread. The methods to give are called in that loop only."""
+    """A store with an event loop of its own, in one thread. The abstract methods are called in that loop only."""
 
-    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+    def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
         self._url = url
         self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._was_open = False
         self._lock = threading.Lock()
         self._loop: _Loop | None = None
         self._closed = False
-        self._left: list[object] = []
-        renew_after_fork(self)
+        self._abandoned: list[object] = []
+        reinit_after_fork(self)
 
     @abstractmethod
     async def _connect(self) -> object:
-        """Open the client, and see that the store is there. Returns what a forked child must not touch."""
+        """Open the client, and check that the store exists. Returns what a forked child must not touch."""
 
     @abstractmethod
     async def _disconnect(self) -> None:
-        """Close the client. Batches under way are to be made first."""
+        """Close the client, after batches in progress."""
 
     @abstractmethod
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
-        """As `read`. May raise `ServerInterrupted`, and is then called again."""
+        """Implement `read`. May raise `ServerInterrupted`, and is then called again."""
 
     @property
     def url(self) -> str:
         return self._url
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        return await self._asked(lambda: self._answer(queries))
+        return await self._run_in_loop(lambda: self._answer(queries))
 
     async def close(self) -> None:
         with self._lock:
@@ -104,179 +125,206 @@ class LoopBackend(Backend):
             loop, self._loop = self._loop, None
         if loop is not None:
             try:
-                await LoopTask(lambda future: loop.finish(self._end, future))
+                await LoopTask(lambda future: loop.finish(self._shut_down, future))
             finally:
                 loop.stop()
 
-    def renew_locks(self) -> None:
-        """For a forked child: it has neither the loop's thread nor a right to use the connections."""
+    def reinit_locks(self) -> None:
+        """A forked child has no thread of the loop, and must not use the connections."""
         self._lock = threading.Lock()
         if self._loop is not None:
-            self._left.append(self._loop)
+            self._abandoned.append(self._loop)
             self._loop = None
 
     async def start(self) -> None:
         """Connect. Part of opening."""
         try:
-            await LoopTask(lambda future: self._have_run(_nothing, future))
+            await LoopTask(lambda future: self._schedule(_do_nothing, future))
         except BaseException:
             if self._loop is not None:
-                self._loop.give_up()  # who was interrupted does not want to wait for the rest of the timeout
+                self._loop.give_up()  # do not wait for the rest of the timeout
             await self.close()
             raise
 
-    async def _asked(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What a coroutine in the store's loop returns; tried again while it is interrupted, until the deadline."""
-        asked: LoopTask[T] = LoopTask(lambda future: self._have_run(lambda: self._insist(question), future))
-        return await asked
+    async def _run_in_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine in the store's loop, and return its result. Interrupted calls are retried."""
+        task: LoopTask[T] = LoopTask(lambda future: self._schedule(lambda: self._retry(call), future))
+        return await task
 
-    def _have_run(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
-        """Have a coroutine run in the store's loop, and its result put into a future."""
-        with self._lock:  # so that nothing comes to the loop after the one that ends it
-            self._running().run(start, future)
+    async def _run_once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run work that may take long, such as a check of the whole store. It is not retried as a whole."""
 
-    async def _insist(
-        self, question: Callable[[], Coroutine[Any, Any, T]], change: bool = False, longer: float = 0
-    ) -> T:
+        async def once() -> T:
+            try:
+                return await work()
+            except ServerInterrupted as interrupted:
+                raise self._give_up_error(str(interrupted), sent=False) from interrupted
+
+        task: LoopTask[T] = LoopTask(lambda future: self._schedule(once, future))
+        return await task
+
+    def _schedule(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
+        """Run a coroutine in the store's loop, and put its result into a future."""
+        with self._lock:  # so that nothing is scheduled after the loop was told to stop
+            self._get_loop().run(start, future)
+
+    async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]], change: bool = False, longer: float = 0) -> T:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout + longer
+        first = not self._was_open
+        seconds = self._connect_timeout if first and self._connect_timeout else self._timeout
+        deadline = loop.time() + seconds + longer
         pause = _FIRST_PAUSE
+        unreachable = False
         sent, why = False, ""
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
-                    return await question()
+                    return await call()
             except ServerInterrupted as interrupted:
                 sent, why = sent or interrupted.sent, str(interrupted)
+                unreachable = first and isinstance(interrupted, ServerUnreachable)
             except TimeoutError:
                 sent, why = change, why or "no answer came"
             except HoldfastError as error:
                 if sent and not isinstance(error, UnavailableError | OutcomeUnknownError):
-                    # It is true of this try only that nothing was made.
-                    raise self._gave_up(str(error), sent) from error
+                    # Nothing was changed by this attempt, but an earlier one may have succeeded.
+                    raise self._give_up_error(str(error), sent) from error
                 raise
-            if loop.time() + pause >= deadline:
-                raise self._gave_up(why, sent)
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
-            if loop.time() >= deadline:  # the machine is busy; a try would only be broken off in the middle
-                raise self._gave_up(why, sent)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            if loop.time() + pause >= deadline or (unreachable and not self._connect_timeout):
+                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent, seconds)
+            if first:
+                _log.warning("opening %s is retried: %s", self.url, why)
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all retry at once
+            if loop.time() >= deadline:  # on a busy machine; an attempt would only be cancelled
+                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent, seconds)
+            pause = min(2 * pause, _MAX_PAUSE)
 
-    def _gave_up(self, why: str, sent: bool) -> TransientError:
+    def _unreachable(self, why: str) -> UnavailableError:
+        seconds = self._connect_timeout
+        return UnavailableError(
+            f"the server could not be reached{f' for {seconds:g} s' if seconds else ''}: {why}",
+            where=self.url,
+            hint="Start it, or correct the URL" + ("" if seconds else "; connect_timeout=30 retries for 30 seconds"),
+            code="unreachable",
+        )
+
+    def _give_up_error(self, why: str, sent: bool, seconds: float | None = None) -> TransientError:
+        seconds = self._timeout if seconds is None else seconds
         if sent:
             return OutcomeUnknownError(
-                f"the server did not say in {self._timeout:g} s whether it made a change: {why}",
+                f"the server did not confirm a change in {seconds:g} s: {why}",
                 where=self.url,
-                hint="Look whether it did before you do it again; saving again under the same id is always safe",
+                hint="Check whether it was applied before you repeat it; saving again under the same id is always safe",
             )
         return TransientError(
-            f"the server could not be used for {self._timeout:g} s: {why}",
+            f"the server could not be used for {seconds:g} s: {why}",
             where=self.url,
-            hint="Nothing was done. Try again when it is back",
+            hint="Nothing was changed. Try again when it is back",
         )
 
     def _check_size(self, batch: Batch) -> None:
-        size = size_of(batch)
+        size = body_bytes(batch)
         if size <= _MAX_BYTES:
             return
         limits = self.capabilities
         largest = max(len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put))
         if largest > limits.max_body:
             raise TooLargeError(
-                f"a record of {largest} bytes is over the {limits.max_body} that this store keeps",
+                f"a record of {largest} bytes is over the limit of this store, {limits.max_body}",
                 where=self.url,
                 hint="Save large values as values of their own, or in parts",
             )
         if size > limits.max_batch:
             raise TooLargeError(
-                f"a change of {size} bytes is over the {limits.max_batch} that this store makes at once",
+                f"a change of {size} bytes is over the limit of this store, {limits.max_batch}",
                 where=self.url,
                 hint="Save less at a time",
             )
 
-    def _running(self) -> _Loop:
-        """The loop, for one who has the lock."""
+    def _get_loop(self) -> _Loop:
+        """Return the loop, and start it if needed. Called under the lock."""
         if self._closed:
             raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
         if self._loop is not None and self._loop.failed():
             self._loop.stop()
-            self._loop = None  # perhaps it goes better now
+            self._loop = None  # try again
         if self._loop is None:
-            self._loop = loop = _Loop(self._begin)
+            self._loop = loop = _Loop(self._start_up)
             self._finalizer = weakref.finalize(self, loop.stop)
-            self._anew()
+            self._on_new_loop()
         return self._loop
 
-    def _anew(self) -> None:
-        """Called when there is a new loop, before anything runs in it: at the start, and in a forked child."""
+    def _on_new_loop(self) -> None:
+        """Prepare for a new loop, before anything runs in it: at the start, and in a forked child."""
 
-    async def _begin(self) -> None:
-        self._left.append(await self._insist(self._connect))
+    async def _start_up(self) -> None:
+        self._abandoned.append(await self._retry(self._connect))
+        self._was_open = True
 
-    async def _end(self) -> None:
+    async def _shut_down(self) -> None:
         await self._disconnect()
 
 
 class ServerBackend(LoopBackend):
-    """A store behind a client for asyncio. The methods to give are called in the store's own loop only."""
+    """A store that commits groups of batches. The abstract methods are called in the store's loop only."""
 
     slots: ClassVar[int] = 2
-    """How many groups may be on their way at a time. What comes meanwhile waits, and makes up the next group."""
+    """How many groups may be in progress at a time. Further batches wait for the next group."""
 
-    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
-        super().__init__(url, timeout)
-        self._groups: _Groups | None = None
+    def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
+        super().__init__(url, timeout, connect_timeout)
+        self._sender: _GroupSender | None = None
 
     @abstractmethod
     async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
-        """Make a group of batches, each whole or not at all; one that is refused does not keep the others from it.
+        """Commit a group of batches, each completely or not at all; a refused one does not affect the others.
 
-        No batch is empty. May raise `ServerInterrupted`, and is then called again with the same stamp. Any other error
-        says that nothing was made.
+        No batch is empty. May raise `ServerInterrupted`, and is then called again with the same stamp. After any other
+        error nothing was committed.
         """
 
     async def apply(self, batch: Batch) -> int | None:
         self._check_size(batch)
-        asked: LoopTask[int | None] = LoopTask(lambda future: self._submit(batch, future))
-        return await asked
+        task: LoopTask[int | None] = LoopTask(lambda future: self._submit(batch, future))
+        return await task
 
     def _submit(self, batch: Batch, future: Future[int | None]) -> None:
         with self._lock:
-            loop = self._running()
-            groups = self._groups
-            assert groups is not None  # noqa: S101 - comes with the loop
-            loop.call(groups.add, _Ticket(batch, future), future)
+            loop = self._get_loop()
+            sender = self._sender
+            assert sender is not None  # noqa: S101 - created with the loop
+            loop.call(sender.add, _QueuedBatch(batch, future), future)
 
-    def _anew(self) -> None:
-        if self._groups is not None:
-            self._left.append(self._groups)
-        self._groups = _Groups(self._send, self.slots)
+    def _on_new_loop(self) -> None:
+        if self._sender is not None:
+            self._abandoned.append(self._sender)
+        self._sender = _GroupSender(self._send, self.slots)
 
-    async def _end(self) -> None:
-        if self._groups is not None:
-            await self._groups.drain()
-        await super()._end()
+    async def _shut_down(self) -> None:
+        if self._sender is not None:
+            await self._sender.drain()
+        await super()._shut_down()
 
     async def _send(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
-        return await self._insist(lambda: self._commit(batches, stamp), change=True, longer=longer_for(batches))
+        return await self._retry(lambda: self._commit(batches, stamp), change=True, longer=extra_seconds(batches))
 
 
 class LoopTask(Suspension[T]):
-    """Something the store's loop does."""
+    """A wait for the store's loop."""
 
-    def __init__(self, begin: Callable[[Future[T]], None]) -> None:
-        self._begin = begin
+    def __init__(self, start: Callable[[Future[T]], None]) -> None:
+        self._start = start
 
     def wait(self) -> T:
-        return self._begun().result()
+        return self._started().result()
 
     def watch(self) -> asyncio.Future[T]:
-        return asyncio.wrap_future(self._begun())
+        return asyncio.wrap_future(self._started())
 
-    def _begun(self) -> Future[T]:
+    def _started(self) -> Future[T]:
         future: Future[T] = Future()
-        future.set_running_or_notify_cancel()  # whoever stops waiting takes nothing back
-        self._begin(future)
+        future.set_running_or_notify_cancel()  # cancelling the wait cancels nothing
+        self._start(future)
         return future
 
 
@@ -286,90 +334,90 @@ class _Loop:
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._work, name="holdfast-network", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="holdfast-network", daemon=True)
         self._thread.start()
-        self._begun: Future[None] = Future()
-        self._begun.set_running_or_notify_cancel()
-        self._loop.call_soon_threadsafe(self._spawn, begin, self._begun)
+        self._connected: Future[None] = Future()
+        self._connected.set_running_or_notify_cancel()
+        self._loop.call_soon_threadsafe(self._spawn, begin, self._connected)
 
     def run(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
-        """Have a coroutine run after the store was connected, and its result put into a future."""
+        """Run a coroutine once the store is connected, and put its result into a future."""
 
-        def later(begun: Future[None]) -> None:
-            error = begun.exception()
+        def proceed(connected: Future[None]) -> None:
+            error = connected.exception()
             if error is None:
                 self._spawn(start, future)
             else:
-                future.set_exception(_another(error))
+                future.set_exception(_copy_any_error(error))
 
-        self._then(later)
+        self._when_connected(proceed)
 
     def finish(self, end: Callable[[], Coroutine[Any, Any, None]], future: Future[None]) -> None:
-        """The same for what is only to be done where the store was connected."""
+        """Run a coroutine if the store was connected."""
 
-        def later(begun: Future[None]) -> None:
-            if begun.exception() is None:
+        def proceed(connected: Future[None]) -> None:
+            if connected.exception() is None:
                 self._spawn(end, future)
             else:
                 future.set_result(None)
 
-        self._then(later)
+        self._when_connected(proceed)
 
     def give_up(self) -> None:
         """Stop trying to connect."""
 
         def cancel() -> None:
-            if not self._begun.done():
-                for task in self._tasks:  # all others wait for this one
+            if not self._connected.done():
+                for task in self._tasks:  # there is only this one, as all others wait for it
                     task.cancel()
 
         self._loop.call_soon_threadsafe(cancel)
 
     def call(self, function: Callable[[T], None], argument: T, future: Future[Any]) -> None:
-        """Have a function called, or its future fail, after the store was connected."""
+        """Call a function once the store is connected, or fail its future."""
 
-        def later(begun: Future[None]) -> None:
-            error = begun.exception()
+        def proceed(connected: Future[None]) -> None:
+            error = connected.exception()
             if error is None:
                 function(argument)
             else:
-                future.set_exception(_another(error))
+                future.set_exception(_copy_any_error(error))
 
-        self._then(later)
+        self._when_connected(proceed)
 
     def failed(self) -> bool:
-        """Whether the store could not be connected."""
-        return self._begun.done() and self._begun.exception() is not None
+        """Return whether the store could not be connected."""
+        return self._connected.done() and self._connected.exception() is not None
 
     def stop(self) -> None:
-        """End the thread. Whoever still waits for a read is told that the store is closed."""
+        """End the thread. Reads in progress fail, as the store is closed."""
         if not self._loop.is_closed() and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
 
-    def _then(self, later: Callable[[Future[None]], None]) -> None:
-        if self._begun.done():
-            self._loop.call_soon_threadsafe(later, self._begun)
+    def _when_connected(self, proceed: Callable[[Future[None]], None]) -> None:
+        if self._connected.done():
+            self._loop.call_soon_threadsafe(proceed, self._connected)
         else:
-            self._begun.add_done_callback(lambda begun: self._loop.call_soon_threadsafe(later, begun))
+            self._connected.add_done_callback(lambda connected: self._loop.call_soon_threadsafe(proceed, connected))
 
     def _spawn(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
         def done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if not future.done():  # cancelled before it began
+            if not future.done():  # cancelled before it started
                 future.set_exception(_closed())
 
-        task = self._loop.create_task(_fill(start, future))
+        task = self._loop.create_task(_run_into(start, future))
         self._tasks.add(task)
         task.add_done_callback(done)
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            deadline = self._loop.time() + _ENDING
-            # Reads that were under way, and what the client does by itself; all there is, if nobody closed the store.
+            deadline = self._loop.time() + _CANCEL_SECONDS
+            # Reads in progress, and tasks of the client; all tasks, if the store was not closed.
             while (left := asyncio.all_tasks(self._loop)) and (seconds := deadline - self._loop.time()) > 0:
                 for task in left:
                     task.cancel()
@@ -379,12 +427,12 @@ class _Loop:
             self._loop.close()
 
 
-async def _fill(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
+async def _run_into(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
     try:
         result = await start()
     except asyncio.CancelledError:
         future.set_exception(_closed())
-    except BaseException as error:  # noqa: BLE001 - goes to whoever waits
+    except BaseException as error:  # noqa: BLE001 - raised in the waiting caller
         future.set_exception(error)
     else:
         future.set_result(result)
@@ -394,19 +442,19 @@ def _closed() -> UnavailableError:
     return UnavailableError("the store was closed meanwhile", hint="Open it again")
 
 
-async def _nothing() -> None:
-    """To wait for what comes before."""
+async def _do_nothing() -> None:
+    """Only wait for the connection."""
 
 
-class _Ticket(NamedTuple):
-    """A batch, and where its outcome goes."""
+class _QueuedBatch(NamedTuple):
+    """A batch, and the future for its outcome."""
 
     batch: Batch
     future: Future[int | None]
 
 
-class _Groups:
-    """Sends batches in groups, some at a time. Lives in the store's loop."""
+class _GroupSender:
+    """Sends batches in groups, several at a time. Runs in the store's loop."""
 
     def __init__(
         self, send: Callable[[list[Batch], GroupStamp], Coroutine[Any, Any, list[Outcome]]], slots: int
@@ -415,20 +463,20 @@ class _Groups:
         self._client = secrets.token_hex(8)
         self._free = deque(range(slots))
         self._numbers = [0] * slots
-        self._queued: deque[_Ticket] = deque()
+        self._queued: deque[_QueuedBatch] = deque()
         self._open: set[asyncio.Future[None]] = set()
-        """One for each group under way, done when its batches have been answered."""
+        """One for each group in progress, done when its batches have outcomes."""
 
-    def add(self, ticket: _Ticket) -> None:
-        """Send a batch, now or with others. One that is empty is answered after all that came before it."""
-        if not ticket.batch and not self._open and not self._queued:
-            ticket.future.set_result(None)
+    def add(self, queued: _QueuedBatch) -> None:
+        """Send a batch, now or with others. An empty one is answered after all before it."""
+        if not queued.batch and not self._open and not self._queued:
+            queued.future.set_result(None)
             return
-        self._queued.append(ticket)
+        self._queued.append(queued)
         self._start()
 
     async def drain(self) -> None:
-        """Wait until all is answered."""
+        """Wait until all batches have outcomes."""
         while self._open:
             await asyncio.wait(self._open)
 
@@ -449,53 +497,52 @@ class _Groups:
         self._open.discard(task)
         self._start()
 
-    def _next_group(self) -> list[_Ticket]:
-        """What is sent next; nothing, where the first that waits has to wait for those under way."""
-        group: list[_Ticket] = []
+    def _next_group(self) -> list[_QueuedBatch]:
+        """Return the next group; none if the first batch has to wait for those in progress."""
+        group: list[_QueuedBatch] = []
         size = 0
         while self._queued:
-            ticket = self._queued[0]
-            if not ticket.batch:
+            queued = self._queued[0]
+            if not queued.batch:
                 if group or self._open:
                     break
                 self._queued.popleft().future.set_result(None)
                 continue
-            size += _weight_of(ticket.batch)
+            size += _batch_weight(queued.batch)
             if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
                 break
             group.append(self._queued.popleft())
         return group
 
-    async def _commit(self, group: list[_Ticket], stamp: GroupStamp) -> None:
+    async def _commit(self, group: list[_QueuedBatch], stamp: GroupStamp) -> None:
         try:
-            outcomes = await self._send([ticket.batch for ticket in group], stamp)
-        except BaseException as error:  # noqa: BLE001 - the answer to all of them
-            outcomes = [error if isinstance(error, HoldfastError) else _broken(error)] * len(group)
+            outcomes = await self._send([queued.batch for queued in group], stamp)
+        except BaseException as error:  # noqa: BLE001 - the outcome of all
+            outcomes = [error if isinstance(error, HoldfastError) else _commit_failed(error)] * len(group)
         finally:
             self._free.append(stamp.slot)
-        for ticket, outcome in zip(group, outcomes, strict=True):
+        for queued, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                ticket.future.set_exception(again(outcome))
+                queued.future.set_exception(copy_error(outcome))
             else:
-                ticket.future.set_result(outcome)
+                queued.future.set_result(outcome)
 
 
-def longer_for(batches: Sequence[Batch]) -> float:
-    """For how many seconds more than usual it is to be tried to make these batches."""
-    return sum(map(_weight_of, batches)) / PACE
+def extra_seconds(batches: Sequence[Batch]) -> float:
+    """Return for how many seconds more than usual to retry large batches."""
+    return sum(map(_batch_weight, batches)) / PACE
 
 
-def _weight_of(batch: Batch) -> int:
-    """About how many bytes a batch has."""
-    return size_of(batch) + _ROW * len(batch)
+def _batch_weight(batch: Batch) -> int:
+    """Return the approximate size of a batch."""
+    return body_bytes(batch) + _ROW_BYTES * len(batch)
 
 
-def _another(error: BaseException) -> BaseException:
-    """The same error, for another caller."""
-    return again(error) if isinstance(error, Exception) else error
+def _copy_any_error(error: BaseException) -> BaseException:
+    return copy_error(error) if isinstance(error, Exception) else error
 
 
-def _broken(error: BaseException) -> Exception:
-    failure = UnavailableError(f"the commit broke off: {error!r}", hint="Open the store anew, and see what was made")
+def _commit_failed(error: BaseException) -> Exception:
+    failure = UnavailableError(f"the commit failed: {error!r}", hint="Open the store again, and check what was stored")
     failure.__cause__ = error
     return failure

@@ -1,11 +1,11 @@
-"""Rows in this process's memory: the same behaviour as any other store, gone when it is closed."""
+"""A store in memory: it behaves like any other store, and is lost when it is closed."""
 
 from __future__ import annotations
 
+import json
 import sys
-import threading
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -25,8 +25,7 @@ from holdfast.backends.interface import (
     WordMatch,
     WordMatches,
 )
-from holdfast.backends.inverted_index import InvertedIndex
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.tables import TABLES, WORDS, Key, Table
 from holdfast.errors import ConfigError, UnavailableError
 
@@ -35,24 +34,19 @@ _Undo = list[tuple[Callable[[Row], None], Row]]
 
 
 class MemoryBackend(Backend):
-    """`memory://`: nothing is written anywhere."""
+    """A store in memory: `memory://`."""
 
     schemes = ("memory",)
 
     def __init__(self) -> None:
-        self.renew_locks()
-        renew_after_fork(self)
+        self._lock = ForkSafeLock()
         self._words = InvertedIndex()
         self._tables: dict[str, _Table] | None = {space.name: _Table(space) for space in TABLES}
         self._tables[WORDS.name] = _Table(WORDS, self._words)
 
-    def renew_locks(self) -> None:
-        """For a forked child."""
-        self._lock = threading.Lock()
-
     @classmethod
     async def open(cls, url: str, **options: Any) -> MemoryBackend:
-        """A new, empty store."""
+        """Create a new, empty store."""
         if url not in ("memory:", "memory://"):
             raise ConfigError("a store in memory has no name", where=url, hint="Open memory://")
         if options:
@@ -76,16 +70,16 @@ class MemoryBackend(Backend):
         with self._lock:
             tables = self._open_tables()
             undo: _Undo = []
-            for place, change in enumerate(batch):
+            for position, change in enumerate(batch):
                 if not tables[change.space.name].change(change, undo):
-                    for unmake, row in reversed(undo):
-                        unmake(row)
-                    return place
+                    for revert, row in reversed(undo):
+                        revert(row)
+                    return position
             for name in {change.space.name for change in batch if isinstance(change, Delete)}:
                 tables[name].drop_empty()
             return None
 
-    async def matched(self, match: WordMatch) -> WordMatches:
+    async def match_words(self, match: WordMatch) -> WordMatches:
         with self._lock:
             self._open_tables()
             return self._words.match(match)
@@ -110,13 +104,13 @@ class MemoryBackend(Backend):
 
     def _open_tables(self) -> dict[str, _Table]:
         if self._tables is None:
-            hint = "Open it again; what it held is gone"
+            hint = "Open it again; its content is lost"
             raise UnavailableError("the store is closed", where=self.url, hint=hint, code="closed")
         return self._tables
 
 
 class _Table:
-    """The rows of one space, in parts that start with the same one or two columns: usually, those of a line."""
+    """The rows of one table, in parts with the same first one or two columns: usually, those of a line."""
 
     def __init__(self, space: Table, words: InvertedIndex | None = None) -> None:
         self._space = space
@@ -134,7 +128,7 @@ class _Table:
         return rows
 
     def change(self, change: Change, undo: _Undo) -> bool:
-        """Make a change, and note how to unmake it. False if its condition does not hold."""
+        """Apply a change, and record how to revert it. Returns False if its condition does not hold."""
         if isinstance(change, Expect):
             part = self._parts.get(change.key[: self._width])
             found = None if part is None else part.rows.get(change.key)
@@ -161,12 +155,12 @@ class _Table:
         return True
 
     def drop_empty(self) -> None:
-        """Let go of what held rows that are gone."""
+        """Remove parts without rows."""
         for start in [start for start, part in self._parts.items() if not part.rows]:
             del self._parts[start]
 
     def size(self) -> int:
-        """The bytes of bodies and names, and what holding a row costs."""
+        """Return the bytes of all rows, with the overhead of Python's objects."""
         rows = (row for part in self._parts.values() for row in part.rows.values())
         return sum(len(row.body) + sys.getsizeof(row) for row in rows)
 
@@ -182,7 +176,7 @@ class _Table:
 
 
 class SortedRows:
-    """Rows of one space by key, and their keys in each order."""
+    """Rows of one table by key, and their keys in each order."""
 
     def __init__(self, space: Table, words: InvertedIndex | None = None) -> None:
         self._space = space
@@ -193,19 +187,18 @@ class SortedRows:
         self._columns = {index: _columns(space, index) for index in space.indexes}
 
     def add(self, row: Row) -> None:
-        """Take a row whose key is free."""
+        """Add a row whose key is free."""
         self.rows[row.key] = row
         if self._keys and row.key < self._keys[-1]:
             insort(self._keys, row.key)
         else:
-            self._keys.append(row.key)  # as most do
+            self._keys.append(row.key)  # the usual case
         for index, order in self._orders.items():
             insort(order, self._entry(index, row))
         if self._words is not None:
             self._words.add(row)
 
     def remove(self, row: Row) -> None:
-        """Let go of a row that is here."""
         del self.rows[row.key]
         del self._keys[bisect_left(self._keys, row.key)]
         for index, order in self._orders.items():
@@ -214,7 +207,7 @@ class SortedRows:
             self._words.remove(row)
 
     def scan(self, scan: Scan, limit: int | None) -> list[Row]:
-        """The rows that a scan finds here, up to a limit that counts instead of its own."""
+        """Return the rows of a scan, up to a limit that replaces its own."""
         if scan.by:
             keys = [key for _, key in _within(self._orders[scan.by], scan, itemgetter(0))]
         else:
@@ -227,15 +220,15 @@ class SortedRows:
         return self._columns[index](row.key + row.columns), row.key
 
 
-def _within(order: list[T], scan: Scan, place: Callable[[T], Key]) -> list[T]:
-    """What a scan finds in an order, in which everything has its place."""
+def _within(order: list[T], scan: Scan, key: Callable[[T], Key]) -> list[T]:
+    """Return the entries of an order in the range of a scan."""
     prefix = scan.prefix
-    start = bisect_left(order, prefix + scan.start, key=place)
+    start = bisect_left(order, prefix + scan.start, key=key)
     if scan.stop:
         width = len(prefix) + len(scan.stop)
-        stop = bisect_left(order, prefix + scan.stop, key=lambda entry: place(entry)[:width])
+        stop = bisect_left(order, prefix + scan.stop, key=lambda entry: key(entry)[:width])
     else:
-        stop = bisect_right(order, prefix, key=lambda entry: place(entry)[: len(prefix)])
+        stop = bisect_right(order, prefix, key=lambda entry: key(entry)[: len(prefix)])
     return order[start:stop]
 
 
@@ -244,6 +237,55 @@ def _itself(key: Key) -> Key:
 
 
 def _columns(space: Table, index: str) -> itemgetter[Any]:
-    """What takes the columns of an index, and those of the key that it lacks, out of a row."""
+    """Return a getter of the columns of an index, and of the rest of the key, from a row."""
     columns = list(space.all_columns)
     return itemgetter(*(columns.index(name) for name in space.order(index)))
+
+
+class InvertedIndex:
+    """The keys of rows of `WORDS`, by tenant and word. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, dict[Key, int]] = {}
+        self._keys: dict[str, dict[str, set[Key]]] = {}
+
+    def add(self, row: Row) -> None:
+        tenant = str(row.key[0])
+        self._times.setdefault(tenant, {})[row.key] = int(row.columns[0])
+        keys = self._keys.setdefault(tenant, {})
+        for word in _distinct_words(row):
+            keys.setdefault(word, set()).add(row.key)
+
+    def remove(self, row: Row) -> None:
+        tenant = str(row.key[0])
+        del self._times[tenant][row.key]
+        keys = self._keys[tenant]
+        for word in _distinct_words(row):
+            found = keys[word]
+            found.discard(row.key)
+            if not found:
+                del keys[word]
+
+    def match(self, match: WordMatch) -> WordMatches:
+        """Return a page of rows with these words, the latest first."""
+        tenant, words, prefixes, line, after, limit = match
+        times, keys = self._times.get(tenant, {}), self._keys.get(tenant, {})
+        sets = [keys.get(word, set()) for word in words]
+        for prefix in filter(None, prefixes):
+            sets.append(_union(found for word, found in keys.items() if word.startswith(prefix)))  # noqa: PERF401
+        sets.sort(key=len)
+        found = set.intersection(*sets) if sets else set(times)
+        order = sorted(((times[key], key) for key in found if line in (None, key[1])), reverse=True)
+        if after is not None:
+            time, *rest = json.loads(after)
+            order = [each for each in order if each < (time, (tenant, *rest))]
+        page = [key for _, key in order[:limit]]
+        return WordMatches(page, json.dumps([times[page[-1]], *page[-1][1:]]) if page and len(order) > limit else None)
+
+
+def _distinct_words(row: Row) -> Iterable[str]:
+    return {word for word in str(row.columns[-1]).split(" ") if word}
+
+
+def _union(sets: Iterable[set[Key]]) -> set[Key]:
+    return set().union(*sets)

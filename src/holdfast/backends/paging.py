@@ -1,9 +1,8 @@
-"""Reading rows in pages; and reading around those that the store itself cannot read.
+"""Scans in pages; and scans that skip rows which the store itself cannot read.
 
-A damaged page or file makes a scan raise `CorruptError`, and says not which rows are lost. Keys are ordered, and one
-can ask for what follows any of them. So one goes as far as it reads; asks at ever farther places until something reads
-again; and goes back from there. What lies between is a *hole*. Where only bodies cannot be read, the keys still tell
-which.
+A damaged page or file makes a scan raise `CorruptError`, without telling which rows are lost. Keys are ordered, and a
+scan can start after any of them. So a damaged scan reads as far as it can; probes ever farther keys until one can be
+read; and reads backwards from there. The range between is a *hole*. If only bodies cannot be read, the keys can.
 """
 
 from __future__ import annotations
@@ -18,34 +17,33 @@ from holdfast.errors import CorruptError, UnsupportedError
 
 _PAGE = 256
 _PAGE_BYTES = 4 << 20
-"""How many rows are read at a time, and about how many bytes of bodies."""
+"""The rows of a page, and about how many bytes of bodies."""
 
-_FEW = 8
-"""How many rows are read at first: nobody knows how large they are."""
+_FIRST_PAGE = 8
+"""The rows of the first page: their size is not known yet."""
 
-_KEYS = 16
-"""How many rows are asked for by their keys at a time."""
+_KEY_PAGE = 16
+"""How many rows are read by their keys at a time."""
 
-_NEAR = 64
-"""How many numbers are tried one by one, after one that cannot be read: more than a page has rows."""
+_NEAR_NUMBERS = 64
+"""How many numbers are probed one by one after an unreadable one: more than a page has rows."""
 
-_FAR = 40
-"""Up to which power of two further numbers are tried."""
+_MAX_POWER = 40
+"""The power of two up to which farther numbers are probed."""
 
-_SPOTS = 64
-"""At how many distances of names and digests one asks, each so many times as far as the one before."""
+_PROBES = 64
+"""At how many distances of names and digests to probe, each a multiple of the one before."""
 
-_EVEN = 16
-"""And at how many places at even distances."""
+_EVEN_PROBES = 16
+"""And at how many even distances."""
 
 
 UNREADABLE = (CorruptError, UnsupportedError)
-"""What a store raises where it cannot read its rows: they are damaged, or of a format that is not known here."""
+"""The errors of a store that cannot read rows: they are damaged, or of an unknown format."""
 
 
 class UnreadableRange(NamedTuple):
-    """Keys that cannot be read: from `start` on, up to and without `stop`. Both follow a prefix; an empty stop is the
-    end of it."""
+    """A hole: keys from `start` to `stop`, which is excluded. Both follow a prefix; an empty stop is its end."""
 
     space: Table
     start: Key
@@ -54,89 +52,89 @@ class UnreadableRange(NamedTuple):
 
 
 class RowReader(Protocol):
-    """Whatever answers queries as a backend does."""
+    """Answers queries as a backend does."""
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         """See `Backend.read`."""
         ...
 
 
-async def rows(
+async def scan_rows(
     backend: RowReader, space: Table, prefix: Key, *, bodies: bool = True, by: str = ""
 ) -> AsyncIterator[Row]:
-    """The rows under a prefix, read in pages."""
-    places = _Places(space, len(prefix), by)
-    page = _FEW if bodies else _PAGE
+    """Yield the rows under a prefix, read in pages."""
+    order = _KeyOrder(space, len(prefix), by)
+    page = _FIRST_PAGE if bodies else _PAGE
     start: Key = ()
     while True:
         (found,) = await backend.read([Scan(space, prefix, start=start, limit=page, by=by, bodies=bodies)])
         for row in found:
             yield row
-        if len(found) < page or not places.kinds:
+        if len(found) < page or not order.kinds:
             return
-        start = places.after(found[-1])
-        page = _next_page(page, found)
+        start = order.after(found[-1])
+        page = next_page(page, found)
 
 
-async def sturdy_rows(
+async def scan_readable_rows(
     backend: RowReader, space: Table, prefix: Key, holes: list[UnreadableRange], *, bodies: bool = True
 ) -> AsyncIterator[Row]:
-    """The same, as far as rows can be read; what cannot is added to `holes`, before the rows that follow it."""
-    around = _Around(backend, Scan(space, prefix, bodies=bodies), holes)
-    page = _FEW if bodies else _PAGE
+    """Yield the readable rows under a prefix. Unreadable ranges are added to `holes`, before the rows after them."""
+    scan = _DamagedScan(backend, Scan(space, prefix, bodies=bodies), holes)
+    page = _FIRST_PAGE if bodies else _PAGE
     start: Key = ()
     while True:
         try:
-            found = await around.read(start, page)
+            found = await scan.read(start, page)
         except UNREADABLE as error:
-            if not around.places.kinds:
-                around.hole((), None, str(error))
+            if not scan.order.kinds:
+                scan.add_hole((), None, str(error))
                 return
             if page > 1:
                 page = max(page // 4, 1)
                 continue
-            listed = await around.listed(start) if bodies else []
-            if listed:
-                for row in await around.gotten(listed):
+            keys = await scan.read_keys(start) if bodies else []
+            if keys:
+                for row in await scan.read_by_key(keys):
                     yield row
-                start = around.places.after(listed[-1])
+                start = scan.order.after(keys[-1])
                 continue
-            beyond = await around.beyond(start)
-            around.hole(start, beyond, str(error))
-            if beyond is None:
+            readable = await scan.find_readable(start)
+            scan.add_hole(start, readable, str(error))
+            if readable is None:
                 return
-            start = beyond
+            start = readable
             continue
         for row in found:
             yield row
-        if len(found) < page or not around.places.kinds:
+        if len(found) < page or not scan.order.kinds:
             return
-        start = around.places.after(found[-1])
-        page = _next_page(page, found)
+        start = scan.order.after(found[-1])
+        page = next_page(page, found)
 
 
-def _next_page(page: int, found: Sequence[Row]) -> int:
+def next_page(page: int, found: Sequence[Row]) -> int:
+    """Return how many rows to read next: more of small ones, fewer of large ones."""
     size = sum(len(row.body) for row in found)
     return min(2 * page, _PAGE) if size < _PAGE_BYTES // 2 else max(1, page * _PAGE_BYTES // (2 * size))
 
 
-class _Around:
-    """Reads what can be read of a scan. Keys are what follows its prefix."""
+class _DamagedScan:
+    """Reads what can be read of a scan. Keys are without its prefix."""
 
     def __init__(self, backend: RowReader, scan: Scan, holes: list[UnreadableRange]) -> None:
         self._backend = backend
         self._scan = scan
         self._holes = holes
-        self.places = _Places(scan.space, len(scan.prefix))
+        self.order = _KeyOrder(scan.space, len(scan.prefix))
 
     async def read(self, start: Key, limit: int) -> list[Row]:
-        """The rows from a key on."""
         (found,) = await self._backend.read([self._scan._replace(start=start, limit=limit)])
         return found
 
-    async def listed(self, start: Key) -> list[Row]:
-        """The rows from a key on without their bodies, if they can be had so."""
-        for limit in (_KEYS, 1):
+    async def read_keys(self, start: Key) -> list[Row]:
+        """Return rows from a key on without their bodies; none if these cannot be read either."""
+        for limit in (_KEY_PAGE, 1):
             try:
                 (found,) = await self._backend.read([self._scan._replace(start=start, limit=limit, bodies=False)])
             except UNREADABLE:
@@ -144,33 +142,33 @@ class _Around:
             return found
         return []
 
-    async def gotten(self, listed: Sequence[Row]) -> list[Row]:
-        """The rows with these keys. Those that cannot be read are holes."""
+    async def read_by_key(self, listed: Sequence[Row]) -> list[Row]:
+        """Return rows with their bodies. Unreadable ones are holes."""
         try:
             (found,) = await self._backend.read([Get(self._scan.space, [row.key for row in listed])])
         except UNREADABLE as error:
             if len(listed) == 1:
-                self.hole(self.places.rest(listed[0]), self.places.after(listed[0]), str(error))
+                self.add_hole(self.order.suffix(listed[0]), self.order.after(listed[0]), str(error))
                 return []
             half = len(listed) // 2
-            return [*await self.gotten(listed[:half]), *await self.gotten(listed[half:])]
-        return sorted(found, key=self.places.rest)
+            return [*await self.read_by_key(listed[:half]), *await self.read_by_key(listed[half:])]
+        return sorted(found, key=self.order.suffix)
 
-    async def beyond(self, start: Key) -> Key | None:
-        """The first key that reads again, after one from which one cannot read; None if none was found."""
+    async def find_readable(self, start: Key) -> Key | None:
+        """Return the first readable key after an unreadable one; None if there is none."""
         before, found = start, list[Row]()
-        for spot in self.places.spots(start):
+        for probe in self.order.probes(start):
             try:
-                found = await self.read(spot, 1)
+                found = await self.read(probe, 1)
                 break
             except UNREADABLE:
-                before = spot
-        # What is between the last two places that were asked for, is found from behind.
-        first = await self._back(before, self.places.rest(found[0]) if found else ())
+                before = probe
+        # The keys between the last two probes are read backwards.
+        first = await self._read_back(before, self.order.suffix(found[0]) if found else ())
         return following(start) if first == start else first
 
-    async def _back(self, start: Key, stop: Key) -> Key | None:
-        """The first key that reads, after one from which one cannot read, going back from one that does."""
+    async def _read_back(self, start: Key, stop: Key) -> Key | None:
+        """Return the first readable key after an unreadable one, reading backwards from a readable one."""
         first, page = stop or None, 1
         while True:
             scan = self._scan._replace(start=start, stop=first or (), reverse=True, limit=page, bodies=False)
@@ -182,13 +180,12 @@ class _Around:
                 page = 1
                 continue
             if found:
-                first = self.places.rest(found[-1])
+                first = self.order.suffix(found[-1])
             if len(found) < page:
                 return first
             page = min(2 * page, _PAGE)
 
-    def hole(self, start: Key, stop: Key | None, error: str) -> None:
-        """One cannot read from here up to there."""
+    def add_hole(self, start: Key, stop: Key | None, error: str) -> None:
         last = self._holes[-1] if self._holes else None
         if last is not None and last.space is self._scan.space and last.stop == start:
             self._holes[-1] = last._replace(stop=stop or ())
@@ -196,61 +193,61 @@ class _Around:
             self._holes.append(UnreadableRange(self._scan.space, start, stop or (), error))
 
 
-class _Places:
-    """The keys of an order, after a prefix."""
+class _KeyOrder:
+    """The columns of an order after a prefix."""
 
     def __init__(self, space: Table, width: int, by: str = "") -> None:
         self._space = space
         self._names = space.order(by)[width:]
         self.kinds = [space.all_columns[name] for name in self._names]
 
-    def rest(self, row: Row) -> Key:
-        """What follows the prefix, of a row."""
+    def suffix(self, row: Row) -> Key:
+        """Return the key of a row without the prefix."""
         values = dict(zip(self._space.all_columns, (*row.key, *row.columns), strict=True))
         return tuple(values[name] for name in self._names)
 
     def after(self, row: Row) -> Key:
-        """What comes next after a row: nothing can be between."""
-        return following(self.rest(row))
+        """Return the next possible key after a row."""
+        return following(self.suffix(row))
 
-    def spots(self, start: Key) -> Iterator[Key]:
-        """Ever farther keys after one: in its last column, then in the one before that, and so on."""
-        last = whole = self._whole(start)
+    def probes(self, start: Key) -> Iterator[Key]:
+        """Yield ever farther keys: in the last column, then in the one before that, and so on."""
+        last = whole = self._complete(start)
         for column in reversed(range(len(whole))):
-            spots: Iterator[Key] = ((*whole[:column], value) for value in _further(whole[column]))
+            probes: Iterator[Key] = ((*whole[:column], value) for value in _probe_values(whole[column]))
             if column + 1 < len(whole):
-                # What comes next there, such as another branch, may be damaged in its first rows only.
-                first = self._whole(next(spots))
-                spots = chain(((*first[:-1], value) for value in (first[-1], *_further(first[-1]))), spots)
-            for spot in spots:
-                if spot > last:
-                    yield spot
-                    last = spot
+                # The next value, such as another branch, may be damaged in its first rows only.
+                first = self._complete(next(probes))
+                probes = chain(((*first[:-1], value) for value in (first[-1], *_probe_values(first[-1]))), probes)
+            for probe in probes:
+                if probe > last:
+                    yield probe
+                    last = probe
 
-    def _whole(self, start: Key) -> Key:
-        """The first key that starts so."""
+    def _complete(self, start: Key) -> Key:
+        """Return the first key with this start."""
         return (*start, *(kind() for kind in self.kinds[len(start) :]))
 
 
-def _further(value: Scalar) -> Iterator[Scalar]:
-    """Ever farther values of a column after one."""
+def _probe_values(value: Scalar) -> Iterator[Scalar]:
+    """Yield ever farther values of a column."""
     yield from following((value,))
     if isinstance(value, int):
-        yield from (value + distance for distance in range(2, _NEAR))
-        yield from (value + (1 << power) for power in range(_NEAR.bit_length() - 1, _FAR))
+        yield from (value + distance for distance in range(2, _NEAR_NUMBERS))
+        yield from (value + (1 << power) for power in range(_NEAR_NUMBERS.bit_length() - 1, _MAX_POWER))
         return
     base, width = _BASES[type(value)], _WIDTHS[type(value)]
     low = _number(value, base, width)
     length = base**width - low
-    distances = {1 << length.bit_length() * spot // _SPOTS for spot in range(_SPOTS)}
-    distances |= {length * spot // _EVEN for spot in range(1, _EVEN)}
+    distances = {1 << length.bit_length() * probe // _PROBES for probe in range(_PROBES)}
+    distances |= {length * probe // _EVEN_PROBES for probe in range(1, _EVEN_PROBES)}
     for distance in sorted(distances):
         if distance < length:
             yield _value(low + distance, base, width)
 
 
 def following(key: Key) -> Key:
-    """What comes next after a key and all that start with it."""
+    """Return the next key after one."""
     *before, last = key
     if isinstance(last, int):
         return (*before, last + 1)
@@ -262,7 +259,7 @@ def following(key: Key) -> Key:
 _BASES: dict[type, int] = {str: 0x110000 - 0x800 + 1, bytes: 257}
 _WIDTHS: dict[type, int] = {str: 48, bytes: 40}
 _GAP = 0xD800
-"""Where the numbers begin that are no characters."""
+"""The first code point that is no character."""
 
 
 def _number(value: str | bytes, base: int, width: int) -> int:
@@ -275,7 +272,7 @@ def _number(value: str | bytes, base: int, width: int) -> int:
 
 
 def _value(number: int, base: int, width: int) -> Scalar:
-    """What is at a number, or about there: nothing goes on after the end."""
+    """Return the text or bytes of a number, or similar ones: nothing follows the end."""
     digits = []
     for _ in range(width):
         number, digit = divmod(number, base)

@@ -1,44 +1,47 @@
-"""The layout every store keeps: which kinds of rows there are, and how they are named.
+"""The tables of every store.
 
-A space is a set of rows. A row has a key, a few scalar columns that a person can read with the store's own tools, and a
-body that only Holdfast opens. Keys are ordered: numbers by value, text by its UTF-8 bytes, bytes as they are, column by
-column. Nothing in one tenant's or line's rows refers to another's.
+A row has a key, a few scalar columns that a person can read with the store's own tools, and a body that only Holdfast
+reads. Keys are ordered column by column: numbers by value, text by its UTF-8 bytes, bytes as they are. No row refers to
+rows of another tenant or line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
+from holdfast.errors import CorruptError
+
 Scalar: TypeAlias = str | int | bytes
-"""What a key or a column holds. Numbers fit in 63 bits and are not negative, but for `writes.place`."""
+"""A value of a key or a column. Numbers fit in 63 bits and are not negative, except `writes.place`."""
 
 Key: TypeAlias = tuple[Scalar, ...]
 
 MAX_NAME = 1024
-"""How many bytes of UTF-8 the name of a tenant, a line or anything else in a key may have."""
+"""The longest text in a key, such as the name of a tenant or a line, in bytes of UTF-8."""
 
 
 class JsonText(str):
-    """The type of a column that holds JSON text. A store that knows JSON keeps the value in its own form, for people to
-    query, and gives back text that means the same. Never part of a key."""
+    """The type of a column of JSON text. A store that knows JSON stores the value in its own form, for people to query,
+    and returns text that means the same. Never part of a key."""
 
     __slots__ = ()
 
 
 class WordList(str):
-    """The type of a column that holds words: distinct, with one space between them. A store that can look for words
-    keeps an index of them (`Backend.match`), and may give them back in another order. Never part of a key. Stores take
-    words of up to 1,000 bytes, and 500,000 bytes of them in a row."""
+    """The type of a column of distinct words, with one space between them. A store that can search words has an index
+    of them (`Backend.match`), and may return them in another order. Never part of a key. Stores take words of up to
+    1,000 bytes, and 500,000 bytes of them in a row."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Table:
-    """A kind of rows: the columns of its key, its other columns, and its further orders by name."""
+    """The columns of the key of a table, its other columns, and its indexes by name."""
 
     name: str
     key: Mapping[str, type]
@@ -50,11 +53,11 @@ class Table:
 
     @cached_property
     def all_columns(self) -> dict[str, type]:
-        """The key's columns and the others, in the order in which stores keep them."""
+        """The columns of the key and the others, in stored order."""
         return {**self.key, **self.columns}
 
     def order(self, index: str) -> tuple[str, ...]:
-        """The columns by which rows are ordered: the key's, or those of an index and then what it lacks of the key."""
+        """Return the columns by which rows are ordered: the key, or those of an index and then the rest of the key."""
         return tuple(dict.fromkeys((*self.indexes[index], *self.key))) if index else tuple(self.key)
 
 
@@ -62,14 +65,14 @@ _LINE: dict[str, type] = {"tenant": str, "line": str}
 _STEP: dict[str, type] = {**_LINE, "branch": int, "seq": int}
 
 LINES = Table("lines", _LINE, {"created": int, "version": int, "form": int, "pruned": int})
-"""One row for each line. `version` changes with anything but an append: what a writer remembers of the line is then
-out of date. `form` numbers the sets of nodes; a rewrite of the line makes a new one. `pruned` counts the steps of which
-only stubs are left."""
+"""One row for each line. `version` changes with anything but an append: what a writer has cached of the line is then
+out of date. `form` numbers the sets of nodes; a rewrite of the line creates a new one. `pruned` counts the steps of
+which only stubs are left."""
 
 BRANCHES = Table(
     "branches", {**_LINE, "branch": int}, {"base_branch": int, "base_length": int, "created": int, "name": str}
 )
-"""Branches other than 0. Each goes on where the first `base_length` steps of its base end."""
+"""Branches other than 0. Each continues after the first `base_length` steps of its base."""
 
 STEPS = Table(
     "steps",
@@ -87,8 +90,8 @@ STEPS = Table(
     },
     {"id": ("tenant", "line", "id", "revision")},
 )
-"""Steps. `depth` counts the steps before it, along its parents; `tail` those since the last folded one; `size` adds up
-the stored bytes of the branch so far. What stands for a pruned step has no id and no body."""
+"""Steps. `depth` counts the steps before it, along its parents; `tail` those since the last folded one; `size` is the
+total of stored bytes of the branch so far. The stub of a pruned step has no id and no body."""
 
 FOLDS = Table("folds", _STEP, {"form": int, "hash": bytes})
 """The roots of folded states, at the steps they were folded at; `hash` is that of the step."""
@@ -103,20 +106,20 @@ WRITES = Table("writes", {**_LINE, "step": str, "task": str, "place": int}, {"pa
 """Pending writes, by the id of the step that they follow. They are applied in the order of path, task and place."""
 
 REFS = Table("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target": str, "time": int})
-"""Names and tags, and the id of the step that has them. A tag's key holds that id too: many steps may have one tag."""
+"""Tags, labels, pins and holds, and the id of their step, which is in the key of a label: many steps may have it."""
 
 JOURNAL = Table("journal", {**_LINE, "number": int}, {"time": int})
-"""What was written here and is yet to be written elsewhere, in order; and how far one has got."""
+"""Batches that are still to be written to a copy, in order; and private rows of wrappers."""
 
 WORDS = Table("words", _STEP, {"time": int, "words": WordList})
-"""The words that steps brought, for searching; `time` is that of the step. Made from the log, where that is wanted, and
-can be made again."""
+"""The words that steps added, for searching; `time` is that of the step. Built from the log on request, and can be
+rebuilt."""
 
 QUARANTINE = Table("quarantine", {**_LINE, "number": int}, {"space": str, "time": int, "reason": str})
-"""Rows that were found damaged and taken out of their space, as they were found."""
+"""Damaged rows that a repair removed from their table, as they were found."""
 
 JOBS = Table("jobs", {**_LINE, "name": str}, {"kind": str, "schedule": str, "state": str, "due": int, "version": int})
-"""Scheduled work. It belongs to no line: the line's name is empty, which no line has."""
+"""Scheduled jobs. They belong to no line: the name of the line is empty."""
 
 EVENTS = Table(
     "events",
@@ -133,12 +136,12 @@ EVENTS = Table(
         "duration": int,
     },
 )
-"""What was done or tried, and by whom: rows that are made with the step they tell of, and have its `id`."""
+"""What was done or tried, and by whom: rows that are stored with the step that they describe, and have its `id`."""
 
 LINKS = Table("links", {**_LINE, "kind": str, "name": str, "other": str}, {"time": int, "target": str})
-"""What belongs together, to be found from either end: a kind of link, a name, and what it is linked with."""
+"""Links, to be found from either end: a kind of link, a name, and the other end."""
 
-# Readable rows: what the log says, for people and dashboards to query. They are made from it and can be made again.
+# Readable rows, for people and dashboards to query. They are derived from the log and can be rebuilt.
 
 _THREAD: dict[str, type] = {"tenant": str, "thread": str}
 
@@ -147,8 +150,8 @@ AGENT_STATES = Table(
     _THREAD,
     {"checkpoint": str, "parent": str, "kind": str, "time": str, "steps": int, "hash": str, "version": int},
 )
-"""One row for each thread: its latest checkpoint. `version` changes with anything that `state_values` and
-`conversations` say of the thread."""
+"""One row for each thread: its latest checkpoint. `version` changes with the rows of the thread in
+`state_values` and `conversations`."""
 
 STATE_VALUES = Table(
     "state_values",
@@ -156,30 +159,84 @@ STATE_VALUES = Table(
     {"kind": str, "items": int, "checkpoint": str, "time": str, "value": JsonText},
 )
 """The channels of the latest state, and the checkpoint that changed each last. `kind` is `value`; `conversation`, and
-then its `items` are in `conversations`; or `left out`, where the value is too large."""
+then its `items` are in `conversations`; or `left out`, if the value is too large."""
 
 CONVERSATIONS = Table(
     "conversations",
     {**_THREAD, "channel": str, "position": int},
     {"role": str, "name": str, "content": str, "checkpoint": str, "time": str, "message": JsonText},
 )
-"""The messages in the latest state, and the checkpoint that brought each."""
+"""The messages in the latest state, and the checkpoint that added each."""
 
 TRANSITIONS = Table(
     "transitions",
     {**_THREAD, "checkpoint": str},
     {"parent": str, "branch": str, "branch_number": int, "step": int, "kind": str, "time": str, "changed": JsonText},
 )
-"""One row for each checkpoint: what it follows, and the channels that it changed."""
+"""One row for each checkpoint: its parent, and the channels that it changed."""
 
 METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText})
 """The entries of each checkpoint's metadata."""
 
 READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
-"""The spaces of readable rows."""
+"""The tables of readable rows."""
 
 LATER = (WORDS, QUARANTINE, JOBS, EVENTS, LINKS)
-"""Spaces that the first stores were made without. They get them when they are next opened for writing."""
+"""Tables that the first stores did not have. Such a store gets them when it is next opened for writing."""
 
 TABLES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE, *LATER)
-"""All there are. New ones come last: some stores number them."""
+"""All tables. New ones come last: some stores number them."""
+
+
+# Keys as bytes that sort the same way, for stores that order by bytes alone: no two keys have the same bytes, and the
+# bytes of a prefix of a key are a prefix of its bytes.
+
+_UINT64 = struct.Struct(">Q")
+_ZERO_POINT = 1 << 63
+
+# A text ends in 00 01. A zero byte inside one is written 00 FF, so that no text is a prefix of another.
+_END = b"\x00\x01"
+_ZERO = b"\x00\xff"
+
+
+def encode_key(key: Iterable[Scalar]) -> bytes:
+    """Return the bytes of a key, or of its first columns."""
+    return b"".join(map(_encode, key))
+
+
+def decode_key(kinds: Iterable[type], data: bytes) -> Key:
+    """Return the key of some bytes, by the types of its columns."""
+    values: list[Scalar] = []
+    rest = data
+    try:
+        for kind in kinds:
+            if kind is int:
+                values.append(_UINT64.unpack_from(rest)[0] - _ZERO_POINT)
+                rest = rest[_UINT64.size :]
+            else:
+                name, rest = _split_text(rest)
+                values.append(name.decode() if kind is str else name)
+    except (ValueError, struct.error):
+        raise CorruptError(f"{data.hex()} is no key") from None
+    if rest:
+        raise CorruptError(f"{data.hex()} is no key")
+    return tuple(values)
+
+
+def _encode(value: Scalar) -> bytes:
+    if isinstance(value, int):
+        return _UINT64.pack(value + _ZERO_POINT)
+    data = value.encode() if isinstance(value, str) else value
+    return data.replace(b"\x00", _ZERO) + _END
+
+
+def _split_text(data: bytes) -> tuple[bytes, bytes]:
+    at = 0
+    while True:
+        at = data.index(b"\x00", at)
+        mark = data[at + 1 : at + 2]
+        if mark == b"\x01":
+            return data[:at].replace(_ZERO, b"\x00"), data[at + 2 :]
+        if mark != b"\xff":
+            raise ValueError(data)
+        at += 2

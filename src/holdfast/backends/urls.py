@@ -1,96 +1,179 @@
-"""Reading the URL of a store: its parts, its options, and how to show it."""
+"""URLs of stores: their options, the paths that they name, compositions, and redaction.
+
+A composition is a store made of others: `cache:?store=sqlite:///agents.db&max_age=5`. Each part is the URL or the path
+of a store, percent-encoded where it contains `&`, `?`, `#`, `%` or `+`, as `compose` does. A part may be a composition
+itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from holdfast.errors import ConfigError, DeniedError
+from holdfast.errors import ConfigError, InvalidError
+from holdfast.time_parsing import DURATION_FORMS, parse_seconds
 
-T = TypeVar("T")
+COMPOSITIONS: Mapping[str, tuple[str, ...]] = {
+    "retry": ("store",),
+    "readonly": ("store",),
+    "cache": ("store", "in"),
+    "write-behind": ("local", "remote"),
+    "mirror": ("local", "remote"),
+    "tiered": ("hot", "cold"),
+}
+"""The compositions, and which of their options are stores."""
+
+_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
+_WINDOWS_DRIVE = 1
 
 
-def split_options(url: str, known: Mapping[str, object], given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A URL without the options that Holdfast knows, and these: from the query, or given, which counts for more.
+# Paths
 
-    What else is in the query stays in the URL, for the driver. An option that is given and not known is refused.
+
+def is_url(text: str) -> bool:
+    """Whether a text starts with a scheme. A single letter is a drive of Windows."""
+    scheme, colon, _ = text.partition(":")
+    return bool(colon) and len(scheme) > _WINDOWS_DRIVE
+
+
+def path_to_url(path: str | os.PathLike[str]) -> str:
+    """Return the URL of the store at a path: of a SQLite file, or of a directory if one is there or it ends in `/`."""
+    text = os.fspath(path)
+    expanded = Path(text).expanduser()
+    if not expanded.is_dir() and not text.endswith("/"):
+        return f"sqlite:///{quote(str(expanded), safe='/:~')}"
+    start = "" if not expanded.is_absolute() else "//" if expanded.as_posix().startswith("/") else "///"
+    return f"file:{start}{quote(expanded.as_posix(), safe='/:~')}"
+
+
+def url_to_path(url: str) -> Path | None:
+    """Return the file or directory that a `file:` or `sqlite:` URL names; None for other URLs and empty paths.
+
+    `file:///srv/agents` is absolute and `file:agents` relative (RFC 8089). `sqlite:///agents.db` is relative and
+    `sqlite:////srv/agents.db` absolute, as in SQLAlchemy.
     """
-    unknown = sorted(given.keys() - known.keys())
+    scheme, _, rest = url.partition("?")[0].partition(":")
+    if scheme == "sqlite" and rest.startswith("///"):
+        path = rest[3:]
+    elif scheme == "file" and not rest.startswith("//"):
+        path = rest
+    elif scheme == "file" and rest.startswith(("///", "//localhost/")):
+        path = "/" + rest.removeprefix("//").removeprefix("localhost").lstrip("/")
+        path = path[1:] if os.name == "nt" and path[2:3] == ":" else path
+    else:
+        return None
+    return Path(unquote(path)) if path.strip("/") else None
+
+
+# Compositions
+
+
+def compose(kind: str, /, **parts: object) -> str:
+    """Return the URL of a composition: `compose("write-behind", local="agents.db", remote="postgresql://…")`.
+
+    Further parts are options. A name that is a keyword of Python is written with an underscore: `in_`.
+    """
+    if kind not in COMPOSITIONS:
+        raise ConfigError(f"there is no composition {kind!r}", hint=suggest(kind, COMPOSITIONS))
+    pairs = [(name.rstrip("_"), _text(value)) for name, value in parts.items()]
+    return f"{kind}:?{urlencode(pairs, quote_via=quote, safe='/:@$,')}"
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Return the hint for a wrong name: which is similar, and which there are."""
+    from difflib import get_close_matches  # for mistakes alone
+
+    names = list(names)
+    similar = get_close_matches(name, names, 1)
+    return f"{f'Did you mean {similar[0]}? ' if similar else ''}There are {', '.join(names)}"
+
+
+def redacted_url(url: str) -> str:
+    """Return a URL without passwords: in its address, its query, or its parts."""
+    kind, _, query = url.partition(":")
+    if kind in COMPOSITIONS:
+        pairs = parse_qsl(query.partition("?")[2], keep_blank_values=True)
+        stores = COMPOSITIONS[kind]
+        return compose(kind, **{name: redacted_url(value) if name in stores else value for name, value in pairs})
+    scheme, colon, rest = url.partition("://")
+    if "@" in rest and not rest.startswith("/") and ":" in rest.partition("@")[0]:
+        user, _, host = rest.rpartition("@")  # the last one: a password that was not quoted is removed too
+        rest = f"{user.partition(':')[0]}@{host}"
+    address, mark, query = f"{scheme}{colon}{rest}".partition("?")
+    pairs = [pair for pair in parse_qsl(query, keep_blank_values=True) if not _is_secret(pair[0])]
+    return f"{address}{mark if pairs else ''}{urlencode(pairs, quote_via=quote, safe='/:@')}"
+
+
+# Options
+
+
+def split_options(url: str, known: Mapping[str, object], overrides: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a URL without the options of Holdfast, and these options: from the query, or from `overrides`.
+
+    The rest of the query stays in the URL, for the driver. Unknown names in `overrides` are refused.
+    """
+    unknown = sorted(overrides.keys() - known.keys())
     if unknown:
         raise ConfigError(
             f"a store at {urlsplit(url).scheme}:// takes no option {unknown[0]!r}",
-            where=without_password(url),
+            where=redacted_url(url),
             hint=f"It takes {', '.join(sorted(known))}" if known else "It takes none",
         )
     address, mark, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     options = {name: value for name, value in pairs if name in known}
     rest = urlencode([pair for pair in pairs if pair[0] not in known], quote_via=quote)
-    return (f"{address}{mark}{rest}" if rest else address), {**options, **given}
+    return (f"{address}{mark}{rest}" if rest else address), {**options, **overrides}
 
 
-def number(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
-    """An option that is a number."""
-    return _read(url, name, value, float, lambda found: least <= found <= most, f"a number from {least:g} to {most:g}")
+def parse_int(url: str, name: str, value: object, least: int = 0, most: int = 1 << 40) -> int:
+    try:
+        number = least - 1 if isinstance(value, bool) else int(str(value))
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        raise _invalid(url, name, value, f"a whole number from {least} to {most}")
+    return number
 
 
-def whole(url: str, name: str, value: object, least: int = 0, most: int = 1 << 40) -> int:
-    """An option that is a whole number."""
-    return _read(url, name, value, int, lambda found: least <= found <= most, f"a whole number from {least} to {most}")
+def parse_bool(url: str, name: str, value: object) -> bool:
+    words = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
+    parsed = value if isinstance(value, bool) else words.get(str(value).lower())
+    if parsed is None:
+        raise _invalid(url, name, value, "true or false")
+    return parsed
 
 
-def switch(url: str, name: str, value: object) -> bool:
-    """An option that is on or off."""
-    known = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
-    found = value if isinstance(value, bool) else known.get(str(value).lower())
-    if found is None:
-        raise ConfigError(f"{name} cannot be {value!r}", where=without_password(url), hint="It is true or false")
-    return found
-
-
-def choice(url: str, name: str, value: object, choices: tuple[str, ...]) -> str:
-    """An option that is one of some words."""
+def parse_choice(url: str, name: str, value: object, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise ConfigError(
-            f"{name} cannot be {value!r}", where=without_password(url), hint=f"It is one of {', '.join(choices)}"
-        )
+        raise _invalid(url, name, value, f"one of {', '.join(choices)}")
     return str(value)
 
 
-def without_password(url: str) -> str:
-    """A URL as it may be shown: without the password, in the address or in the query."""
-    scheme, colon, rest = url.partition("://")
-    if "@" in rest and not rest.startswith("/") and ":" in rest.partition("@")[0]:
-        user, _, place = rest.rpartition("@")  # the last one: a password that was not quoted is not shown either
-        rest = f"{user.partition(':')[0]}@{place}"
-    rest, mark, query = rest.partition("?")
-    pairs = [pair for pair in parse_qsl(query, keep_blank_values=True) if not _secret(pair[0])]
-    return f"{scheme}{colon}{rest}{mark if pairs else ''}{urlencode(pairs, quote_via=quote, safe='/:@')}"
+def parse_duration(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
+    """Return the seconds of an option that is a duration, such as `90s` or `15m`. A number is of seconds, also as text."""
+    try:
+        seconds = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else parse_seconds(value)
+    except InvalidError:
+        seconds = math.nan
+    if not least <= seconds <= most:
+        hint = f"a duration from {least:g} to {most:g} seconds: a number of seconds, or {DURATION_FORMS}"
+        raise _invalid(url, name, value, hint)
+    return seconds
 
 
-def _secret(name: str) -> bool:
+def _invalid(url: str, name: str, value: object, what: str) -> ConfigError:
+    return ConfigError(f"{name} cannot be {value!r}", where=redacted_url(url), hint=f"It is {what}")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_secret(name: str) -> bool:
     return any(part in name.lower() for part in ("password", "secret", "token", "key"))
-
-
-def _read(url: str, name: str, value: object, kind: Callable[[Any], T], fits: Callable[[T], bool], what: str) -> T:
-    try:
-        found = kind(value)
-    except (TypeError, ValueError):
-        found = None
-    if found is None or isinstance(value, bool) or not fits(found):
-        raise ConfigError(f"{name} cannot be {value!r}", where=without_password(url), hint=f"It is {what}")
-    return found
-
-
-def is_there(path: Path, where: str) -> bool:
-    """Whether there is a file or directory. `DeniedError` if this user may not know."""
-    try:
-        return path.exists()
-    except OSError as error:
-        raise DeniedError(
-            f"this user may not look for the store: {error.strerror}",
-            where=where,
-            hint="Grant entering the directories above it, and reading there",
-        ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias
@@ -22,6 +22,9 @@ else:
     from typing import TypeVar
 
     S = TypeVar("S")
+
+Progress: TypeAlias = "Callable[[int, int | None, str], None]"
+"""Called from time to time with how much is done, the total if it is known, and what was done last."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.engine.row_format import check_name
@@ -51,13 +50,3 @@ def require_number(value: object, what: str) -> int:
 def optional_count(value: object, what: str) -> int | None:
     """Require a whole number from 0 up, or None."""
     return None if value is None else require_count(value, what)
-
-
-def require_datetime(value: object) -> datetime:
-    """Require a date and time."""
-    if not isinstance(value, datetime):
-        raise InvalidError(f"the time is a datetime, not {type(value).__name__}", where=repr(value)[:80])
-    try:
-        return value.astimezone(UTC)
-    except (OverflowError, ValueError):
-        raise InvalidError("the time is too far away to be told in UTC", where=str(value)) from None

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from holdfast.backends.interface import Delete, Expect, Get, Put, Scan
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, REFS, STEPS
 from holdfast.engine.append import AppendRequest, Edit
 from holdfast.engine.branch_graph import Position
@@ -140,7 +140,7 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
         info = await engine.lines.info(line)
         branches = await engine.lines.branches(line)
         branch = _find(line, branches, name, "deleted")
-        points = [StepRef.of(row) async for row in rows(engine.context.backend, STEPS, tuple(line), bodies=False)]
+        points = [StepRef.of(row) async for row in scan_rows(engine.context.backend, STEPS, tuple(line), bodies=False)]
         deleted = await _check_deletion(engine, line, branch, branches, points, force=force)
         if dry_run:
             return deleted

@@ -31,9 +31,9 @@ from functools import cached_property
 from typing import TypeAlias
 
 from holdfast.engine.text_index.tokenize import TextFinder, needed
-from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_time
 from holdfast.errors import InvalidError
+from holdfast.time_parsing import parse_time
 
 TEXT, NUMBER, SIZE, TIME, META = "text", "number", "size", "time", "meta"
 
@@ -450,7 +450,7 @@ _SECOND = re.compile(r".*:\d\d:\d\d(?:z|[+-]\d\d:?\d\d)?", re.IGNORECASE)
 
 def _time_range(term: Field, now: datetime) -> Range:
     def read(text: str) -> Span:
-        start = parse_moment(text, now)
+        start = parse_time(text, now)
         plain = text.strip()
         if _DAY.fullmatch(plain):
             # In local time: some days have 23 hours.

@@ -28,10 +28,9 @@ from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, missing_line_error
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name
-from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import Checkpoint, Revision, to_datetime, to_time
-from holdfast.engine.validation import require_datetime
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.time_parsing import parse_time
 
 _SHORTEST = 4
 """The fewest characters of an abbreviated id."""
@@ -53,7 +52,7 @@ async def resolve(engine: Engine, line: Line, at: Revision) -> StepRef:
             raise InvalidError(f"the checkpoint {at.id} belongs to thread {at.thread!r}", where=f"thread {line}")
         return await engine.lines.find(line, at.id)
     if isinstance(at, datetime):
-        return await engine.lines.at_time(line, to_time(require_datetime(at)))
+        return await engine.lines.at_time(line, to_time(parse_time(at, at)))
     if isinstance(at, bool) or not isinstance(at, int | str):
         raise InvalidError(
             f"a checkpoint is named by text, a number, a datetime or a Checkpoint, not by {type(at).__name__}",
@@ -245,7 +244,7 @@ class Revisions:
     async def _by_time(self, text: str, point: StepRef, suffix: _Suffix, of_thread: bool) -> StepRef:
         now = to_datetime(self._engine.context.clock())
         try:
-            time = to_time(parse_moment(suffix.time, now))
+            time = to_time(parse_time(suffix.time, now))
         except InvalidError as error:
             raise _invalid(error.what, text, suffix.column + 2, error.hint) from None
         if of_thread:

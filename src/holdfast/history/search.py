@@ -27,8 +27,8 @@ from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.engine.row_format import Line, StepRef, check_name, info_of, open_step
 from holdfast.engine.text_index.extract import ExtractedText
-from holdfast.engine.text_index.indexer import MANY, ON, Progress, step_words
-from holdfast.engine.types import to_datetime
+from holdfast.engine.text_index.indexer import MANY, ON, step_words
+from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
 from holdfast.history.query_eval import (

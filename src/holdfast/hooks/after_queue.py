@@ -1,8 +1,9 @@
-"""After-hooks that run soon: in order within a scope, side by side for different ones, and never in anybody's way.
+"""The queue of after-hooks: in order within a scope, in parallel for different scopes, and never in the way of a
+writer.
 
-What waits is bounded: where there is no room, the oldest one is dropped, counted and reported. That an after-hook ran
-is recorded together with others, by a step of a line of its own, once a second at most: whoever is killed loses what
-was to be recorded in the second before, and the hooks that were still waiting.
+The queue is bounded: when it is full, the oldest hook is dropped, counted and reported. Executions are recorded in
+batches, by steps of a system line, once a second at most: a process that is killed loses what was to be recorded in the
+second before, and the hooks that were still waiting.
 """
 
 from __future__ import annotations
@@ -18,94 +19,94 @@ from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.workers import WorkerThreads
 
-MOST = 10_000
-"""How many executions wait at most."""
+MAX_WAITING = 10_000
+"""The maximum number of waiting executions."""
 
-_LANES = 4
-"""For so many scopes at a time after-hooks run."""
+_MAX_THREADS = 4
+"""The number of scopes whose after-hooks run at a time."""
 
-_EVERY = 1.0
-"""Executions are recorded every so many seconds."""
+_RECORD_INTERVAL = 1.0
+"""The seconds between two records of executions."""
 
-_ROWS = 1000
-"""So many executions are recorded at a time at most, and as soon as there are so many."""
+_MAX_ROWS = 1000
+"""The maximum number of executions in a record; as many are recorded at once."""
 
-_PATIENCE = 10
-"""How often they are tried to be recorded, if that fails."""
+_MAX_FAILURES = 10
+"""How often recording is attempted."""
 
 
 class QueuedHook:
-    """An after-hook to be run."""
+    """An after-hook to run."""
 
-    __slots__ = ("context", "gone", "hook", "subject")
+    __slots__ = ("context", "finished", "hook", "subject")
 
     def __init__(self, hook: Hook, subject: HookedChange, context: Context) -> None:
         self.hook = hook
         self.subject = subject
         self.context = context
-        self.gone = False
-        """It has been run, or dropped."""
+        self.finished = False
+        """Whether it was run or dropped."""
 
 
 class AfterQueue:
-    """After-hooks that wait, and those that have run and are not recorded yet."""
+    """The waiting after-hooks, and the executions that are not recorded yet."""
 
     def __init__(
         self,
         run: Callable[[QueuedHook], Event],
         write: Callable[[list[Event]], None],
-        most: int = MOST,
-        every: float = _EVERY,
+        most: int = MAX_WAITING,
+        every: float = _RECORD_INTERVAL,
     ) -> None:
         self._run = run
         self._write = write
-        self._most = most
-        self._every = every
-        self._lanes = WorkerThreads("holdfast-after", _LANES)
+        self._max_waiting = most
+        self._interval = every
+        self._threads = WorkerThreads("holdfast-after", _MAX_THREADS)
         self.dropped = 0
-        """How many were dropped because too many waited."""
-        self.renew_locks()
+        """The number of hooks dropped because too many were waiting."""
+        self.reinit_locks()
 
-    def renew_locks(self) -> None:
-        """For a forked child: what waits is the parent's."""
-        self._lanes.renew_locks()
+    def reinit_locks(self) -> None:
+        """Reinitialize in a forked child. Waiting hooks are the parent's to run."""
+        self._threads.reinit_locks()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._all: deque[QueuedHook] = deque()
         self._by_scope: dict[str, deque[QueuedHook]] = {}
         self.waiting = 0
         """How many wait or are at work."""
-        self._told: list[Event] = []
+        self._unrecorded: list[Event] = []
         self._writing = False
-        self._hurry = False
-        self._ended = False
-        self._scribe: threading.Thread | None = None
+        self._draining = False
+        self._closed = False
+        self._recorder: threading.Thread | None = None
 
     # Running ----------------------------------------------------------------------------------------------------
 
     def put(self, job: QueuedHook) -> None:
-        """Have a hook run after those of the same scope that were put before it."""
+        """Run a hook after those of its scope that were put before."""
         scope = job.subject.scope
         with self._changed:
-            if self.waiting >= self._most:
+            if self.waiting >= self._max_waiting:
                 self._drop()
             self.waiting += 1
             self._all.append(job)
-            while self._all and self._all[0].gone:
+            while self._all and self._all[0].finished:
                 self._all.popleft()
             lane = self._by_scope.get(scope)
             if lane is not None:
                 lane.append(job)
                 return
             self._by_scope[scope] = deque((job,))
-        self._lanes.start(lambda: self._serve(scope))
+        self._threads.start(lambda: self._serve(scope))
 
     def _drop(self) -> None:
-        """Make room. Those at work are no longer in the queue."""
+        """Drop the oldest waiting hook. Running ones are no longer in the queue."""
         while self._all:
             oldest = self._all.popleft()
-            if not oldest.gone:
-                oldest.gone = True
+            if not oldest.finished:
+                oldest.finished = True
                 oldest.hook.dropped += 1
                 self.waiting -= 1
                 self.dropped += 1
@@ -118,14 +119,14 @@ class AfterQueue:
         while True:
             with self._changed:
                 lane = self._by_scope.get(scope)
-                while lane and lane[0].gone:
+                while lane and lane[0].finished:
                     lane.popleft()
                 if not lane:
                     self._by_scope.pop(scope, None)
                     self._changed.notify_all()
                     return
                 job = lane.popleft()
-                job.gone = True
+                job.finished = True
             event = None
             try:
                 event = self._run(job)
@@ -135,43 +136,43 @@ class AfterQueue:
                 with self._changed:
                     self.waiting -= 1
                     if event is not None:
-                        self.tell(event)
+                        self.record(event)
                     if not self.waiting:
                         self._changed.notify_all()
 
     # Recording --------------------------------------------------------------------------------------------------
 
-    def tell(self, event: Event) -> None:
-        """Have it recorded that a hook ran."""
+    def record(self, event: Event) -> None:
+        """Record an execution with the next batch."""
         with self._lock:  # the condition's own, which takes fewer calls
-            self._told.append(event)
-            if self._scribe is None and not self._ended:
-                self._scribe = threading.Thread(target=self._record, name="holdfast-hook-rows", daemon=True)
-                self._scribe.start()
-            elif len(self._told) in (1, _ROWS):
+            self._unrecorded.append(event)
+            if self._recorder is None and not self._closed:
+                self._recorder = threading.Thread(target=self._record_loop, name="holdfast-hook-rows", daemon=True)
+                self._recorder.start()
+            elif len(self._unrecorded) in (1, _MAX_ROWS):
                 self._changed.notify_all()
 
-    def _record(self) -> None:
-        """Record what there is, from time to time."""
+    def _record_loop(self) -> None:
+        """Record executions from time to time."""
         failed = 0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._told or self._ended, self._every)
-                if not self._told:
-                    self._scribe = None
+                self._changed.wait_for(lambda: self._unrecorded or self._closed, self._interval)
+                if not self._unrecorded:
+                    self._recorder = None
                     return
-                self._changed.wait_for(self._is_due, None if self._ended else self._every)
-                events, self._told = self._told[:_ROWS], self._told[_ROWS:]
+                self._changed.wait_for(self._is_due, None if self._closed else self._interval)
+                events, self._unrecorded = self._unrecorded[:_MAX_ROWS], self._unrecorded[_MAX_ROWS:]
                 self._writing = True
             try:
                 self._write(events)
                 failed = 0
             except Exception as error:  # noqa: BLE001 - it is reported, and tried again
                 failed += 1
-                if failed < _PATIENCE and not self._ended:
+                if failed < _MAX_FAILURES and not self._closed:
                     log.warning("executions of hooks are not recorded yet", exc_info=error)
                     with self._changed:
-                        self._told = [*events, *self._told]
+                        self._unrecorded = [*events, *self._unrecorded]
                 else:
                     log.error("%d executions of hooks could not be recorded", len(events), exc_info=error)
                     failed = 0
@@ -180,36 +181,36 @@ class AfterQueue:
                     self._writing = False
                     self._changed.notify_all()
             if failed:
-                time.sleep(min(self._every, 0.1 * failed))
+                time.sleep(min(self._interval, 0.1 * failed))
 
     def _is_due(self) -> bool:
-        return (self._hurry and not self.waiting) or self._ended or len(self._told) >= _ROWS
+        return (self._draining and not self.waiting) or self._closed or len(self._unrecorded) >= _MAX_ROWS
 
     # Ending -----------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> bool:
-        """Wait until all that waits has run and is recorded. False if it has not by then."""
+        """Wait until all hooks have run and are recorded. False if they have not within the timeout."""
         with self._changed:
-            self._hurry = True
+            self._draining = True
             self._changed.notify_all()
             try:
                 return self._changed.wait_for(self._is_idle, timeout)
             finally:
-                self._hurry = False
+                self._draining = False
 
     def _is_idle(self) -> bool:
-        return not (self._by_scope or self.waiting or self._told or self._writing)
+        return not (self._by_scope or self.waiting or self._unrecorded or self._writing)
 
     def close(self) -> None:
-        """End all threads; what still waits is dropped."""
+        """End all threads, and drop the hooks that still wait."""
         with self._changed:
             for job in self._all:
-                if not job.gone:
-                    job.gone = True
+                if not job.finished:
+                    job.finished = True
                     job.hook.dropped += 1
                     self.waiting -= 1
                     self.dropped += 1
             self._all.clear()
-            self._ended = True
+            self._closed = True
             self._changed.notify_all()
-        self._lanes.close()
+        self._threads.close()

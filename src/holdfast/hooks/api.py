@@ -1,9 +1,8 @@
-"""Hooks as programs meet them: `store.hooks`."""
+"""The API of hooks: `store.hooks`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
@@ -13,49 +12,50 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
-from holdfast.hooks import history
-from holdfast.hooks.breaker import FAILURES, REST, HookBreaker
+from holdfast.hooks import execution_log
+from holdfast.hooks.breaker import MAX_FAILURES, REST, HookBreaker
 from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
 from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookInfo
-from holdfast.hooks.hook import Hook
+from holdfast.hooks.hook import Hook, check_signature, name_of
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import is_async
+from holdfast.time_parsing import Duration, Time, parse_nanoseconds, parse_seconds
 
 F = TypeVar("F", bound=Callable[[HookContext], Any])
 
 BEFORE_BUDGET, AFTER_BUDGET = 1.0, 30.0
-"""How many seconds a hook may take, unless it is registered with another budget."""
+"""The seconds that a hook may take, unless it is registered with another budget."""
 
 
-class BuiltIn(Protocol):
-    """A hook that knows when it is called: an instance of a class such as `Validate`."""
+class BuiltInHook(Protocol):
+    """An object that is a hook and knows its phase, such as a `Validate`."""
 
     phase: str
     inline: bool
     wants_value: bool
 
     def __call__(self, call: HookContext, /) -> Any:
-        """What it does."""
+        """Handle a change."""
         ...
 
 
 class HookOptions(TypedDict, total=False):
-    """How a hook is registered. See `Hooks.before`."""
+    """The options of a hook. See `Hooks.before`."""
 
     scope: Scope | str | None
     key: str | None
     order: int
-    budget: float | None
+    budget: Duration | None
     name: str | None
     record: bool
     inline: bool
     max_failures: int
-    rest: float
+    rest: Duration
 
 
 class HookOperations:
-    """The hooks of a store. `Hooks` and `AsyncHooks` have these as methods."""
+    """Operations of `store.hooks`. `Hooks` and `AsyncHooks` have these as methods."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
@@ -64,54 +64,56 @@ class HookOperations:
     # Registering ------------------------------------------------------------------------------------------------
 
     def before(self, *points: str, fail_closed: bool = False, **options: Unpack[HookOptions]) -> Callable[[F], F]:
-        """Have a function called before changes: `@store.hooks.before("state.set", scope="agent:*", key="plan/**")`.
+        """Call a function before changes: `@store.hooks.before("state.set", scope="agent:*", key="plan/**")`.
 
         `points` are names such as `state.set`, or `state.*`. `scope` and `key` are patterns. Hooks are called by their
-        `order`, and by when they were registered. The function is given a `HookContext`. It may return another value
-        (one of None as `ReplaceValue(None)`), or raise `VetoError` to refuse the change. One that raises something
-        else, or takes longer than its `budget` in seconds, does not block: the change goes on with the value as it was;
-        unless it is `fail_closed`, which refuses the change. After `max_failures` in a row it is off for `rest`
-        seconds.
+        `order`, then in the order of registration. The function takes a `HookContext`, and nothing else that has no
+        default: `InvalidError` if not. It may return another value (None as `ReplaceValue(None)`), or raise `VetoError`
+        to refuse the change. If it raises anything else, or takes longer than its `budget` in seconds, the change
+        proceeds with the value as it was; with `fail_closed`, it is refused. After `max_failures` failures in a row,
+        the hook is off for `rest` seconds.
 
         A function runs in a thread of its own, an async one on the event loop; with `inline`, it runs where the change
-        is made, which is for functions that are quick for sure. With `record` the values it is given and makes are
-        stored with its executions, else digests.
+        is made, which is for functions that are always quick. With `record`, the values that the function gets and
+        returns are stored with its executions; digests otherwise.
         """
-        return self._registers(BEFORE, points, fail_closed, options)
+        return self._register(BEFORE, points, fail_closed, options)
 
     def after(self, *points: str, **options: Unpack[HookOptions]) -> Callable[[F], F]:
-        """Have a function called after changes, soon: nobody waits for it, and it can do the change no harm.
+        """Call a function soon after changes. Nobody waits for it, and it cannot affect the change.
 
         In each scope, it is called in the order of the changes. The rest is as in `before`.
         """
-        return self._registers(AFTER, points, False, options)
+        return self._register(AFTER, points, False, options)
 
-    def add(self, hook: BuiltIn, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]) -> None:
+    def add(
+        self, hook: BuiltInHook, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]
+    ) -> None:
         """Register a built-in hook: `store.hooks.add(Validate(max_bytes=10_000), "state.*", scope="agent:*")`."""
         phase = getattr(hook, "phase", None)
         if phase not in (BEFORE, AFTER):
             raise InvalidError(f"{hook!r} is no built-in hook", hint="Register functions with before() or after()")
         options.setdefault("inline", hook.inline)
         closed = bool(getattr(hook, "fail_closed", False)) if fail_closed is None else fail_closed
-        self._registers(phase, points, closed, options)(hook)
+        self._register(phase, points, closed, options)(hook)
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
-        """Take a hook away: by its name, or the function itself. Raises `NotFoundError`."""
+        """Remove a hook, by its name or its function. Raises `NotFoundError`."""
         self._registry().remove(hook)
 
     def list(self) -> list[HookInfo]:
-        """All hooks, in the order in which they are called, and how they are doing."""
+        """List all hooks in the order in which they are called, with their statistics."""
         return [] if self._engine.hooks is None else self._registry().infos()
 
     # What they did ----------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def drain(self, timeout: float = 30.0) -> bool:
-        """Wait until all after-hooks have run and are recorded. False if they have not after so many seconds."""
+    async def drain(self, timeout: Duration = 30.0) -> bool:
+        """Wait until all after-hooks have run and are recorded. Returns False if they have not within the timeout."""
         if self._engine.hooks is None:
             return True
         registry = self._registry()
-        done: bool = await Blocking(partial(registry.drain, timeout))
+        done: bool = await Blocking(partial(registry.drain, parse_seconds(timeout, "timeout")))
         return done
 
     @sync_and_async
@@ -121,15 +123,15 @@ class HookOperations:
         *,
         scope: Scope | str | None = None,
         key: str | None = None,
-        since: datetime | None = None,
+        since: Time | None = None,
         limit: int = 100,
-    ) -> history.Executions:
-        """Executions of hooks, the latest first: of one hook, in one scope, of one key, since a time.
+    ) -> execution_log.Executions:
+        """List executions of hooks, the latest first: of one hook, in one scope, of one key, since a time.
 
-        Those of after-hooks are recorded once a second; `drain` waits for it.
+        Those of after-hooks are recorded once a second; `drain` waits for that.
         """
         where = None if scope is None else str(scope)
-        return await history.executions(self._engine, self._tenant, hook, where, key, since, limit)
+        return await execution_log.executions(self._engine, self._tenant, hook, where, key, since, limit)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -139,11 +141,11 @@ class HookOperations:
             self._engine.hooks = registry = HookRegistry(self._engine, self._tenant)
         return registry
 
-    def _registers(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
+    def _register(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
         if points and callable(points[0]):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
-        meant = check_points(points)
-        checked = _checked(phase, options)
+        matched = check_points(points)
+        checked = _check_options(phase, options)
 
         def register(function: F) -> F:
             if not callable(function):
@@ -154,13 +156,14 @@ class HookOperations:
                 raise InvalidError(
                     "an async hook does not run inline", hint="Leave inline out, or use a plain function"
                 )
-            name = options.get("name") or _name_of(function)
+            name = check_key(options.get("name") or name_of(function), "name of the hook")
+            check_signature(function, name, "call: HookContext")
             self._registry().add(
                 Hook(
-                    check_key(name, "name of the hook"),
+                    name,
                     phase,
                     function,
-                    meant,
+                    matched,
                     checked.scope,
                     checked.key,
                     checked.order,
@@ -175,14 +178,14 @@ class HookOperations:
                     HookBreaker(self._engine.context.clock, checked.max_failures, checked.rest),
                 )
             )
-            if SAVE in meant:
+            if SAVE in matched:
                 self._engine.writer.around = CheckpointHooks(self._registry()).save
             return function
 
         return register
 
 
-class _Checked(NamedTuple):
+class _CheckedOptions(NamedTuple):
     scope: str
     key: str
     order: int
@@ -193,7 +196,7 @@ class _Checked(NamedTuple):
     rest: int
 
 
-def _checked(phase: str, options: HookOptions) -> _Checked:
+def _check_options(phase: str, options: HookOptions) -> _CheckedOptions:
     unknown = options.keys() - HookOptions.__annotations__.keys()
     if unknown:
         raise InvalidError(
@@ -206,32 +209,22 @@ def _checked(phase: str, options: HookOptions) -> _Checked:
     budget = options.get("budget")
     if budget is None:
         budget = BEFORE_BUDGET if phase == BEFORE else AFTER_BUDGET
-    if type(budget) not in (int, float) or not 0 < budget < 86_400:
-        raise InvalidError(f"the budget of a hook is a number of seconds over 0, not {budget!r}")
     order = options.get("order", 0)
     if type(order) is not int:
         raise InvalidError(f"the order of a hook is a number, not {order!r}")
-    failures = options.get("max_failures", FAILURES)
+    failures = options.get("max_failures", MAX_FAILURES)
     if type(failures) is not int or failures < 1:
         raise InvalidError(f"a hook is switched off after a number of failures, at least 1, not {failures!r}")
-    rest = options.get("rest", REST / 1e9)
-    if type(rest) not in (int, float) or not 0 < rest < 86_400:
-        raise InvalidError(f"a hook rests for a number of seconds over 0, not {rest!r}")
-    return _Checked(
+    return _CheckedOptions(
         scopes,
         keys,
         order,
-        float(budget),
+        parse_seconds(budget, "budget", positive=True),
         bool(options.get("record", False)),
         bool(options.get("inline", False)),
         failures,
-        int(rest * 1e9),
+        parse_nanoseconds(options.get("rest", REST / 1e9), "rest", positive=True),
     )
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__qualname__", None) or type(function).__name__
-    return str(name).rpartition("<locals>.")[2] or "hook"
 
 
 class Hooks(SyncApi, HookOperations):

@@ -1,29 +1,29 @@
-"""A circuit breaker: switches off what fails again and again, and tries it again after a while."""
+"""A circuit breaker: it switches off a hook that keeps failing, and tries it again later."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
 
-FAILURES = 5
-"""After so many failures in a row, a hook is switched off."""
+MAX_FAILURES = 5
+"""The number of failures in a row after which a hook is switched off."""
 
 REST, LONGEST_REST = 30 * 10**9, 600 * 10**9
-"""For how many nanoseconds: at first, and at most. Each time that it fails again, it is twice as long."""
+"""The first and the longest rest, in nanoseconds. It doubles each time that the hook fails again."""
 
 
 class HookBreaker:
-    """Whether a hook is called. After a rest one call is let through: if that goes well, the hook is back."""
+    """Decides whether a hook is called. After a rest, one call is let through; if it succeeds, the hook is on again."""
 
     def __init__(
-        self, clock: Callable[[], int], failures: int = FAILURES, rest: int = REST, longest: int = LONGEST_REST
+        self, clock: Callable[[], int], failures: int = MAX_FAILURES, rest: int = REST, longest: int = LONGEST_REST
     ) -> None:
         self._clock = clock
-        self._most = failures
+        self._max_failures = failures
         self._first_rest = self._rest = rest
         self._longest = longest
         self.failures = 0
-        """How often it failed in a row; while it is off, it did."""
+        """The number of failures in a row."""
         self._trying = False
         self._lock = Lock()
         self.until = 0
@@ -36,8 +36,8 @@ class HookBreaker:
             return "on"
         return "trying" if self._trying or self._clock() >= self.until else "off"
 
-    def lets(self) -> bool:
-        """Whether to call it now. Whoever is told so tells how it went."""
+    def allows(self) -> bool:
+        """Whether to call the hook now. The caller then reports the outcome."""
         if not self.until:
             return True
         with self._lock:
@@ -49,7 +49,7 @@ class HookBreaker:
             return True
 
     def succeeded(self) -> bool:
-        """It went well. Returns whether the hook was off, and is back."""
+        """Report a success. Returns whether the hook was off, and is on again."""
         if not self.failures and not self.until:
             return False
         with self._lock:
@@ -58,23 +58,23 @@ class HookBreaker:
             return was_off
 
     def failed(self) -> bool:
-        """It did not. Returns whether the hook was just switched off."""
+        """Report a failure. Returns whether the hook was just switched off."""
         with self._lock:
             self.failures += 1
             if self._trying:
                 self._rest = min(2 * self._rest, self._longest)
-            elif self.failures < self._most or self.until:
+            elif self.failures < self._max_failures or self.until:
                 return False
             self._trying = False
             self.until = self._clock() + self._rest
             return True
 
-    def left(self) -> None:
-        """It was not called after all: whether it would go well is still open."""
+    def cancel_trial(self) -> None:
+        """Report that the hook was not called after all."""
         with self._lock:
             self._trying = False
 
-    def renew_locks(self) -> None:
-        """For a forked child."""
+    def reinit_locks(self) -> None:
+        """Reinitialize in a forked child."""
         self._lock = Lock()
         self._trying = False

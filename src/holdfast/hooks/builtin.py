@@ -1,29 +1,29 @@
-"""Hooks that come along: validation, audit, caches, metrics. They are quick, and run where the change is made."""
+"""Built-in hooks for validation, audit, caches and metrics. They are quick, and run where the change is made."""
 
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, MutableMapping
-from threading import Lock
 from typing import Any
 
 import msgspec
 
+from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import ConfigError, InvalidError, VetoError
 from holdfast.hooks.context import AFTER, BEFORE, FixedFields, HookContext
+from holdfast.hooks.hook import check_signature, name_of
 
 Check = Callable[[Any], str | None]
-"""Says what is wrong with a value, without quoting it; None if nothing is."""
+"""Returns what is wrong with a value, without quoting it; None if nothing is."""
 
 
 class Validate:
-    """Refuses values that are not as they should be.
+    """Refuses values that do not match a schema, or are too large.
 
     `schema` is a JSON Schema (a dict, or True or False), a pydantic model, or a type such as `list[int]`, a TypedDict
-    or a dataclass. `max_bytes` bounds the size of a value as it is stored. What is deleted is not looked at. If the
-    check itself fails, the change is refused.
+    or a dataclass. `max_bytes` limits the size of a value as stored. Deletions are not checked. If the check itself
+    fails, the change is refused.
     """
 
     phase = BEFORE
@@ -38,11 +38,11 @@ class Validate:
             raise InvalidError("a validation has a schema, or a number of bytes, to check against")
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
             raise InvalidError(f"max_bytes is a number of bytes, not {max_bytes!r}")
-        self._check = None if schema is MISSING else _check_of(schema)
+        self._check = None if schema is MISSING else _build_check(schema)
         self._max_bytes = max_bytes
 
     def __call__(self, call: HookContext) -> None:
-        """Raises `VetoError` if the value is not as it should be."""
+        """Raise `VetoError` if the value is not valid."""
         if self._max_bytes is not None and (size := call.value_size or 0) > self._max_bytes:
             raise VetoError(f"the value takes {size} bytes, and at most {self._max_bytes} are allowed")
         if self._check is not None and (value := call.value) is not MISSING:
@@ -51,15 +51,15 @@ class Validate:
                 raise VetoError(f"the value does not fit its schema: {wrong}")
 
 
-def _check_of(schema: Any) -> Check:
+def _build_check(schema: Any) -> Check:
     if isinstance(schema, dict | bool):
-        return _json_schema(schema)
+        return _json_schema_check(schema)
     if hasattr(schema, "model_validate") and hasattr(schema, "__pydantic_validator__"):
-        return _model(schema)
-    return _typed(schema)
+        return _model_check(schema)
+    return _type_check(schema)
 
 
-def _json_schema(schema: dict[str, Any] | bool) -> Check:
+def _json_schema_check(schema: dict[str, Any] | bool) -> Check:
     try:
         import jsonschema_rs
     except ImportError as missing:
@@ -80,12 +80,12 @@ def _json_schema(schema: dict[str, Any] | bool) -> Check:
         except ValueError:
             return "it holds what JSON does not know"
         error = next(validator.iter_errors(value))
-        return _told(error.instance_path, f"it breaks the rule {'/'.join(map(str, error.schema_path))}")
+        return _at_path(error.instance_path, f"it breaks the rule {'/'.join(map(str, error.schema_path))}")
 
     return check
 
 
-def _model(model: Any) -> Check:
+def _model_check(model: Any) -> Check:
     from pydantic import ValidationError
 
     def check(value: Any) -> str | None:
@@ -95,13 +95,13 @@ def _model(model: Any) -> Check:
             model.model_validate(value)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-            return _told(first["loc"], f"it is refused as {first['type']}")
+            return _at_path(first["loc"], f"it is refused as {first['type']}")
         return None
 
     return check
 
 
-def _typed(kind: Any) -> Check:
+def _type_check(kind: Any) -> Check:
     convert = msgspec.convert
     plain = kind if isinstance(kind, type) else None
     try:
@@ -125,19 +125,21 @@ def _typed(kind: Any) -> Check:
     return check
 
 
-def _told(path: Any, what: str) -> str:
+def _at_path(path: Any, what: str) -> str:
     where = "".join(f"[{part!r}]" for part in path)
     return f"at {where}, {what}" if where else what
 
 
 class AddAuditFields:
-    """Adds fields to the audit row of every change: always the same, or what a function makes of the `HookContext`."""
+    """Adds fields to the audit row of every change: fixed ones, or what a function returns for a `HookContext`."""
 
     phase = BEFORE
     inline = True
     wants_value = False
 
     def __init__(self, fields: Mapping[str, Any] | Callable[[HookContext], Mapping[str, Any]]) -> None:
+        if callable(fields):
+            check_signature(fields, name_of(fields), "call: HookContext")
         self._make = fields if callable(fields) else None
         self.pure = self._make is None
         self.wants_old = not self.pure
@@ -149,9 +151,9 @@ class AddAuditFields:
 
 
 class InvalidateCache:
-    """Takes what was changed out of a cache: a mapping with keys `(scope, key)`, or a function given both.
+    """Removes what was changed from a cache: a mapping with keys `(scope, key)`, or a function of both.
 
-    It does so before the change is acknowledged to whoever made it; those in other processes watch the scope instead.
+    It does so before the writer proceeds. Other processes watch the scope instead.
     """
 
     phase = AFTER
@@ -160,24 +162,22 @@ class InvalidateCache:
     wants_old = False
 
     def __init__(self, cache: MutableMapping[tuple[str, str], Any] | Callable[[str, str], object]) -> None:
+        if callable(cache):
+            check_signature(cache, name_of(cache), "scope: str", "key: str")
         self._drop = cache if callable(cache) else None
         self.pure = self._drop is None
         self._cache = {} if callable(cache) else cache
 
     def __call__(self, call: HookContext) -> None:
-        """Take it out."""
+        """Remove the entry."""
         if self._drop is None:
             self._cache.pop((call.scope, call.key), None)
         else:
             self._drop(call.scope, call.key)
 
 
-BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The upper bounds, in seconds, of the classes in which `CountChanges` counts how long changes took."""
-
-
 class CountChanges:
-    """Counts changes, and how long they took, by point. `snapshot` gives the figures."""
+    """Counts changes and their durations, by point."""
 
     phase = AFTER
     inline = True
@@ -186,39 +186,17 @@ class CountChanges:
     pure = True
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._points: dict[str, _Figures] = {}
+        self._metrics = Metrics()
 
     def __call__(self, call: HookContext) -> None:
         """Count a change."""
-        seconds = (time.perf_counter_ns() - call.started) / 1e9
-        with self._lock:
-            figures = self._points.get(call.point)
-            if figures is None:
-                figures = self._points[call.point] = _Figures()
-            figures.count += 1
-            figures.total += seconds
-            figures.worst = max(figures.worst, seconds)
-            figures.classes[bisect_left(BOUNDS, seconds)] += 1
+        self._metrics.add_duration(call.point, (time.perf_counter_ns() - call.started) / 1e9)
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """By point: `count`, `seconds` in all, `worst`, and `buckets`, how many took at most so many seconds."""
-        with self._lock:
-            return {point: figures.shown() for point, figures in self._points.items()}
-
-
-class _Figures:
-    __slots__ = ("classes", "count", "total", "worst")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = self.worst = 0.0
-        self.classes = [0] * (len(BOUNDS) + 1)
-
-    def shown(self) -> dict[str, Any]:
-        """As callers see it; the buckets add up, as in Prometheus."""
-        buckets, so_far = {}, 0
-        for bound, count in zip((*BOUNDS, float("inf")), self.classes, strict=True):
-            so_far += count
-            buckets[bound] = so_far
-        return {"count": self.count, "seconds": self.total, "worst": self.worst, "buckets": buckets}
+        """Return by point: `count`, total `seconds`, `worst`, and `buckets`, the number that took at most so many
+        seconds."""
+        _, timings = self._metrics.read()
+        return {
+            point: {"count": each.count, "seconds": each.seconds, "worst": each.worst, "buckets": each.buckets()}
+            for point, each in timings.items()
+        }

@@ -1,4 +1,4 @@
-"""Hooks of checkpoints: called for everything that is saved to a thread, in whichever way that is."""
+"""Hooks of checkpoints: called for every step of a thread, whatever saves it."""
 
 from __future__ import annotations
 
@@ -31,53 +31,55 @@ Save = Callable[..., Awaitable[list[StepInfo]]]
 
 
 class CheckpointHooks:
-    """Stands around the saving of steps."""
+    """Wraps the saving of steps."""
 
     def __init__(self, registry: HookRegistry) -> None:
         self._registry = registry
 
-    async def save(self, save: Save, savings: Sequence[AppendRequest]) -> list[StepInfo]:
+    async def save(self, save: Save, requests: Sequence[AppendRequest]) -> list[StepInfo]:
         """Save steps, and call the hooks of those that are checkpoints."""
-        hooked = [None if saving.line.name.startswith(MARK) else self._hooked(saving) for saving in savings]
+        hooked = [None if request.line.name.startswith(MARK) else self._hooks_for(request) for request in requests]
         if not any(hooked):
-            return await save(*savings)
-        given = [saving if each is None else await each.begin() for saving, each in zip(savings, hooked, strict=True)]
+            return await save(*requests)
+        given = [
+            request if each is None else await each.begin() for request, each in zip(requests, hooked, strict=True)
+        ]
         heads = await save(*given)
         for each, head in zip(hooked, heads, strict=True):
             if each is not None:
                 each.end(head)
         return heads
 
-    def _hooked(self, saving: AppendRequest) -> _Hooked | None:
-        registry, thread = self._registry, saving.line.name
+    def _hooks_for(self, request: AppendRequest) -> _HookedSave | None:
+        registry, thread = self._registry, request.line.name
         before, after = registry.matching(SAVE, thread)
-        return _Hooked(registry, saving, before, after) if before or after else None
+        return _HookedSave(registry, request, before, after) if before or after else None
 
 
-class _Hooked:
-    """A checkpoint that hooks are called for."""
+class _HookedSave:
+    """A checkpoint that has hooks."""
 
     def __init__(
-        self, registry: HookRegistry, saving: AppendRequest, before: Sequence[Hook], after: Sequence[Hook]
+        self, registry: HookRegistry, request: AppendRequest, before: Sequence[Hook], after: Sequence[Hook]
     ) -> None:
         self._registry = registry
-        self._saving = saving
+        self._request = request
         self._before = before
         self._after = after
         self._wants_value = any(hook.wants_value for hook in (*before, *after))
         codec = registry.engine.context.codec
-        metadata = codec.unpack(saving.metadata) if len(saving.metadata) > 1 else {}
+        metadata = codec.unpack(request.metadata) if len(request.metadata) > 1 else {}
         self._subject = HookedChange(
             SAVE,
-            saving.line.name,
+            request.line.name,
             "",
             trace_context.current_or_new(),
             time.perf_counter_ns(),
             load=partial(unpack_state, codec),
             dump=self._dump,
-            metadata={**metadata, "kind": saving.kind},
+            metadata={**metadata, "kind": request.kind},
         )
-        self._began = registry.engine.context.clock()
+        self._started = registry.engine.context.clock()
         self._called = False
 
     def _dump(self, key: str, value: Any) -> PackedMap:  # noqa: ARG002 - a checkpoint has none
@@ -86,53 +88,56 @@ class _Hooked:
         return pack_state(self._registry.engine.context.codec, value)
 
     async def begin(self) -> AppendRequest:
-        """What is to be saved instead."""
-        saving, state = self._saving, self._saving.state
+        """Call the before-hooks, and return the request to save instead."""
+        request, state = self._request, self._request.state
         if callable(state):
             state = self._edit(state) if self._wants_value or self._before else state
         else:
             state = await self._call(state)
-        return replace(saving, state=state, attached_changes=self._riders)
+        return replace(request, state=state, attached_changes=self._attach)
 
     async def _call(self, state: PackedMap | None) -> Any:
-        """Call the hooks, unless they were called for the same state already. Returns what they made of it."""
+        """Call the hooks, unless they were called for the same state already. Returns the state to save."""
         subject = self._subject
         stored = MISSING if state is None else state
-        if not self._called or stored != subject.given:
-            subject.renew(stored)
+        if not self._called or stored != subject.original:
+            subject.reset(stored)
             await self._registry.before(self._before, subject)
             self._called = True
         return subject.stored
 
     def _edit(self, edit: Edit) -> Edit:
-        """An edit, whose outcome the hooks are told."""
+        """Wrap an edit, so that hooks see its result."""
 
-        async def hooked(parent: StepRef | None, held: LoadedState | None) -> EditMap:
-            found = await edit(parent, held)
+        async def hooked(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
+            found = await edit(parent, loaded)
             if not self._wants_value:
                 await self._call(None)
                 return found
-            line, states = self._saving.line, self._registry.engine.states
+            line, states = self._request.line, self._registry.engine.states
             old: PackedMap = {}
-            if held is not None:
-                old = await states.resolve_pointers(line, await states.whole(line, held))
+            if loaded is not None:
+                old = await states.resolve_pointers(line, await states.whole(line, loaded))
             new = await self._call(apply_map(found, old))
             return diff_maps(old, new) if self._subject.changed else found
 
         return hooked
 
-    def _riders(self, id: str) -> list[Change]:
-        saving, clock = self._saving, self._registry.engine.context.clock
-        own = [] if saving.attached_changes is None else list(saving.attached_changes(id))
+    def _attach(self, id: str) -> list[Change]:
+        request, clock = self._request, self._registry.engine.context.clock
+        own = [] if request.attached_changes is None else list(request.attached_changes(id))
         if not self._subject.events:
             return own
         now = clock()
-        return [*own, *rows(saving.line, id, event_contents(now, self._subject.trace, self._subject.events), first=now)]
+        return [
+            *own,
+            *rows(request.line, id, event_contents(now, self._subject.trace, self._subject.events), first=now),
+        ]
 
     def end(self, head: StepInfo) -> None:
-        """It is saved; or the parent stands for it, since nothing changed: then nothing follows."""
+        """Call the after-hooks; not if nothing was saved because nothing changed."""
         subject = self._subject
-        if self._saving.if_changed and head.point.time < self._began:
+        if self._request.if_changed and head.point.time < self._started:
             return
         subject.version, subject.id = head.point.depth + 1, head.point.id
         if self._after:

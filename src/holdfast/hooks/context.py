@@ -1,4 +1,4 @@
-"""What hooks are told, and what they may answer."""
+"""The context of hooks, their results, and their descriptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.trace_context import Trace
 
 BEFORE, AFTER = "before", "after"
-"""When a hook is called."""
+"""The phases of hooks."""
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -31,7 +31,7 @@ def to_time(moment: datetime) -> int:
 
 
 class ReplaceValue(NamedTuple):
-    """What a before-hook returns to change a value to one that may be None: `return Changed(None)`."""
+    """Returned by a before-hook to replace a value by one that may be None: `return ReplaceValue(None)`."""
 
     value: Any
 
@@ -45,7 +45,7 @@ def _dump(key: str, value: Any) -> Any:  # noqa: ARG001 - as those that name it
 
 
 class HookedChange:
-    """What is about to be done, or was done; all hooks of a point are told of the same one. And what they did."""
+    """A change and what before-hooks did with it. All hooks of a point share one."""
 
     __slots__ = (
         "actor",
@@ -53,13 +53,13 @@ class HookedChange:
         "changed",
         "dump",
         "events",
-        "given",
         "id",
         "key",
         "load",
         "metadata",
         "notes",
         "old",
+        "original",
         "point",
         "scope",
         "started",
@@ -91,7 +91,7 @@ class HookedChange:
         self.key = key
         self.trace = trace
         self.started = started
-        self.stored = self.given = stored
+        self.stored = self.original = stored
         self.load = load
         self.dump = dump
         self.actor = actor
@@ -101,38 +101,38 @@ class HookedChange:
         self.version = 0
         self.id = ""
         self.events: list[Event] = []
-        """Rows that tell what before-hooks did."""
+        """The executions of before-hooks."""
         self.notes: Mapping[str, Any] = _NOTHING
-        """Fields that they have for the audit row of the change."""
+        """Fields that before-hooks add to the audit row of the change."""
         self.changed = False
-        """Whether they made the value another one."""
+        """Whether before-hooks replaced the value."""
 
-    def renew(self, stored: Any) -> None:
-        """It is another value: what was done with the one before does not count."""
-        self.stored = self.given = stored
+    def reset(self, stored: Any) -> None:
+        """Start again with another value, and discard what hooks did with the previous one."""
+        self.stored = self.original = stored
         self.events, self.notes, self.changed = [], _NOTHING, False
 
 
 class FixedFields(dict[str, Any]):
     """Fields that are always the same, and so are packed only once."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_cached",)
 
     def packed(self, codec: Codec) -> bytes:
-        """As they are stored."""
-        known: tuple[Codec, bytes] | None = getattr(self, "_known", None)
+        """Return the packed fields."""
+        known: tuple[Codec, bytes] | None = getattr(self, "_cached", None)
         if known is None or known[0] is not codec:
-            known = self._known = codec, codec.pack(dict(self))
+            known = self._cached = codec, codec.pack(dict(self))
         return known[1]
 
 
-def packed_notes(codec: Codec, notes: Mapping[str, Any]) -> bytes:
-    """What hooks noted, as the details of an audit row."""
+def pack_notes(codec: Codec, notes: Mapping[str, Any]) -> bytes:
+    """Pack the notes of hooks, as the details of an audit row."""
     return notes.packed(codec) if isinstance(notes, FixedFields) else codec.pack(dict(notes))
 
 
 class HookContext:
-    """What a hook is given: what is to be changed or was, by whom and why. Each hook has one of its own."""
+    """The change that a hook is called for. Each hook has a context of its own."""
 
     __slots__ = ("_stored", "_subject", "_value", "notes")
 
@@ -141,29 +141,29 @@ class HookContext:
         self._stored = subject.stored  # later hooks may change it, and this one may still be at work
         self._value: Any = None
         self.notes: Mapping[str, Any] = _NOTHING
-        """What was noted."""
+        """The fields that were noted."""
 
     def __repr__(self) -> str:
         return f"<Call {self.point} {self.scope} {self.key}>"
 
     @property
     def point(self) -> str:
-        """Where it was called: `state.set`."""
+        """The point: `state.set`."""
         return self._subject.point
 
     @property
     def scope(self) -> str:
-        """The scope as text, `agent:researcher`; of a checkpoint, the name of its thread."""
+        """The scope as text, `agent:researcher`; the name of the thread, for a checkpoint."""
         return self._subject.scope
 
     @property
     def key(self) -> str:
-        """The key; of a session or an artifact, its id; empty for a checkpoint."""
+        """The key; the id, for a session or an artifact; empty for a checkpoint."""
         return self._subject.key
 
     @property
     def value(self) -> Any:
-        """The new value, as fresh objects: to change it, return another one. `MISSING` where something is deleted."""
+        """The new value, as new objects: to change it, return another one. `MISSING` for a deletion."""
         if self._stored is MISSING:
             return MISSING
         if self._value is None:
@@ -172,34 +172,34 @@ class HookContext:
 
     @property
     def value_size(self) -> int | None:
-        """How many bytes the new value takes as it is stored; None where something is deleted."""
+        """The size of the new value in bytes, as stored; None for a deletion."""
         stored = self._stored
         return len(stored) if type(stored) is bytes else None if stored is MISSING else _size(stored)
 
     @property
     def old(self) -> Any:
-        """The value that was there before; `MISSING` if there was none, or it is not known."""
+        """The previous value; `MISSING` if there was none, or it is not available."""
         old = self._subject.old
         return MISSING if old is MISSING else self._subject.load(old)
 
     @property
     def before(self) -> int | None:
-        """The version before; 0 where it was not there, None where it is not known."""
+        """The previous version; 0 if there was none, None if it is not available."""
         return self._subject.before
 
     @property
     def version(self) -> int:
-        """The new version; 0 for before-hooks, which do not know it yet, and where something was deleted."""
+        """The new version; 0 for before-hooks, and for deletions."""
         return self._subject.version
 
     @property
     def id(self) -> str:
-        """The id of the step that made the change; empty for before-hooks."""
+        """The id of the step of the change; empty for before-hooks."""
         return self._subject.id
 
     @property
     def actor(self) -> str:
-        """Who acts; empty for the store's owner."""
+        """The identity that makes the change; empty for the store's owner."""
         return self._subject.actor
 
     @property
@@ -209,12 +209,12 @@ class HookContext:
 
     @property
     def cause(self) -> str:
-        """The id of the event that the change was made in answer to; empty for none."""
+        """The id of the event that caused the change; empty for none."""
         return self._subject.trace.cause
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What else is known: of a checkpoint, its kind and metadata."""
+        """Further details: the kind and metadata of a checkpoint."""
         return self._subject.metadata
 
     @property
@@ -223,7 +223,7 @@ class HookContext:
         return self._subject.started
 
     def note(self, **fields: Any) -> None:
-        """Have a before-hook add fields to the audit row of the change."""
+        """Add fields to the audit row of the change, in a before-hook."""
         self.notes = {**self.notes, **fields}
 
 
@@ -234,20 +234,20 @@ def _size(stored: Any) -> int:
 
 
 class HookResult(NamedTuple):
-    """How an execution of a hook ended."""
+    """The result of an execution."""
 
     outcome: str
-    """`ok`, `veto`, `error`, `late`, or `skipped`; and `changed`, where a hook changed the value."""
+    """`ok`, `veto`, `error`, `late` or `skipped`; `changed`, if the hook replaced the value."""
     value: Any = None
     error: BaseException | None = None
     duration: int = 0
     """In nanoseconds."""
-    answered: bool = False
-    """Whether it returned, with what is its value."""
+    returned: bool = False
+    """Whether the hook returned, and `value` is what it returned."""
 
 
 class HookInfo(NamedTuple):
-    """A hook that is registered, and how it is doing."""
+    """A registered hook and its statistics."""
 
     name: str
     phase: str
@@ -266,7 +266,7 @@ class HookInfo(NamedTuple):
     """In seconds."""
     worst: float
     state: str
-    """`on`; `off`, where it failed too often; `trying`, where it is about to be tried again."""
+    """`on`; `off`, after too many failures; `trying`, when it is about to be tried again."""
     off_until: datetime | None
     last_error: str
 
@@ -285,6 +285,6 @@ class HookExecution(NamedTuple):
     correlation: str
     cause: str
     id: str
-    """The id of the step that its row was stored with: that of the change, for a before-hook."""
+    """The id of the step that has its row: that of the change, for a before-hook."""
     detail: Mapping[str, Any]
-    """What was recorded: of the value, a salted digest, or the value itself if the hook was registered so."""
+    """The recorded details. A value is a salted digest, unless the hook was registered with `record`."""

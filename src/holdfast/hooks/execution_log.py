@@ -1,32 +1,33 @@
-"""Executions of hooks as rows: those of before-hooks ride with the change, others have steps of a line of their own."""
+"""The log of executions: rows that are stored with the change, for before-hooks, or with steps of a system line."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from heapq import nlargest
+from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.backends.interface import Change
+from holdfast.backends.interface import Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.append import AppendRequest, OnConflict
+from holdfast.backends.tables import EVENTS
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import BETWEEN, DIGEST, Event, digest, event_contents, rows
+from holdfast.engine.events import BETWEEN, Event, lines_of, place_of
 from holdfast.engine.model.missing import MISSING
-from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import flatten
-from holdfast.engine.model.scopes import MARK
-from holdfast.engine.row_format import Line, StepRef, readable
-from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.model.scopes import MARK, check_key
+from holdfast.engine.row_format import Line, open_event
+from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
-from holdfast.errors import VetoError
-from holdfast.hooks.context import HookedChange
+from holdfast.errors import InvalidError, VetoError
+from holdfast.hooks.context import HookedChange, HookExecution, to_datetime, to_time
+from holdfast.time_parsing import Time, parse_time
 
 LINE = f"{MARK}hooks"
-"""The line whose steps tell of hooks that ran after a change, or refused one."""
+"""The system line whose steps record after-hooks and vetoes."""
 
 _SALT = 8
-_REASON = 500
+_MAX_REASON = 500
 """How many characters of a veto's reason are stored."""
 
 
@@ -35,7 +36,7 @@ def flat(stored: Any) -> bytes:
     return flatten(stored)
 
 
-def detail(
+def pack_detail(
     engine: Engine,
     record: bool,
     subject: HookedChange,
@@ -44,10 +45,10 @@ def detail(
     changed: bool,
     error: BaseException | None,
 ) -> bytes:
-    """The packed details of an execution: where it was, and what of the value may be told.
+    """Pack the details of an execution.
 
-    A value stands there as it is only if the hook is registered so. Else it is a digest with a salt of its own: equal
-    values are not seen to be equal. Of an error only the kind is told: its text may quote the value.
+    They have the value only if the hook was registered with `record`; else a digest with a salt of its own, so that
+    equal values do not look equal. Of an error they have only the class, since its text may quote the value.
     """
     about: dict[str, Any] = {"point": subject.point, "phase": phase}
     if subject.before is not None:
@@ -61,7 +62,7 @@ def detail(
     if error is not None:
         about["error"] = type(error).__name__
         if isinstance(error, VetoError):
-            about["reason"] = error.what[:_REASON]
+            about["reason"] = error.what[:_MAX_REASON]
     return engine.context.codec.pack(about)
 
 
@@ -70,37 +71,132 @@ def _digest(stored: Any) -> str:
     return f"blake2b:{salt.hex()}:{hashlib.blake2b(flat(stored), digest_size=16, salt=salt).hexdigest()}"
 
 
-async def refused(engine: Engine, tenant: str, subject: HookedChange) -> None:
-    """Store that a change was refused by a hook, and what its hooks did."""
+async def record_veto(engine: Engine, tenant: str, subject: HookedChange) -> None:
+    """Record that a hook refused a change, and the executions of its hooks."""
     target = f"{subject.scope}{BETWEEN}{subject.key}"
     change = Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)
-    happened = [change, *(event._replace(target=target) for event in subject.events)]
-    await _append(engine, tenant, "veto", happened, subject.trace)
+    events = [change, *(event._replace(target=target, trace=subject.trace) for event in subject.events)]
+    await _append(engine, tenant, "veto", events)
 
 
-def write(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
-    """Store that after-hooks ran. For threads that may wait."""
-    run(_append(engine, tenant, "hooks", events, Trace()))
+def record_executions(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
+    """Record executions of after-hooks. Blocks."""
+    run(_append(engine, tenant, "hooks", events))
 
 
-async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event], trace: Trace) -> None:
-    line, said = Line(tenant, LINE), event_contents(engine.context.clock(), trace, events)
+async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event]) -> None:
+    async def edit(*_: object) -> LineChange:
+        return LineChange(events=events)
 
-    async def nothing(parent: StepRef | None, held: LoadedState | None) -> EditMap:  # noqa: ARG001 - as edits are
-        return EditMap()
+    await engine.writer.save(audited_request(engine, Line(tenant, LINE), kind, "", edit, trace=Trace()))
 
-    def riders(id: str) -> list[Change]:
-        return rows(line, id, said)
 
-    codec = engine.context.codec
-    about: dict[str, object] = {DIGEST: digest(said)}
-    saving = AppendRequest(
-        line,
-        nothing,
-        on_conflict=OnConflict.RETRY,
-        attached_changes=riders,
-        kind=kind,
-        metadata=codec.pack(about),
-        readable=readable(codec, about),
+Executions: TypeAlias = list[HookExecution]
+
+
+_PAGE = 1000
+
+
+_SLACK = 60 * 10**9
+"""Executions are recorded at most this many nanoseconds after they ended."""
+
+
+async def executions(
+    engine: Engine,
+    tenant: str,
+    hook: str | None,
+    scope: str | None,
+    key: str | None,
+    since: Time | None,
+    limit: int,
+) -> Executions:
+    """List recorded executions, the latest first.
+
+    Those of a scope are in its line and in the line of hooks. Without a scope, all rows of the tenant are scanned.
+    """
+    if type(limit) is not int or limit < 0:
+        raise InvalidError(f"a limit is a number, not {limit!r}")
+    start = 0 if since is None else to_time(parse_time(since, to_datetime(engine.context.clock())))
+    filter_ = _ExecutionFilter(hook, scope, None if key is None else check_key(key), start, limit)
+    if scope is None:
+        found = await _scan_tenant(engine, tenant, filter_)
+    else:
+        found = []
+        for line in (*lines_of(scope), scope, LINE):
+            found += await _scan_line(engine, (tenant, line), filter_)
+    found.sort(key=lambda row: (int(row.columns[0]), row.key), reverse=True)
+    return [_build_execution(engine, row) for row in found[:limit]]
+
+
+class _ExecutionFilter(NamedTuple):
+    hook: str | None
+    scope: str | None
+    key: str | None
+    since: int
+    limit: int
+
+    def matches(self, row: Row) -> bool:
+        """Whether a row matches."""
+        time, kind, _, action, *_ = row.columns
+        if kind != "hook" or int(time) < self.since or self.hook not in (None, action):
+            return False
+        where, _, what = _target(row)
+        return self.scope in (None, where) and self.key in (None, what)
+
+
+async def _scan_line(engine: Engine, line: tuple[str, str], filter_: _ExecutionFilter) -> list[Row]:
+    """Return the matching rows of a line, the latest first: ids of steps sort by time."""
+    found: list[Row] = []
+    stop: tuple[Any, ...] = ()
+    while True:
+        query = Scan(EVENTS, line, stop=stop, reverse=True, limit=_PAGE)
+        (rows,) = await engine.context.backend.read([query])
+        found += filter(filter_.matches, rows)
+        if len(rows) < _PAGE or len(found) >= filter_.limit or int(rows[-1].columns[0]) < filter_.since - _SLACK:
+            return found
+        stop = rows[-1].key[2:]
+
+
+async def _scan_tenant(engine: Engine, tenant: str, filter_: _ExecutionFilter) -> list[Row]:
+    """Return the latest matching rows of all lines."""
+    found: list[Row] = []
+    start: tuple[Any, ...] = ()
+    while True:
+        (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant,), start=start, limit=_PAGE)])
+        found = nlargest(filter_.limit, [*found, *filter(filter_.matches, rows)], key=lambda row: int(row.columns[0]))
+        if len(rows) < _PAGE:
+            return found
+        *rest, number = rows[-1].key[1:]
+        start = (*rest, int(number) + 1)
+
+
+def _target(row: Row) -> tuple[str, str, str]:
+    """Return the scope and the key of a row."""
+    line, target = str(row.key[1]), str(row.columns[4])
+    if BETWEEN in target:
+        where, _, what = target.rpartition(BETWEEN)
+        return place_of(where), BETWEEN, what
+    return place_of(line), BETWEEN, target
+
+
+def _build_execution(engine: Engine, row: Row) -> HookExecution:
+    tenant, line, id, number = row.key
+    time, _, actor, action, _, outcome, correlation, cause, duration = row.columns
+    scope, _, key = _target(row)
+    detail: Mapping[str, Any] = {}
+    if row.body:
+        packed = open_event(Line(str(tenant), str(line)), str(id), int(number), row.body, engine.context.max_bytes)
+        detail = engine.context.codec.unpack(packed)
+    return HookExecution(
+        str(action),
+        scope,
+        key,
+        str(outcome),
+        to_datetime(int(time)),
+        int(duration) / 1e9,
+        str(actor),
+        str(correlation),
+        str(cause),
+        str(id),
+        detail,
     )
-    await engine.writer.save(saving)

@@ -1,4 +1,4 @@
-"""Hooks for features whose changes are not those of keys or checkpoints: sessions, artifacts."""
+"""Hooks of sessions, artifacts, agents and other features whose changes are not those of keys or checkpoints."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class FeatureHooks:
-    """What before-hooks made of a change that a feature is about to make."""
+    """The outcome of before-hooks for a change that a feature is about to make."""
 
     def __init__(self, value: Any, registry: HookRegistry | None = None, subject: HookedChange | None = None) -> None:
         self.value = value
-        """The value, as they left it."""
+        """The value, as the hooks left it."""
         self._registry = registry
         self._subject = subject
 
     @property
     def events(self) -> Sequence[Event]:
-        """Rows for the step of the change that tell of the executions. Their target is the key."""
+        """The executions, to be stored with the step of the change. Their target is the key."""
         return () if self._subject is None else self._subject.events
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What they noted for the audit row of the change."""
+        """Fields for the audit row of the change."""
         return _NOTHING if self._subject is None else self._subject.notes
 
-    def done(self, version: int = 0, id: str = "") -> None:
-        """The change is committed, by the step of this id: have those called that follow it."""
+    def call_after(self, version: int = 0, id: str = "") -> None:
+        """Call the after-hooks, once the step with this id is committed."""
         subject = self._subject
         if self._registry is None or subject is None:
             return
@@ -48,7 +48,7 @@ class FeatureHooks:
             self._registry.after(hooks, subject)
 
 
-async def calling(
+async def call_hooks(
     engine: Engine,
     point: str,
     *,
@@ -60,9 +60,9 @@ async def calling(
     metadata: Mapping[str, Any] = _NOTHING,
     before: int | None = None,
 ) -> FeatureHooks:
-    """Call the hooks of a point before a change. Raises `VetoError`, after that was noted.
+    """Call the before-hooks of a point. Raises `VetoError`, after the veto was recorded.
 
-    Where there are no hooks it costs one look, and nothing is packed.
+    Without hooks nothing is packed.
     """
     registry = cast("HookRegistry | None", engine.hooks)
     if registry is None:

@@ -1,12 +1,15 @@
-"""A hook: a function that is registered, and how it is doing."""
+"""A registered hook, and the check of its signature."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from holdfast.errors import InvalidError
 from holdfast.hooks.breaker import HookBreaker
 from holdfast.hooks.context import HookContext, HookInfo, HookResult, to_datetime
 
@@ -15,7 +18,7 @@ log = logging.getLogger("holdfast.hooks")
 
 @dataclass(eq=False, slots=True)
 class Hook:
-    """A function that is registered, and how it is doing."""
+    """A registered function, and its statistics."""
 
     name: str
     phase: str
@@ -31,9 +34,9 @@ class Hook:
     is_async: bool
     wants_value: bool
     wants_old: bool
-    """It may look at the value that was there before."""
+    """Whether it may read the previous value."""
     pure: bool
-    """It does nothing but look at the call, and so needs no context of its own."""
+    """Whether it only reads its context, and so needs no context variables of its own."""
     breaker: HookBreaker
     calls: int = 0
     failures: int = 0
@@ -45,7 +48,7 @@ class Hook:
     last_error: str = ""
 
     def info(self) -> HookInfo:
-        """What there is to say of it."""
+        """Return the public description."""
         until = self.breaker.until
         return HookInfo(
             self.name,
@@ -68,12 +71,12 @@ class Hook:
             self.last_error,
         )
 
-    def ended(self, result: HookResult) -> None:
-        """Count an execution, and switch the hook off or on. Counts are no promise: two threads may count as one."""
+    def count_result(self, result: HookResult) -> None:
+        """Count an execution, and switch the hook off or on. Counts are approximate: two threads may count as one."""
         if result.outcome == "skipped":
             self.skipped += 1
             return
-        self.took(result.duration)
+        self.count_call(result.duration)
         if result.outcome in ("error", "late"):
             self.failures += 1
             self.last_error = f"{type(result.error).__name__}: {result.error}"
@@ -87,9 +90,42 @@ class Hook:
         if self.breaker.succeeded():
             log.warning("the hook %s is back", self.name)
 
-    def took(self, duration: int) -> None:
+    def count_call(self, duration: int) -> None:
         """Count an execution that took so many nanoseconds."""
         self.calls += 1
         self.total += duration
         if duration > self.worst:
             self.worst = duration
+
+
+def check_signature(function: Callable[..., Any], name: str, *parameters: str) -> None:
+    """Raise `InvalidError` if a function cannot be called with these positional arguments. Callables whose signature
+    Python does not know, such as some builtins, pass."""
+    signature, problem = _signature(function), ""
+    if signature is None and isinstance(function, partial) and (signature := _signature(function.func)) is not None:
+        problem = "the arguments of the partial do not fit the function"
+    elif signature is not None:
+        try:
+            signature.bind(*parameters)
+        except TypeError as error:
+            problem = str(error)
+    if problem:
+        raise InvalidError(
+            f"the function cannot be called as a hook: {problem}",
+            where=f"{name}{signature}"[:200],
+            hint=f"The expected signature is ({', '.join(parameters)}), with defaults for any further parameters",
+        )
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        # That of a decorator's wrapper, not of the function inside: the wrapper may add arguments.
+        return inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError, NameError):  # it has none, or its annotations cannot be evaluated
+        return None
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function, or of the class of another callable."""
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    return str(name).rpartition("<locals>.")[2] or "hook"

@@ -1,4 +1,4 @@
-"""Where hooks can be called: the names of all points, in one place."""
+"""The points at which hooks are called."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ POINTS = {
     "agent.restore": "an agent is brought back to life",
     "agent.delete": "an agent is deleted; the hook is given no value",
 }
-"""All points, and when their hooks are called. A feature that has a point of its own adds it here."""
+"""All points, and when their hooks are called. A feature with a point of its own adds it here."""
 
 
 def check_points(patterns: tuple[str, ...]) -> frozenset[str]:
-    """The points that names stand for: a point, all of a kind (`state.*`), or all (`*`). `InvalidError` if there is
-    none."""
+    """Return the points that names stand for: a point, all of a kind (`state.*`), or all (`*`). `InvalidError` if there
+    is none."""
     if not patterns:
         raise InvalidError("a hook is registered for a point", hint=f"Such as {next(iter(POINTS))!r}, or 'state.*'")
     return frozenset(point for pattern in patterns for point in _points(pattern))

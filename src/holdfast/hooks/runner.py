@@ -1,9 +1,8 @@
-"""Running one hook: where it can not hold up whoever waits for it for longer than its budget.
+"""Running a hook without blocking its caller for longer than the budget.
 
-A hook that is declared `inline` runs where the change is made: that is for hooks that are known to be quick. Another
-one runs in a thread of its own, and an async one on the caller's event loop or, under a sync store, on a private one.
-Who waits for it goes on when the budget is used up. A thread can not be stopped: what it still does has no effect on
-the change.
+An `inline` hook runs where the change is made, which is for hooks that are known to be quick. Others run in a thread of
+their own; async ones on the caller's event loop or, under a sync store, on a private one. The caller proceeds when the
+budget is used up. A thread cannot be stopped: what it still does has no effect on the change.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from holdfast.hooks.context import HookContext, HookResult
 from holdfast.hooks.workers import LoopThread, WorkerThreads
 
 _THREADS = 32
-"""How many hooks of a store run at a time in threads. Those that never end are among them."""
+"""The number of hooks of a store that run in threads at a time, including those that never end."""
 
-_at_work: ContextVar[tuple[str, ...]] = ContextVar("holdfast_hooks", default=())
-"""The hooks that led to what is done now. None of them is called for it again: that would have no end."""
+_running: ContextVar[tuple[str, ...]] = ContextVar("holdfast_hooks", default=())
+"""The hooks that led to the current change. None of them is called for it again, or there would be no end."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -34,134 +33,136 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def is_at_work(name: str) -> bool:
-    """Whether what is done now was set off by this hook."""
-    return name in _at_work.get()
+def is_running(name: str) -> bool:
+    """Whether the current change was made by this hook, directly or not."""
+    return name in _running.get()
 
 
-def context_of(name: str, trace: trace_context.Trace) -> Context:
-    """The context that a hook runs in: that of the change, and that it is this hook that runs."""
+def hook_context(name: str, trace: trace_context.Trace) -> Context:
+    """Return the context that a hook runs in: that of the change, marked with the hook."""
     context = copy_context()
     context.run(_enter, name, trace)
     return context
 
 
 def _enter(name: str, trace: trace_context.Trace) -> None:
-    _at_work.set((*_at_work.get(), name))
+    _running.set((*_running.get(), name))
     trace_context.enter(trace)
 
 
-def finished(start: int, value: Any = None, error: BaseException | None = None) -> HookResult:
-    """How a hook ended that returned or raised something."""
+def build_result(start: int, value: Any = None, error: BaseException | None = None) -> HookResult:
+    """Build the result of a hook that returned or raised something."""
     duration = time.perf_counter_ns() - start
     if error is None:
         return HookResult("ok", value, None, duration, True)
     return HookResult("veto" if isinstance(error, VetoError) else "error", None, error, duration)
 
 
-def overrun(budget: float) -> TimeoutError:
-    """What is wrong with a hook that took too long."""
+def overrun_error(budget: float) -> TimeoutError:
+    """Build the error of a hook that took too long."""
     return TimeoutError(f"it took longer than its budget of {budget:g} s")
 
 
-def late(budget: float, start: int) -> HookResult:
-    """The result of a hook that did not end in time."""
-    return HookResult("late", None, overrun(budget), time.perf_counter_ns() - start)
+def late_result(budget: float, start: int) -> HookResult:
+    """Build the result of a hook that did not end in time."""
+    return HookResult("late", None, overrun_error(budget), time.perf_counter_ns() - start)
 
 
 def call_inline(
-    name: str, trace: trace_context.Trace, function: Callable[[HookContext], Any], told: HookContext
+    name: str, trace: trace_context.Trace, function: Callable[[HookContext], Any], call: HookContext
 ) -> HookResult:
     """Call a sync hook where the change is made."""
     start = time.perf_counter_ns()
-    at_work = _at_work.set((*_at_work.get(), name))
+    at_work = _running.set((*_running.get(), name))
     before = trace_context.current()
     trace_context.enter(trace)
     try:
-        return call(function, told, start)
+        return call_hook(function, call, start)
     finally:
         trace_context.enter(before)
-        _at_work.reset(at_work)
+        _running.reset(at_work)
 
 
-def call(function: Callable[[HookContext], Any], told: HookContext, start: int) -> HookResult:
-    """Call a sync hook, here."""
+def call_hook(function: Callable[[HookContext], Any], call: HookContext, start: int) -> HookResult:
+    """Call a sync hook in this thread."""
     try:
-        value = function(told)
+        value = function(call)
     except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
-        return finished(start, error=error)
-    return answered(start, value)
+        return build_result(start, error=error)
+    return check_result(start, value)
 
 
-def answered(start: int, value: Any) -> HookResult:
-    """How a sync hook ended that returned something."""
+def check_result(start: int, value: Any) -> HookResult:
+    """Build the result of a sync hook that returned; it must not be awaitable."""
     if value is not None and inspect.isawaitable(value):
         if isinstance(value, Coroutine):
             value.close()
-        return finished(start, error=InvalidError("it returned an awaitable", hint="Declare the hook with `async def`"))
-    return finished(start, value)
+        return build_result(
+            start, error=InvalidError("it returned an awaitable", hint="Declare the hook with `async def`")
+        )
+    return build_result(start, value)
 
 
 class HookRunner:
-    """Runs hooks of a store elsewhere than where the change is made."""
+    """Runs the hooks of a store in threads and on an event loop."""
 
     def __init__(self) -> None:
         self.workers = WorkerThreads("holdfast-hook", _THREADS)
         self.loop = LoopThread()
 
     def in_thread(
-        self, function: Callable[[HookContext], Any], told: HookContext, budget: float, context: Context
+        self, function: Callable[[HookContext], Any], call: HookContext, budget: float, context: Context
     ) -> Suspension[HookResult]:
-        """Have a sync hook run in a thread."""
-        return _InThread(self, function, told, budget, context)
+        """Run a sync hook in a thread."""
+        return _InThread(self, function, call, budget, context)
 
     def on_loop(
-        self, function: Callable[[HookContext], Awaitable[Any]], told: HookContext, budget: float, context: Context
+        self, function: Callable[[HookContext], Awaitable[Any]], call: HookContext, budget: float, context: Context
     ) -> Suspension[HookResult]:
-        """Have an async hook run on an event loop."""
-        return _OnLoop(self, function, told, budget, context)
+        """Run an async hook on an event loop."""
+        return _OnLoop(self, function, call, budget, context)
 
-    def renew_locks(self) -> None:
-        """For a forked child."""
-        self.workers.renew_locks()
-        self.loop.renew_locks()
+    def reinit_locks(self) -> None:
+        """Reinitialize in a forked child."""
+        self.workers.reinit_locks()
+        self.loop.reinit_locks()
 
     def close(self) -> None:
-        """End the threads, as far as they end."""
+        """End the threads that do end."""
         self.workers.close()
         self.loop.close()
 
 
-class _Elsewhere(Suspension[HookResult]):
-    """A hook that runs elsewhere, for as long as its budget lasts."""
+class _HookCall(Suspension[HookResult]):
+    """A hook that runs elsewhere, for at most its budget."""
 
     def __init__(
         self,
         runner: HookRunner,
         function: Callable[[HookContext], Any],
-        told: HookContext,
+        call: HookContext,
         budget: float,
         context: Context,
     ) -> None:
         self._runner = runner
         self._function = function
-        self._told = told
+        self._call = call
         self._budget = budget
         self._context = context
 
 
-class _InThread(_Elsewhere):
+class _InThread(_HookCall):
     def wait(self) -> HookResult:
-        start, found, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
+        start, results, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
 
         def task() -> None:
-            found.append(self._run(start))
+            results.append(self._run(start))
             done.release()
 
         self._runner.workers.start(task)
         # Whoever ended just now is not late, even if it was this thread that had to wait for its turn.
-        return found[0] if done.acquire(timeout=self._budget) or found else late(self._budget, start)
+        return results[0] if done.acquire(timeout=self._budget) or results else late_result(self._budget, start)
 
     def watch(self) -> asyncio.Future[HookResult]:
         start, loop = time.perf_counter_ns(), asyncio.get_running_loop()
@@ -179,37 +180,37 @@ class _InThread(_Elsewhere):
             except RuntimeError:
                 return  # the loop was closed: nobody waits any more
 
-        timer = loop.call_later(self._budget, lambda: finish(late(self._budget, start)))
+        timer = loop.call_later(self._budget, lambda: finish(late_result(self._budget, start)))
         self._runner.workers.start(task)
         return future
 
     def _run(self, start: int) -> HookResult:
         try:
-            return self._context.run(call, self._function, self._told, start)
+            return self._context.run(call_hook, self._function, self._call, start)
         except BaseException as error:  # noqa: BLE001 - it is not this thread's to end the program
-            return finished(start, error=error)
+            return build_result(start, error=error)
 
 
-class _OnLoop(_Elsewhere):
+class _OnLoop(_HookCall):
     def wait(self) -> HookResult:
-        start, found, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
+        start, results, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
         loop = self._runner.loop.loop()
         tasks = []
 
         async def task() -> None:
-            found.append(await self._awaited(start))
+            results.append(await self._run(start))
             done.release()
 
         loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(task(), context=self._context)))
-        if done.acquire(timeout=self._budget) or found:
-            return found[0]
+        if done.acquire(timeout=self._budget) or results:
+            return results[0]
         loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-        return late(self._budget, start)
+        return late_result(self._budget, start)
 
     def watch(self) -> asyncio.Future[HookResult]:
         start, loop = time.perf_counter_ns(), asyncio.get_running_loop()
-        task = loop.create_task(self._awaited(start), context=self._context)
+        task = loop.create_task(self._run(start), context=self._context)
 
         async def bounded() -> HookResult:
             try:
@@ -220,14 +221,14 @@ class _OnLoop(_Elsewhere):
             if done:
                 return task.result()
             task.cancel()
-            return late(self._budget, start)
+            return late_result(self._budget, start)
 
         return loop.create_task(bounded())
 
-    async def _awaited(self, start: int) -> HookResult:
+    async def _run(self, start: int) -> HookResult:
         try:
-            return finished(start, await self._function(self._told))
+            return build_result(start, await self._function(self._call))
         except asyncio.CancelledError as error:
-            return finished(start, error=error)
+            return build_result(start, error=error)
         except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
-            return finished(start, error=error)
+            return build_result(start, error=error)

@@ -1,4 +1,4 @@
-"""Threads for hooks: daemons, so that one that hangs keeps no program from ending."""
+"""Threads for hooks: daemons, so that a hook that hangs does not keep the program from ending."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Task = Callable[[], None]
 
 
 class WorkerThreads:
-    """Some threads, started when they are needed. What is given to them raises nothing."""
+    """Threads that are started on demand. Their tasks raise nothing."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name = name
-        self._most = most
-        self.renew_locks()
+        self._max_threads = most
+        self.reinit_locks()
         weakref.finalize(self, _end, self._queue, self._threads)
 
-    def renew_locks(self) -> None:
-        """For a forked child, which has none of the threads."""
+    def reinit_locks(self) -> None:
+        """Reinitialize in a forked child, which has none of the threads."""
         self._lock = threading.Lock()
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
 
     def start(self, task: Task) -> None:
-        """Have a task done by the next thread that is free."""
+        """Run a task in the next free thread."""
         if not self._idle.acquire(blocking=False):
             with self._lock:
-                if len(self._threads) < self._most:
+                if len(self._threads) < self._max_threads:
                     arguments = (self._queue, self._idle)
                     thread = threading.Thread(target=_work, args=arguments, name=self._name, daemon=True)
                     self._threads.append(thread)
@@ -39,7 +39,7 @@ class WorkerThreads:
         self._queue.put(task)
 
     def close(self) -> None:
-        """Have the threads end when they are done. Some may never be."""
+        """End the threads when their tasks are done. Some may never be."""
         with self._lock:
             _end(self._queue, self._threads)
             self._threads.clear()
@@ -58,19 +58,19 @@ def _work(queue: SimpleQueue[Task | None], idle: threading.Semaphore) -> None:
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for async hooks of sync programs. Started when it is first needed."""
+    """An event loop in a thread, for async hooks of sync programs. Started on demand."""
 
     def __init__(self) -> None:
-        self.renew_locks()
+        self.reinit_locks()
 
-    def renew_locks(self) -> None:
-        """For a forked child."""
+    def reinit_locks(self) -> None:
+        """Reinitialize in a forked child."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop."""
+        """Return the loop."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -81,7 +81,7 @@ class LoopThread:
             return self._loop
 
     def close(self) -> None:
-        """Cancel what still runs, and end the loop."""
+        """Cancel what is still running, and end the loop."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:

@@ -1,17 +1,17 @@
-"""Orphans: rows that belong to nothing any more.
+"""Orphans: rows that nothing needs.
 
-They are left when a process dies: between the new form of a thread and the sweep of the old one, in the middle of a
-copy, after its pending writes and before the checkpoint. Some of it looks just like what somebody is about to complete,
-and has no time of its own. Pending writes go when the thread has gone on without them for a while; rows of a thread
-that is not there are noted when they are first seen, and go if later they are still the same.
+A process that dies leaves them: after writing the new form of a thread and before removing the old one, in the middle
+of a copy, after pending writes and before their checkpoint. Some look like work in progress, and have no time of their
+own. So pending writes are removed when the thread has continued without them for a while; rows without a thread are
+recorded when they are first seen, and removed if they are still the same later.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
@@ -48,27 +48,25 @@ from holdfast.engine.row_format import (
     open_node,
     open_step,
 )
-from holdfast.engine.time_parsing import parse_age
+from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, DeniedError
-
-Tell: TypeAlias = Callable[[int, int | None, str], None]
-"""Is told how many threads were looked at, of how many, and which was the last."""
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 SEEN = "orphan"
-"""The kind of the reference that notes rows of no thread, and when they were first seen."""
+"""The kind of the ref that records rows without a thread, and when they were first seen."""
 
-_OF_LINES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, WORDS, EVENTS, LINKS, *READABLE)
-"""Where a thread has rows besides its own. What is in quarantine is evidence, and stays."""
+_LINE_TABLES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, WORDS, EVENTS, LINKS, *READABLE)
+"""The tables with rows of a thread, besides its own row. Quarantined rows are evidence, and stay."""
 
 _ATTEMPTS = 10
-"""How often a thread is looked at again because somebody wrote to it meanwhile."""
+"""How often a thread is checked again because it was written to."""
 
 NO_THREAD, OLD_FORM, NO_STEP, UNUSED = "no thread", "old form", "no checkpoint", "unused value"
 
 
 class OrphanRows(NamedTuple):
-    """Rows that belong to nothing. `what` they lack: their thread, a form that is read, their checkpoint, or anything
-    that points to them. `waits`, where they stay for now, since somebody may be about to complete them."""
+    """Orphan rows. `what` says why: no thread, an old form, no checkpoint, or an unused value. With `waits` they stay
+    for now, since they may be work in progress."""
 
     thread: str
     what: str
@@ -79,8 +77,8 @@ class OrphanRows(NamedTuple):
 
 @dataclass
 class OrphanReport:
-    """What was found. `rows` and `bytes` are those that went, or would go. `problems` says of threads that could not be
-    looked at why."""
+    """The result of a sweep. `rows` and `bytes` are the totals that are removed. `problems` has the reasons why threads
+    could not be checked."""
 
     dry_run: bool
     found: list[OrphanRows] = field(default_factory=list)
@@ -89,7 +87,7 @@ class OrphanReport:
     problems: dict[str, str] = field(default_factory=dict)
 
     def add(self, orphan: OrphanRows) -> None:
-        """Count some in."""
+        """Add some rows."""
         if orphan.rows:
             self.found.append(orphan)
             if not orphan.waits:
@@ -98,15 +96,14 @@ class OrphanReport:
 
 
 async def sweep(
-    engine: Engine, tenant: str, *, grace: str = "1d", dry_run: bool = False, progress: Tell | None = None
+    engine: Engine, tenant: str, *, grace: Duration = "1d", dry_run: bool = False, progress: Progress | None = None
 ) -> OrphanReport:
-    """Remove the orphans of a tenant. What somebody may yet complete goes when it has been there for `grace`."""
-    age = parse_age(grace).total_seconds()
-    return await _Sweep(engine, tenant, int(age * 1e9), dry_run).run(progress)
+    """Remove the orphans of a tenant. Possible work in progress is removed when it is older than `grace`."""
+    return await _Sweep(engine, tenant, parse_nanoseconds(grace, "grace"), dry_run).run(progress)
 
 
-class _Changed(Exception):
-    """The thread was written to while it was looked at."""
+class _ConcurrentChange(Exception):
+    """The thread was written to while it was checked."""
 
 
 class _Sweep:
@@ -119,7 +116,7 @@ class _Sweep:
         self._now = engine.context.clock()
         self._report = OrphanReport(dry_run)
 
-    async def run(self, progress: Tell | None) -> OrphanReport:
+    async def run(self, progress: Progress | None) -> OrphanReport:
         strays = await self._strays()
         lines = await self._engine.lines.names(self._tenant)
         total = len(lines) + len(strays)
@@ -128,40 +125,40 @@ class _Sweep:
                 try:
                     await (self._stray(line) if line in strays else self._line(line))
                     break
-                except _Changed:
+                except _ConcurrentChange:
                     continue
                 except CorruptError as error:
                     self._report.problems[line.name] = str(error)
                     break
             else:
-                self._report.problems[line.name] = "the thread kept changing while it was looked at"
+                self._report.problems[line.name] = "the thread kept changing while it was checked"
             if progress is not None:
                 progress(done, total, line.name)
         if self._report.rows and not self._dry_run:
             await self._backend.tidy()
         return self._report
 
-    # Rows of threads that are not there -----------------------------------------------------------------------
+    # Rows without a thread ------------------------------------------------------------------------------------
 
     async def _strays(self) -> set[Line]:
-        """The lines that have rows and are not there."""
+        """Return the lines that have rows, and no row of their own."""
         names: set[str] = set()
-        for space in _OF_LINES:
-            async for name in self._names(space):
+        for table in _LINE_TABLES:
+            async for name in self._names(table):
                 names.add(name)
         strays: set[Line] = set()
-        wanted = sorted(names - {""})  # settings and jobs belong to no line
-        for start in range(0, len(wanted), 256):
-            page = [(self._tenant, name) for name in wanted[start : start + 256]]
+        sorted_names = sorted(names - {""})  # settings and jobs belong to no line
+        for start in range(0, len(sorted_names), 256):
+            page = [(self._tenant, name) for name in sorted_names[start : start + 256]]
             (rows,) = await self._backend.read([Get(LINES, page)])
             strays.update(Line(*key) for key in set(page) - {row.key for row in rows})
         return strays
 
-    async def _names(self, space: Table) -> AsyncIterator[str]:
-        """The names of the lines that have rows in a space, without going through all of them."""
+    async def _names(self, table: Table) -> AsyncIterator[str]:
+        """Yield the names of the lines that have rows in a table, without reading all rows."""
         start: Key = ()
         while True:
-            (rows,) = await self._backend.read([Scan(space, (self._tenant,), start=start, limit=1, bodies=False)])
+            (rows,) = await self._backend.read([Scan(table, (self._tenant,), start=start, limit=1, bodies=False)])
             if not rows:
                 return
             yield str(rows[0].key[1])
@@ -169,12 +166,12 @@ class _Sweep:
 
     async def _stray(self, line: Line) -> None:
         (refs,) = await self._backend.read([Scan(REFS, tuple(line))])
-        if any(self._lives(row) for row in refs):
+        if any(self._is_valid_lease(row) for row in refs):
             return  # a copy is under way
-        gone: list[Change] = [Delete(space, tuple(line)) for space in _OF_LINES]
+        deletions: list[Change] = [Delete(table, tuple(line)) for table in _LINE_TABLES]
         digest, marks = await self._digest(line), [row for row in refs if row.key[2] == SEEN]
-        freed = await balance(self._backend, gone)
-        # The note itself is no orphan.
+        freed = await balance(self._backend, deletions)
+        # The record itself is not an orphan.
         freed = SizeBalance(
             freed.rows - len(marks), freed.bytes - (await balance(self._backend, _deletes(marks))).bytes
         )
@@ -183,68 +180,68 @@ class _Sweep:
         absent = Expect(LINES, tuple(line), None)
         if not self._dry_run:
             if waits and not any(row.key[3] == digest for row in marks):
-                note = Row((*line, SEEN, digest, ""), ("", self._now))
-                await self._apply([absent, *_deletes(marks), Put(REFS, note)])
+                record = Row((*line, SEEN, digest, ""), ("", self._now))
+                await self._apply([absent, *_deletes(marks), Put(REFS, record)])
             elif not waits:
-                await self._apply([absent, *(Expect(REFS, row.key, row.columns) for row in marks), *gone])
+                await self._apply([absent, *(Expect(REFS, row.key, row.columns) for row in marks), *deletions])
         self._report.add(OrphanRows(line.name, NO_THREAD, freed.rows, freed.bytes, waits))
 
     async def _digest(self, line: Line) -> str:
-        """Tells whether the rows of a line are still the same."""
+        """Return a digest of the rows of a line."""
         digest = hashlib.sha256()
-        for space in _OF_LINES:
-            async for row in rows_below(self._backend, space, tuple(line), bodies=False):
-                if space is not REFS or row.key[2] != SEEN:
-                    digest.update(repr((space.name, row.key, row.columns)).encode(errors="surrogatepass"))
+        for table in _LINE_TABLES:
+            async for row in rows_below(self._backend, table, tuple(line), bodies=False):
+                if table is not REFS or row.key[2] != SEEN:
+                    digest.update(repr((table.name, row.key, row.columns)).encode(errors="surrogatepass"))
         return digest.hexdigest()[:32]
 
-    def _lives(self, ref: Row) -> bool:
-        """Whether a reference is a lease that somebody may still have."""
+    def _is_valid_lease(self, ref: Row) -> bool:
+        """Return whether a ref is a lease that may still be valid."""
         return ref.key[2] == LEASE and self._now - int(ref.columns[1]) < max(self._grace, 60 * 10**9)
 
-    # Rows of threads that are there ---------------------------------------------------------------------------
+    # Rows of threads ------------------------------------------------------------------------------------------
 
     async def _line(self, line: Line) -> None:
         lines, branches, refs = await self._backend.read(
             [Get(LINES, [tuple(line)]), Scan(BRANCHES, tuple(line)), Scan(REFS, tuple(line))]
         )
         if not lines:
-            return  # it was deleted meanwhile
+            return  # it was deleted
         try:
             await require_no_hold(self._backend, [line])
         except DeniedError:
-            return  # nothing of it goes
+            return  # nothing of it is removed
         info = info_of(lines[0])
         points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
-        gone = {
+        deletions = {
             NO_STEP: await self._without_step(line, info, points, refs),
             UNUSED: await self._unused(line, info),
         }
-        await self._remove(line, self._unchanged(line, info, map(Branch.of, branches), points), gone)
+        await self._remove(line, self._unchanged(line, info, map(Branch.of, branches), points), deletions)
         await self._forms(line, info, refs)
 
     async def _without_step(
         self, line: Line, info: LineInfo, points: Sequence[StepRef], refs: Sequence[Row]
     ) -> list[Change]:
-        """Names, tags, pins, pending writes, folded states and words of checkpoints that are not there."""
-        there = {point.id for point in points if not point.pruned}
-        places = {point[:2] for point in points if not point.pruned}
-        gone = _deletes(row for row in refs if is_about_step(row) and row.columns[0] not in there)
-        gone += _deletes(row for row in refs if row.key[2] == SEEN)
+        """Return deletions of tags, labels, pins, pending writes, folds and words of checkpoints that do not exist."""
+        ids = {point.id for point in points if not point.pruned}
+        positions = {point[:2] for point in points if not point.pruned}
+        deletions = _deletes(row for row in refs if is_about_step(row) and row.columns[0] not in ids)
+        deletions += _deletes(row for row in refs if row.key[2] == SEEN)
         old = max((point.id for point in points if self._now - point.time >= self._grace), default="")
         idle = self._now - max((point.time for point in points), default=info.created) >= self._grace
         steps = [str(row.key[2]) async for row in rows_below(self._backend, WRITES, tuple(line), bodies=False)]
-        # Writes may come before their checkpoint: long before it, never.
-        late = [id for id in dict.fromkeys(steps) if id not in there and (id < old or idle)]
-        gone += (Delete(WRITES, (*line, id)) for id in late)
-        for space in (FOLDS, WORDS):
-            async for row in rows_below(self._backend, space, tuple(line), bodies=False):
-                if row.key[2:] not in places:
-                    gone.append(Delete(space, row.key))
-        return gone
+        # Writes may come before their checkpoint, but not long before it.
+        late = [id for id in dict.fromkeys(steps) if id not in ids and (id < old or idle)]
+        deletions += (Delete(WRITES, (*line, id)) for id in late)
+        for table in (FOLDS, WORDS):
+            async for row in rows_below(self._backend, table, tuple(line), bodies=False):
+                if row.key[2:] not in positions:
+                    deletions.append(Delete(table, row.key))
+        return deletions
 
     async def _unused(self, line: Line, info: LineInfo) -> list[Change]:
-        """Large values that no checkpoint and no node points to."""
+        """Return deletions of large values that no checkpoint and no node points to."""
         digests = {row.key[2] async for row in rows_below(self._backend, OBJECTS, tuple(line), bodies=False)}
         if digests:
             async for row in rows_below(self._backend, STEPS, tuple(line)):
@@ -259,7 +256,7 @@ class _Sweep:
     def _unchanged(
         self, line: Line, info: LineInfo, branches: Iterable[Branch], points: Sequence[StepRef]
     ) -> list[Change]:
-        """The conditions that a line is as it was, and nothing was appended."""
+        """Return the conditions that a line was not rewritten, and nothing was appended."""
         numbers = [0, *(branch.branch for branch in branches)]
         lengths = dict.fromkeys(numbers, 0) | {point.branch: point.seq + 1 for point in points}
         return [
@@ -268,16 +265,16 @@ class _Sweep:
             *(Expect(STEPS, (*line, number, length), None) for number, length in lengths.items()),
         ]
 
-    async def _remove(self, line: Line, conditions: Sequence[Change], gone: dict[str, list[Change]]) -> None:
-        found = {what: await balance(self._backend, changes) for what, changes in gone.items()}
-        changes = [change for each in gone.values() for change in each]
+    async def _remove(self, line: Line, conditions: Sequence[Change], deletions: dict[str, list[Change]]) -> None:
+        found = {what: await balance(self._backend, changes) for what, changes in deletions.items()}
+        changes = [change for each in deletions.values() for change in each]
         if changes and not self._dry_run:
             await self._apply([*conditions, *changes])
         for what, freed in found.items():
             self._report.add(OrphanRows(line.name, what, *freed))
 
     async def _forms(self, line: Line, info: LineInfo, refs: Sequence[Row]) -> None:
-        """Nodes of forms that nobody reads. Whoever rewrites the line is making one."""
+        """Remove nodes of old forms, unless a rewrite of the line is in progress."""
         forms: list[int] = []
         start: Key = ()
         while True:
@@ -286,27 +283,27 @@ class _Sweep:
                 break
             forms.append(int(rows[0].key[2]))
             start = (forms[-1] + 1,)
-        gone: list[Change] = [Delete(NODES, (*line, form)) for form in forms if form != info.form]
-        if not gone:
+        deletions: list[Change] = [Delete(NODES, (*line, form)) for form in forms if form != info.form]
+        if not deletions:
             return
         if self._dry_run:
-            if not any(self._lives(row) for row in refs):
-                await self._remove(line, (), {OLD_FORM: gone})
+            if not any(self._is_valid_lease(row) for row in refs):
+                await self._remove(line, (), {OLD_FORM: deletions})
             return
         lease = Lease(self._engine.context, line, "rewrite")
         try:
             await lease.acquire()
         except ConflictError:
-            return  # that rewrite will see to it
+            return  # that rewrite removes them
         try:
             conditions = [lease.condition(), self._engine.lines.line_unchanged(line, info)]
-            await self._remove(line, conditions, {OLD_FORM: gone})
+            await self._remove(line, conditions, {OLD_FORM: deletions})
         finally:
             await lease.release()
 
     async def _apply(self, changes: Sequence[Change]) -> None:
         if await self._backend.apply(changes) is not None:
-            raise _Changed
+            raise _ConcurrentChange
 
 
 def _deletes(rows: Iterable[Row]) -> list[Change]:
@@ -314,7 +311,7 @@ def _deletes(rows: Iterable[Row]) -> list[Change]:
 
 
 def _values(node: object) -> Iterable[bytes]:
-    """The values that a node has itself."""
+    """Return the values in a node."""
     slots: Iterable[Slot] = ()
     if isinstance(node, SegmentNode):
         slots = node.values

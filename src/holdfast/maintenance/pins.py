@@ -1,4 +1,4 @@
-"""Pins and holds as the store hands them out."""
+"""Pins and holds, as the API returns them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.errors import NotFoundError
 
 
 class PinInfo(NamedTuple):
-    """A checkpoint that is not pruned, why, and since when."""
+    """A pin: the checkpoint, its reason and time."""
 
     id: str
     reason: str
@@ -20,7 +20,7 @@ class PinInfo(NamedTuple):
 
 
 class HoldInfo(NamedTuple):
-    """A thread that is neither pruned nor deleted, why, and since when."""
+    """A hold: the thread, its reason and time."""
 
     thread: str
     reason: str
@@ -35,19 +35,19 @@ async def unpin(engine: Engine, line: Line, id: str, reason: str | None) -> str:
 
 
 async def pins(engine: Engine, line: Line) -> list[PinInfo]:
-    """The pins in a thread."""
+    """Return the pins of a thread."""
     await engine.lines.info(line)
     return [PinInfo(each.step, each.reason, to_datetime(each.time)) for each in await engine.holds.pins(line)]
 
 
 async def release(engine: Engine, line: Line, reason: str | None) -> None:
-    """Take a hold away, or all of a thread."""
+    """Remove a hold of a thread, or all of them."""
     if not await engine.holds.release(line, reason):
         raise NotFoundError("the thread has no such hold", where=f"thread {line}", hint="See holds()")
 
 
 async def holds(engine: Engine, tenant: str, line: Line | None) -> list[HoldInfo]:
-    """The holds of a thread, or of all."""
+    """Return the holds of a thread, or of all threads."""
     if line is not None:
         await engine.lines.info(line)
     found = await (engine.holds.all_holds(tenant) if line is None else engine.holds.holds(line))

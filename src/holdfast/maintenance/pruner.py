@@ -1,7 +1,8 @@
-"""Pruning threads by a policy: one pass over many of them, each rewritten by itself.
+"""Pruning threads by a policy: one pass over many threads, each of which is rewritten independently.
 
-Writers go on meanwhile. A pass that is interrupted leaves each thread as it was or as it should be; begun again, it has
-less to do. What a dry run says is worked out by the code that does it.
+Start here: `prune` runs a pass, `Retention.decide` (`retention.py`) decides which checkpoints of a thread stay, and
+`Rewriter.prune` (`engine/rewrite`) removes the others. Writers continue during a pass. A pass that is interrupted
+leaves each thread unpruned or pruned. A dry run computes its report with the same code.
 """
 
 from __future__ import annotations
@@ -21,26 +22,22 @@ from holdfast.engine.namespaces import root_of
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan, RewriteResult
 from holdfast.engine.rewrite.row_sizes import SizeBalance, rows_below
 from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
-from holdfast.engine.types import to_datetime
+from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.query import Query, parse
 from holdfast.history.search import SearchRun
 from holdfast.maintenance.retention import Retention, RetentionCandidate, RetentionVerdict
-from holdfast.security.audit.recorder import AUDIT
-from holdfast.security.system_lines import ACCESS
+from holdfast.security.handle import ACCESS, AUDIT
 
-Tell: TypeAlias = Callable[[int, int | None, str], None]
-"""Is told how many threads are done, of how many, and which was the last."""
-
-_SPARED = (ACCESS, AUDIT)
-"""Lines that no policy is about: whoever prunes a store does not mean what tells of the pruned, and who may do what."""
+_EXCLUDED = (ACCESS, AUDIT)
+"""Lines that no policy applies to: the grants and the audit."""
 
 _PAGE = 500
-"""How many names of threads are read at a time."""
+"""The number of names of threads that are read at a time."""
 
 
 class PruneDecision(NamedTuple):
-    """What becomes of a checkpoint: whether it is kept, and why."""
+    """Whether a checkpoint is kept, and why."""
 
     id: str
     time: datetime
@@ -50,10 +47,10 @@ class PruneDecision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadPruneReport:
-    """What was done to a thread, or would be: how many checkpoints are kept and how many go, and what that gives back,
-    less what is written for it. `checkpoints` has each of them, the latest first.
+    """The result for a thread: the number of checkpoints that are kept and dropped, and the rows and bytes that are
+    freed, less those that are written. `checkpoints` has the decisions, the latest first.
 
-    With a `problem`, nothing was done; `code` is that of the error.
+    With a `problem`, the thread is unchanged; `code` is that of the error.
     """
 
     thread: str
@@ -67,16 +64,16 @@ class ThreadPruneReport:
 
 
 Each: TypeAlias = Callable[[ThreadPruneReport], None]
-"""Is told of each thread when it is done with."""
+"""Called with the report of each thread."""
 
 
 @dataclass
 class PruneReport:
-    """What a pass did, or would do. `threads` are those that it looked at.
+    """The result of a pass over `threads`.
 
-    `rows` and `bytes` are given back by the store's rows, all in all; how much its files or tables shrink by is the
-    store's matter. `left` is how many bytes the threads take then, where they are to keep to a size (None where not),
-    and `over` by how much that is too many, since what is left must stay.
+    `rows` and `bytes` are the totals that are freed; how much files or tables shrink depends on the store. With a size
+    limit, `left` is the size of the threads afterwards, and `over` the bytes that they are over the limit because the
+    rest has to stay; without one, `left` is None.
     """
 
     dry_run: bool
@@ -90,11 +87,11 @@ class PruneReport:
 
     @property
     def problems(self) -> list[ThreadPruneReport]:
-        """The threads that nothing was done to, for a reason."""
+        """The threads that could not be pruned."""
         return [each for each in self.threads if each.problem]
 
     def add(self, thread: ThreadPruneReport) -> None:
-        """Count a thread in."""
+        """Add the report of a thread."""
         self.threads.append(thread)
         self.kept += thread.kept
         self.dropped += thread.dropped
@@ -104,9 +101,9 @@ class PruneReport:
 
 @dataclass(frozen=True)
 class ThreadSelection:
-    """Which threads are meant: some by name, or those that start with a prefix, or match a query; else all.
+    """A selection of threads: some by name, or those that start with a prefix, or match a query; by default all.
 
-    A thread's namespaces are meant with it.
+    The namespaces of a thread are selected with it.
     """
 
     names: Sequence[str] | None = None
@@ -115,18 +112,20 @@ class ThreadSelection:
 
     @classmethod
     def of(cls, threads: str | Iterable[str] | None, prefix: str, where: str | None) -> ThreadSelection:
-        """What a caller gave."""
+        """Build the selection from the arguments of a caller."""
         names = None
         if threads is not None:
-            given = [threads] if isinstance(threads, str) else list(threads)
-            names = [check_name(name, "name of a thread") for name in given]
+            several = [threads] if isinstance(threads, str) else threads
+            names = [check_name(name, "name of a thread") for name in several]
             if prefix or where is not None:
-                raise InvalidError("threads are given by name, or by a prefix or a query", hint="Leave out one of them")
+                raise InvalidError(
+                    "threads are selected by name, or by a prefix or a query", hint="Leave out one of them"
+                )
         return cls(names, check_name(prefix, "start of a name"), where)
 
     @property
     def single(self) -> bool:
-        """Whether one thread is meant by its name."""
+        """Whether a single thread is selected by its name."""
         return self.names is not None and len(self.names) == 1
 
 
@@ -137,13 +136,13 @@ async def prune(
     selection: ThreadSelection = ThreadSelection(),  # noqa: B008 - immutable
     *,
     dry_run: bool = False,
-    progress: Tell | None = None,
+    progress: Progress | None = None,
     each: Each | None = None,
 ) -> PruneReport:
-    """Prune threads by a policy. A thread that another is rewriting, or that is held, is left and reported.
+    """Prune threads by a policy. A thread that another process is rewriting, or that is held, is skipped and reported.
 
-    Given `each`, it is told of every thread with its checkpoints, and the report has figures only: for stores that have
-    too many checkpoints to hold all of them in memory.
+    With `each`, the checkpoints of every thread are passed to it, and the report has only totals: for stores with too
+    many checkpoints to keep all decisions in memory.
     """
     return await _Pass(engine, tenant, policy, selection, dry_run=dry_run).run(progress, each)
 
@@ -160,22 +159,22 @@ class _Pass:
         self._dry_run = dry_run
         self._sized = policy.max_bytes is not None or policy.max_thread_bytes is not None
         self._cutoffs: dict[Line, int] = {}
-        """Of each line, the time before which those that may go must, so that its thread fits."""
+        """For each line, the time before which checkpoints are dropped so that its thread fits its size limit."""
         self._now = engine.context.clock()
         moment = to_datetime(self._now)
         self._keep_where = None if policy.keep_where is None else parse(policy.keep_where, moment)
         self._where = None if selection.where is None else parse(selection.where, moment)
 
-    async def run(self, progress: Tell | None, each: Each | None) -> PruneReport:
+    async def run(self, progress: Progress | None, each: Each | None) -> PruneReport:
         report = PruneReport(self._dry_run)
         total = await self._count()
-        together, each_one = self._policy.max_bytes, self._policy.max_thread_bytes
-        if each_one is not None:
+        total_limit, thread_limit = self._policy.max_bytes, self._policy.max_thread_bytes
+        if thread_limit is not None:
             async for lines in self._families():
-                own = await self._fit(lambda lines=lines: _listed(lines), each_one)  # type: ignore[misc]
+                own = await self._fit(lambda lines=lines: _each(lines), thread_limit)  # type: ignore[misc]
                 self._cutoffs.update(dict.fromkeys(lines, own))
-        # What goes since a thread is too large by itself need not go elsewhere.
-        cutoff = 0 if together is None else await self._fit(self._all, together)
+        # What is dropped for the limit of a thread counts for the total, too.
+        cutoff = 0 if total_limit is None else await self._fit(self._all, total_limit)
         done = left = 0
         async for lines in self._families():
             before = left
@@ -191,12 +190,12 @@ class _Pass:
                 done += 1
                 if progress is not None:
                     progress(done, max(done, total), line.name)
-            if each_one is not None:
-                report.over += max(0, left - before - each_one)
+            if thread_limit is not None:
+                report.over += max(0, left - before - thread_limit)
         if self._sized:
             report.left = left
-        if together is not None:
-            report.over = max(report.over, left - together)
+        if total_limit is not None:
+            report.over = max(report.over, left - total_limit)
         if (report.dropped or report.bytes > 0) and not self._dry_run:
             await self._backend.tidy()
         return report
@@ -204,53 +203,53 @@ class _Pass:
     # Which threads --------------------------------------------------------------------------------------------
 
     async def _families(self) -> AsyncIterator[list[Line]]:
-        """The threads that are meant, each with its namespaces."""
+        """Yield the selected threads, each with its namespaces."""
         if self._selection.names is None:
-            async for line in self._found():
+            async for line in self._matching_lines():
                 if root_of(line) == line:
                     yield await self._engine.lines.family(line)
-                elif not await self._is_found(root_of(line)):
-                    yield [line]  # it is meant by itself
+                elif not await self._is_selected(root_of(line)):
+                    yield [line]  # it is selected without its root
             return
         for name in dict.fromkeys(self._selection.names):
             line = Line(self._tenant, name)
-            if name in _SPARED:
-                raise InvalidError("the audit, and what identities may do, are not pruned", where=f"line {line}")
-            await self._engine.lines.info(line)  # says so if there is none
+            if name in _EXCLUDED:
+                raise InvalidError("the audit and the grants are not pruned", where=f"line {line}")
+            await self._engine.lines.info(line)  # raises if there is none
             yield await self._engine.lines.family(line)
 
     async def _all(self) -> AsyncIterator[Line]:
-        """The lines that are meant."""
+        """Yield the selected lines."""
         async for lines in self._families():
             for line in lines:
                 yield line
 
-    async def _found(self) -> AsyncIterator[Line]:
-        """The lines that a prefix or a query names, or all there are."""
+    async def _matching_lines(self) -> AsyncIterator[Line]:
+        """Yield the lines that match the prefix and the query."""
         after, prefix = "", self._selection.prefix
         while True:
             start = max(prefix, after + "\0" if after else "")
             (rows,) = await self._backend.read([Scan(LINES, (self._tenant,), start=(start,), limit=_PAGE)])
             page = [Line(self._tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix)]
             for line in page:
-                if line.name not in _SPARED and (self._where is None or await self._is_meant(line, self._where)):
+                if line.name not in _EXCLUDED and (self._where is None or await self._matches(line, self._where)):
                     yield line
             if len(page) < _PAGE:
                 return
             after = page[-1].name
 
-    async def _is_found(self, root: Line) -> bool:
-        """Whether a thread is meant itself, and its namespaces with it."""
+    async def _is_selected(self, root: Line) -> bool:
+        """Return whether a thread is selected, and its namespaces with it."""
         if not root.name.startswith(self._selection.prefix) or await self._engine.lines.load_tip(root) is None:
             return False
-        return self._where is None or await self._is_meant(root, self._where)
+        return self._where is None or await self._matches(root, self._where)
 
-    async def _is_meant(self, line: Line, where: Query) -> bool:
+    async def _matches(self, line: Line, where: Query) -> bool:
         try:
             summary = await self._engine.lines.summary(line)
             return await SearchRun(self._engine, self._tenant, where).matches_thread(summary)
         except NotFoundError:
-            return False  # it was deleted meanwhile
+            return False  # it was deleted
 
     async def _count(self) -> int:
         return sum([1 async for _ in self._all()])
@@ -258,26 +257,26 @@ class _Pass:
     # One thread -----------------------------------------------------------------------------------------------
 
     async def _prune(self, line: Line, cutoff: int) -> tuple[ThreadPruneReport, int]:
-        """What was done to a line, and how many bytes it then takes, where that matters."""
+        """Prune a line. Returns the report, and the size of the line afterwards if there is a size limit."""
         verdicts: list[RetentionVerdict] = []
         try:
-            # Most threads have nothing to prune, most of the time: that is seen without a lease.
+            # Most threads have nothing to prune: that is found out without a lease.
             found, clean = await self._verdicts(line, cutoff)
             if clean:
-                outcome, verdicts = RewriteResult(SizeBalance(), await self._taken(line)), found
+                outcome, verdicts = RewriteResult(SizeBalance(), await self._current_size(line)), found
             else:
-                del found  # of a long thread, these are many
+                del found  # there are many in a long thread
                 choose = self._choose(line, cutoff, verdicts)
                 rewriter = self._engine.rewriter
                 outcome = await (rewriter.dry_run if self._dry_run else rewriter.prune)(line, choose)
         except NotFoundError:
             if self._selection.single:
                 raise
-            return ThreadPruneReport(line.name), 0  # it was deleted meanwhile
+            return ThreadPruneReport(line.name), 0  # it was deleted
         except (ConflictError, DeniedError, CorruptError) as error:
             if self._selection.single:
                 raise
-            return ThreadPruneReport(line.name, problem=str(error), code=error.code), await self._taken(line)
+            return ThreadPruneReport(line.name, problem=str(error), code=error.code), await self._current_size(line)
         checkpoints = tuple(
             PruneDecision(each.id, to_datetime(each.time), each.kept, each.reasons) for each in verdicts
         )
@@ -286,42 +285,42 @@ class _Pass:
         pruned = ThreadPruneReport(line.name, kept, len(checkpoints) - kept, freed.rows, freed.bytes, checkpoints)
         return pruned, outcome.size
 
-    async def _taken(self, line: Line) -> int:
-        """How many bytes a line takes as it is, where threads are to keep to a size."""
+    async def _current_size(self, line: Line) -> int:
+        """Return the size of a line in bytes, if there is a size limit."""
         if not self._sized:
             return 0
         try:
             return (await self._engine.lines.summary(line)).size
         except NotFoundError:
-            return 0  # it was deleted meanwhile
+            return 0  # it was deleted
 
     def _choose(self, line: Line, cutoff: int, verdicts: list[RetentionVerdict]) -> Choose:
-        """Chooses what the policy does not keep; `verdicts` are then those that were found last."""
+        """Return a function that chooses the steps to drop, and stores the last verdicts in `verdicts`."""
 
         async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
             verdicts[:] = await self._judge(line, points, branches, cutoff)
             kept = {each.id for each in verdicts if each.kept}
             last = _last_revisions(points)
-            places = {point[:2] for point in points if not point.pruned}
-            return RewritePlan(frozenset(places - {last[id][:2] for id in kept}))
+            positions = {point[:2] for point in points if not point.pruned}
+            return RewritePlan(frozenset(positions - {last[id][:2] for id in kept}))
 
         return choose
 
     async def _verdicts(self, line: Line, cutoff: int) -> tuple[list[RetentionVerdict], bool]:
-        """What the policy says as of now, and whether nothing is to go."""
+        """Return the current verdicts of the policy, and whether nothing is to be dropped."""
         points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
         verdicts = await self._judge(line, points, await self._engine.lines.branches(line), cutoff)
-        there = sum(not point.pruned for point in points)
-        return verdicts, all(each.kept for each in verdicts) and len(verdicts) == there
+        count = sum(not point.pruned for point in points)
+        return verdicts, all(each.kept for each in verdicts) and len(verdicts) == count
 
     async def _judge(
         self, line: Line, points: Sequence[StepRef], branches: Sequence[Branch], cutoff: int
     ) -> list[RetentionVerdict]:
-        """What the policy says of each checkpoint, the latest first."""
+        """Return the verdict of the policy on each checkpoint, the latest first."""
         (refs,) = await self._backend.read([Scan(REFS, tuple(line))])
-        named: dict[tuple[str, str], list[str]] = {}
+        names: dict[tuple[str, str], list[str]] = {}
         for row in refs:
-            named.setdefault((str(row.key[2]), str(row.columns[0])), []).append(str(row.key[3]))
+            names.setdefault((str(row.key[2]), str(row.columns[0])), []).append(str(row.key[3]))
         matching: set[str] = set()
         if self._keep_where is not None:
             matching = await self._matching(line, self._keep_where)
@@ -331,9 +330,9 @@ class _Pass:
             RetentionCandidate(
                 point.time,
                 point.id,
-                tuple(named.get((NAME, point.id), ())),
-                tuple(named.get((TAG, point.id), ())),
-                tuple(named.get((PIN, point.id), ())),
+                tuple(names.get((NAME, point.id), ())),
+                tuple(names.get((TAG, point.id), ())),
+                tuple(names.get((PIN, point.id), ())),
                 tuple(heads.get(point[:2], ())),
                 point.id in matching,
             )
@@ -342,38 +341,38 @@ class _Pass:
         return [verdict.before(cutoff) for verdict in self._policy.decide(candidates, self._now)]
 
     async def _matching(self, line: Line, where: Query) -> set[str]:
-        """The ids of a thread's checkpoints that match a query."""
+        """Return the ids of the checkpoints of a thread that match a query."""
         search, found, before = SearchRun(self._engine, self._tenant, where), set[str](), ""
         while True:
             subjects, before = await search.match_page(line, before)
             found.update(subject.point.id for subject in subjects if subject.point is not None)
             if search.unreadable:
                 raise CorruptError(
-                    "a checkpoint cannot be read, so that nobody can tell whether the query keeps it",
+                    "a checkpoint cannot be read, so it is unknown whether the query keeps it",
                     where=f"thread {line}",
-                    hint="Verify the thread, and repair it from a mirror or a backup",
+                    hint="Verify the thread, and repair it from a copy or a backup",
                 )
             if not before:
                 return found
 
-    # A size to keep to ----------------------------------------------------------------------------------------
+    # Size limits ----------------------------------------------------------------------------------------------
 
-    async def _fit(self, lines: Callable[[], AsyncIterator[Line]], most: int) -> int:
-        """The time before which those that may go must, so that lines take no more bytes than that."""
+    async def _fit(self, lines: Callable[[], AsyncIterator[Line]], limit: int) -> int:
+        """Return the time before which checkpoints have to be dropped so that lines take at most `limit` bytes."""
         times = array("q")
         async for line in lines():
             try:
                 verdicts, _ = await self._verdicts(line, 0)
             except (CorruptError, NotFoundError):
-                continue  # nothing of it will go
+                continue  # nothing of it will be dropped
             times.extend(each.time for each in verdicts if each.kept and not each.stays)
         cutoffs = [0, *(time + 1 for time in sorted(set(times)))]
 
         async def fits(at: int) -> bool:
-            return sum([await self._size(line, cutoffs[at]) async for line in lines()]) <= most
+            return sum([await self._size(line, cutoffs[at]) async for line in lines()]) <= limit
 
-        # Often it does as it is. And where only a little goes, more may be taken than given back: the first state that
-        # is kept is then stored whole.
+        # Often they fit as they are. And dropping a little may take more space than it frees: the first state that is
+        # kept is then stored in full.
         low, high = 0 if await fits(0) else 1, len(cutoffs) - 1
         while low and low < high:
             middle = (low + high) // 2
@@ -384,19 +383,19 @@ class _Pass:
         return cutoffs[min(low, high)]
 
     async def _size(self, line: Line, cutoff: int) -> int:
-        """How many bytes a line takes without what must go."""
+        """Return the size of a line without the checkpoints before a cutoff."""
         cutoff = max(cutoff, self._cutoffs.get(line, 0))
         try:
             if (await self._verdicts(line, cutoff))[1]:
-                return await self._taken(line)
+                return await self._current_size(line)
             return (await self._engine.rewriter.dry_run(line, self._choose(line, cutoff, []))).size
         except NotFoundError:
             return 0
         except (ConflictError, DeniedError, CorruptError):
-            return await self._taken(line)  # it will stay as it is
+            return await self._current_size(line)  # it stays as it is
 
 
-async def _listed(lines: Iterable[Line]) -> AsyncIterator[Line]:
+async def _each(lines: Iterable[Line]) -> AsyncIterator[Line]:
     for line in lines:
         yield line
 
@@ -406,12 +405,12 @@ def _problem(pruned: ThreadPruneReport) -> tuple[str, str]:
 
 
 def _last_revisions(points: Iterable[StepRef]) -> dict[str, StepRef]:
-    """The steps there are, by id, each in its last revision."""
+    """Return the last revision of each step that is not pruned, by id."""
     return {point.id: point for point in sorted(points, key=lambda point: point.revision) if not point.pruned}
 
 
 def _heads(points: Sequence[StepRef], branches: Sequence[Branch]) -> dict[tuple[int, int], list[str]]:
-    """The last step of each branch that has a name; of one without steps of its own, the one it starts from."""
+    """Return the names of branches by their last step; a branch without steps ends where it starts."""
     ends: dict[int, Position] = {}
     for point in points:
         ends[point.branch] = Position(*point[:2])

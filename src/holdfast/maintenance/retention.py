@@ -1,25 +1,25 @@
-"""Which checkpoints of a thread are to stay: a policy, and what it says of each, with the reason. No I/O.
+"""Retention policies: decide which checkpoints of a thread stay, and why. No I/O.
 
-As with `restic forget`, a checkpoint stays if any rule keeps it. These always stay: the latest of the thread, the last
-one of each branch that has a name, and what is pinned.
+As with `restic forget`, a checkpoint stays if any rule keeps it. The latest of the thread, the last of each named
+branch, and pinned checkpoints always stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias, TypedDict
 
-from holdfast.engine.time_parsing import parse_age
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
+from holdfast.time_parsing import Duration, parse_duration, parse_nanoseconds
 
 _Bucket: TypeAlias = Callable[[datetime], tuple[object, ...]]
 
-_THINNED: dict[str, _Bucket] = {
-    # With the distance to UTC: an hour that comes twice when the clocks are set back is two.
+_PERIODS: dict[str, _Bucket] = {
+    # With the UTC offset: an hour that occurs twice when clocks are set back counts as two.
     "hourly": lambda at: (at.date(), at.hour, at.utcoffset()),
     "daily": lambda at: (at.date(),),
     "weekly": lambda at: tuple(at.isocalendar()[:2]),
@@ -27,32 +27,30 @@ _THINNED: dict[str, _Bucket] = {
     "yearly": lambda at: (at.year,),
 }
 
-_NS = timedelta(microseconds=1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """What is to stay when threads are pruned.
+    """The rules for the checkpoints that stay when threads are pruned.
 
-    - `keep_latest`: the latest checkpoint, which stays anyway; for saying that nothing else need
-    - `keep_last`: the last so many
+    - `keep_latest`: only the latest checkpoint, which always stays
+    - `keep_last`: the last N
     - `keep_within`: those younger than an age (`"30d"`, `"1h30m"`, or a `timedelta`)
-    - `keep_hourly`, `keep_daily`, `keep_weekly`, `keep_monthly`, `keep_yearly`: of each of the last so many hours (and
-      so on) that have checkpoints, the last one. Days begin at midnight in `zone` (None for that of this machine),
+    - `keep_hourly`, `keep_daily`, `keep_weekly`, `keep_monthly`, `keep_yearly`: the last one of each of the last N
+      hours (and so on) that have checkpoints. Days begin at midnight in `zone` (None for that of this machine),
       weeks on Monday
-    - `keep_labels`: those with a label like one of these patterns (`"release-*"`)
-    - `keep_tagged`: those with a tag or any label; on, unless it is turned off
-    - `keep_where`: those that a query matches
-    - `max_thread_bytes`, `max_bytes`: what is left of each thread, and of all that is pruned together, is to take no
-      more bytes than that (as `Thread.bytes` counts them). The oldest checkpoints go first that no rule but those of
-      age and number keeps, until it fits
+    - `keep_labels`: those with a label that matches one of these patterns (`"release-*"`)
+    - `keep_tagged`: those with a tag or any label; on by default
+    - `keep_where`: those that match a query
+    - `max_thread_bytes`, `max_bytes`: limits of the size of each thread, and of all threads of the pass together (as
+      `ThreadInfo.bytes` counts it). The oldest checkpoints are dropped until it fits; not those that a rule other than
+      of age and number keeps
 
-    At least one of them, besides `keep_tagged`, is given. With no other rule than a size, all stay that fit.
+    At least one rule besides `keep_tagged` is required. With only a size limit, all stay that fit.
     """
 
     keep_latest: bool = False
     keep_last: int | None = None
-    keep_within: str | timedelta | None = None
+    keep_within: Duration | None = None
     keep_hourly: int | None = None
     keep_daily: int | None = None
     keep_weekly: int | None = None
@@ -66,10 +64,10 @@ class Retention:
     zone: tzinfo | None = UTC
 
     def __post_init__(self) -> None:
-        for name in ("keep_last", *(f"keep_{each}" for each in _THINNED), "max_thread_bytes", "max_bytes"):
+        for name in ("keep_last", *(f"keep_{each}" for each in _PERIODS), "max_thread_bytes", "max_bytes"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
-                raise InvalidError(f"{name} is a number from 1 on, not {value!r}")
+                raise InvalidError(f"{name} is a number of at least 1, not {value!r}")
         for name in ("keep_latest", "keep_tagged"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidError(f"{name} is True or False, not {getattr(self, name)!r}")
@@ -82,37 +80,28 @@ class Retention:
         zone: object = self.zone
         if not isinstance(zone, tzinfo | None):
             raise InvalidError(f"zone is a time zone, not {zone!r}", hint='As zoneinfo.ZoneInfo("Europe/Vienna")')
-        if self.age is not None and self.age < 0:
-            raise InvalidError("keep_within is an age, and not negative", where=repr(self.keep_within))
+        if self.keep_within is not None:
+            parse_duration(self.keep_within, "age")
         if not self._is_rule() and self.max_bytes is None and self.max_thread_bytes is None:
             raise InvalidError(
-                "the policy says nothing about what is to stay",
+                "the policy has no rule",
                 hint="Give keep_last, keep_within, keep_daily or another rule; keep_latest for only the latest",
             )
 
     @property
     def age(self) -> int | None:
         """`keep_within` in nanoseconds."""
-        within = self.keep_within
-        if within is None:
-            return None
-        if isinstance(within, str):
-            within = parse_age(within)
-        if not isinstance(within, timedelta):
-            raise InvalidError(f"keep_within is an age, not {type(within).__name__}", where=repr(within)[:80])
-        return within // _NS * 1000
+        return None if self.keep_within is None else parse_nanoseconds(self.keep_within, "age")
 
     def _is_rule(self) -> bool:
-        """Whether it says which are to stay, other than by size."""
+        """Return whether there is a rule other than a size limit."""
         passive = {"keep_tagged", "max_thread_bytes", "max_bytes", "zone"}
         rules = (getattr(self, each.name) for each in fields(self) if each.name not in passive)
         return any(rule not in (None, False, ()) for rule in rules)
 
     def decide(self, candidates: Iterable[RetentionCandidate], now: int) -> list[RetentionVerdict]:
-        """What becomes of each checkpoint of a thread, in the order given. `now` is in nanoseconds since 1970.
-
-        The sizes are not looked at.
-        """
+        """Decide for each checkpoint of a thread, in the given order, ignoring size limits. `now` is in nanoseconds
+        since 1970."""
         candidates = list(candidates)
         reasons: list[list[str]] = [[] for _ in candidates]
         latest_first = sorted(range(len(candidates)), key=lambda at: candidates[at].id, reverse=True)
@@ -127,10 +116,10 @@ class Retention:
             found += (f"label {label}" for label in (each.labels if self.keep_tagged else kept))
             if each.matches:
                 found.append("matches")
-        fast = [bool(found) for found in reasons]
+        permanent = [bool(found) for found in reasons]
         if not self._is_rule():
             for found in reasons:
-                found.append("there is room")
+                found.append("fits")
         for at in latest_first[: self.keep_last or 0]:
             reasons[at].append("last")
         age = self.age
@@ -138,16 +127,16 @@ class Retention:
             for each, found in zip(candidates, reasons, strict=True):
                 if each.time >= now - age:
                     found.append("within")
-        for name, bucket in _THINNED.items():
-            for at in self._thinned(candidates, getattr(self, f"keep_{name}") or 0, bucket):
+        for name, bucket in _PERIODS.items():
+            for at in self._last_of_periods(candidates, getattr(self, f"keep_{name}") or 0, bucket):
                 reasons[at].append(name)
         return [
             RetentionVerdict(each.id, each.time, bool(found), tuple(dict.fromkeys(found)), stays)
-            for each, found, stays in zip(candidates, reasons, fast, strict=True)
+            for each, found, stays in zip(candidates, reasons, permanent, strict=True)
         ]
 
-    def _thinned(self, candidates: Sequence[RetentionCandidate], count: int, bucket: _Bucket) -> list[int]:
-        """Of each of the last so many buckets that have a checkpoint, the last one."""
+    def _last_of_periods(self, candidates: Sequence[RetentionCandidate], count: int, bucket: _Bucket) -> list[int]:
+        """Return the last checkpoint of each of the last `count` periods that have one."""
         kept: dict[tuple[object, ...], int] = {}
         if count:
             for at in sorted(range(len(candidates)), key=lambda at: candidates[at][:2], reverse=True):
@@ -159,11 +148,11 @@ class Retention:
 
 
 class RetentionRules(TypedDict, total=False):
-    """The fields of a `Retention`, as arguments. See there."""
+    """The fields of a `Retention`, as keyword arguments."""
 
     keep_latest: bool
     keep_last: int | None
-    keep_within: str | timedelta | None
+    keep_within: Duration | None
     keep_hourly: int | None
     keep_daily: int | None
     keep_weekly: int | None
@@ -178,7 +167,7 @@ class RetentionRules(TypedDict, total=False):
 
 
 def policy_of(policy: Retention | None, rules: RetentionRules) -> Retention:
-    """The policy that a caller gave, whole or rule by rule."""
+    """Return the policy of a caller, passed as one or as rules."""
     if policy is None:
         try:
             return Retention(**rules)
@@ -193,12 +182,12 @@ def policy_of(policy: Retention | None, rules: RetentionRules) -> Retention:
             f"the policy is a Retention, not {type(policy).__name__}", hint="Or give its rules: keep_last=100"
         )
     if rules:
-        raise InvalidError("a policy is given whole, or rule by rule, and not both", where=", ".join(rules))
+        raise InvalidError("pass a policy or rules, not both", where=", ".join(rules))
     return policy
 
 
 class RetentionCandidate(NamedTuple):
-    """A checkpoint that may stay or go, and what is known of it."""
+    """A checkpoint to decide on."""
 
     time: int
     id: str
@@ -206,23 +195,23 @@ class RetentionCandidate(NamedTuple):
     labels: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
-    """The branches with names whose last one it is."""
+    """The named branches that it is the last checkpoint of."""
     matches: bool = False
-    """Whether the query matches."""
+    """Whether it matches the query."""
 
 
 class RetentionVerdict(NamedTuple):
-    """What becomes of a checkpoint, and why."""
+    """The decision on a checkpoint, and its reasons."""
 
     id: str
     time: int
     kept: bool
     reasons: tuple[str, ...]
     stays: bool
-    """Whether it stays however little room there is."""
+    """Whether it stays whatever the size limit is."""
 
     def before(self, cutoff: int) -> RetentionVerdict:
-        """The same where there is no room for what is older than a time."""
+        """Return the verdict if a size limit drops what is older than a time."""
         if self.stays or not self.kept or self.time >= cutoff:
             return self
-        return self._replace(kept=False, reasons=("over the size",))
+        return self._replace(kept=False, reasons=("over the size limit",))

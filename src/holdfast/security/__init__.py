@@ -1,1 +1,1 @@
-"""Who acts, what they may, and what they did: the one place every path to scoped state passes."""
+"""Identities, their rights, and the audit of what they did."""

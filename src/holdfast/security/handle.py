@@ -1,43 +1,47 @@
-"""A handle: a store as somebody in particular sees it."""
+"""Handles: a store as one identity may use it; and how callers name scopes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, cast, runtime_checkable
 
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Guard
-from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import InvalidError
+
+ACCESS, AUDIT = MARK + "access", MARK + "audit"
+"""The names of the system lines of rights and of the audit."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreHandle:
-    """What every operation on scoped state is given: where, whose, and as whom."""
+    """The engine, the tenant and the guard of operations on scoped state."""
 
     engine: Engine
     tenant: str
     guard: Guard = field(default_factory=Guard)
 
     def line(self, scope: Scope) -> Line:
-        """The line that holds a scope's state."""
+        """Return the line of a scope."""
         return Line(self.tenant, scope.line)
 
     def thread_line(self, thread: str) -> Line:
-        """The line of a thread."""
+        """Return the line of a thread."""
         if not check_name(thread, "name of a thread"):
             raise InvalidError("the name of a thread is not empty")
         return Line(self.tenant, thread)
 
     @property
     def codec(self) -> Codec:
-        """How values are packed."""
+        """The codec of values."""
         return self.engine.context.codec
 
     def now(self) -> int:
-        """The time, in nanoseconds since 1970."""
+        """Return the time in nanoseconds since 1970."""
         return self.engine.context.clock()
 
 
@@ -46,3 +50,25 @@ class HasHandle(Protocol):
     """A store, or a view of one."""
 
     _handle: StoreHandle
+
+
+class ScopeParts(TypedDict, total=False):
+    """The parts of a scope, as keyword arguments."""
+
+    user: str | None
+    session: str | None
+    workflow: str | None
+    agent: str | None
+    step: str | None
+    tool: str | None
+    hook: str | None
+    custom: str | None
+
+
+def parse_scope(handle: StoreHandle, scope: Scope | str | None, parts: ScopeParts) -> Scope:
+    """Return the scope that a caller names by its text or by its parts."""
+    if scope is None:
+        return handle.guard.scope(cast(Mapping[str, Any], parts))
+    if parts:
+        raise InvalidError("a scope is named by its text or by its parts, not by both", where=str(scope)[:80])
+    return handle.guard.scope(scope)

@@ -1,56 +1,53 @@
-"""Rights as programs give and take them: `store.access`."""
+"""The API of access rights: `store.access`."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple, TypeAlias, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine import validation
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.time_parsing import parse_age
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
 from holdfast.security.access.grant import BELOW_ALL, GrantRecord
-from holdfast.security.access.identity import Identity, group_name, holder, identity_of
+from holdfast.security.access.identity import Identity, check_group, parse_holder, parse_identity
 from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
 from holdfast.security.access.policy import Policy, Right, check_pattern, check_right
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.recorder import AuditRecorder
-from holdfast.security.handle import StoreHandle
-from holdfast.state.key_changes import nanoseconds
-from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
+from holdfast.time_parsing import Duration, parse_deadline
 
-Until: TypeAlias = "datetime | timedelta | float | str | None"
-"""When a grant expires: at a time, or so long from now: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""
+Until: TypeAlias = "datetime | Duration | None"
+"""When a grant expires: at a time, or after a duration: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""
 
 Who: TypeAlias = "Identity | Scope | str"
-"""An identity, by itself or by its text; or, where that is told, `group:` and a group."""
+"""An identity or its text; where groups are possible, also `group:` and a group."""
 
 
 class Grant(NamedTuple):
-    """A grant: who may do what, since when, until when, and who gave it. `revoke` takes it or its `id`."""
+    """A grant: who may do what, until when, and who granted it. `revoke` takes it or its `id`."""
 
     id: str
     to: str
     right: Right
     scope: str
     keys: str
-    """The pattern of the keys that are granted; empty for the scope as a whole."""
+    """The pattern of the granted keys; empty for the whole scope."""
     below: str
-    """`own` or `all`, where scopes below are granted too."""
+    """`own` or `all`, if scopes below are granted too."""
     until: datetime | None
     by: str
-    """Who gave it; empty for the store's owner."""
+    """Who granted it; empty for the store's owner."""
     given: datetime
     revoked: datetime | None
     revoked_by: str
     live: bool
 
 
-def shown(grant: GrantRecord, now: int) -> Grant:
-    """A grant as callers are given it."""
+def to_grant(grant: GrantRecord, now: int) -> Grant:
+    """Build the public form of a grant."""
     return Grant(
         *grant[:6],
         to_datetime(grant.until) if grant.until else None,
@@ -62,26 +59,22 @@ def shown(grant: GrantRecord, now: int) -> Grant:
     )
 
 
-def wanted(
+def build_request(
     handle: StoreHandle, to: Who, right: Right, scope: Scope, keys: str, below: str, until: Until
 ) -> GrantRequest:
-    """The grant that a caller asks for."""
+    """Check the arguments of a grant."""
     pattern = check_pattern(keys, "keys of a grant") if keys else ""
-    return GrantRequest(holder(to), check_right(right), scope, pattern, below, _moment(handle, until))
+    return GrantRequest(parse_holder(to), check_right(right), scope, pattern, below, _expiry_time(handle, until))
 
 
-def _moment(handle: StoreHandle, until: Until) -> int:
+def _expiry_time(handle: StoreHandle, until: Until) -> int:
     if until is None:
         return 0
-    if isinstance(until, str):
-        until = parse_age(until)
-    if isinstance(until, datetime):
-        return to_time(validation.require_datetime(until))
-    return handle.now() + nanoseconds(until)
+    return to_time(parse_deadline(until, to_datetime(handle.now()).astimezone()))
 
 
 def grant_id(grant: Grant | str) -> str:
-    """The id of a grant that is named."""
+    """Return the id of a grant that is named by itself or by its id."""
     id = grant.id if isinstance(grant, Grant) else grant
     if not isinstance(id, str):
         raise InvalidError(f"a grant is named by its id, not by {type(id).__name__}")
@@ -89,11 +82,11 @@ def grant_id(grant: Grant | str) -> str:
 
 
 class AccessOperations:
-    """The rights of identities, for the store's owner to give and take. `store.access` has these as methods."""
+    """Operations of `store.access`, for the store's owner."""
 
     def __init__(self, handle: StoreHandle, notes: AuditRecorder) -> None:
         self._handle = handle
-        self._notes = notes
+        self._recorder = notes
         self._access = AccessRegistry(handle.engine, handle.tenant)
 
     @sync_and_async
@@ -108,21 +101,21 @@ class AccessOperations:
         until: Until = None,
         **parts: Unpack[ScopeParts],
     ) -> Grant:
-        """Let an identity, or a group, read or write a scope, or both.
+        """Allow an identity or a group to read or write a scope, or both.
 
-        `to` is an identity (`"agent:writer"`) or a group (`"group:editors"`; everybody is in `"group:everyone"`). The
-        scope is named as in `Store.state`. With `keys`, only keys that match that pattern are granted; with `below`,
-        all scopes below, too; with `until`, it expires.
+        `to` is an identity (`"agent:writer"`) or a group (`"group:editors"`; all identities are in `"group:everyone"`).
+        The scope is named as in `Store.state`. With `keys`, only keys that match the pattern are granted; with `below`,
+        all scopes below, too; with `until`, the grant expires.
         """
-        found = named(self._handle, scope, parts)
-        asked = wanted(self._handle, to, right, found, keys, BELOW_ALL if below else "", until)
-        return shown(await self._access.grant(asked), self._handle.now())
+        found = parse_scope(self._handle, scope, parts)
+        asked = build_request(self._handle, to, right, found, keys, BELOW_ALL if below else "", until)
+        return to_grant(await self._access.grant(asked), self._handle.now())
 
     @sync_and_async
     async def revoke(self, grant: Grant | str) -> Grant:
-        """Take a grant back, by itself or by its id: at once, also for handles that are open. Raises
+        """Revoke a grant, by itself or by its id. It takes effect at once, also for open handles. Raises
         `NotFoundError`."""
-        return shown(await self._access.revoke(grant_id(grant)), self._handle.now())
+        return to_grant(await self._access.revoke(grant_id(grant)), self._handle.now())
 
     @sync_and_async
     async def grants(
@@ -133,19 +126,20 @@ class AccessOperations:
         dead: bool = False,
         **parts: Unpack[ScopeParts],
     ) -> list[Grant]:
-        """Grants, the oldest first: all, those to somebody, those of a scope. With `dead`, also those that were revoked
-        or have expired in the last weeks."""
-        at = None if scope is None and not parts else named(self._handle, scope, parts)
-        found = await self._access.grants("" if to is None else holder(to), at, dead=dead)
-        return [shown(each, self._handle.now()) for each in found]
+        """List grants, the oldest first: all, those of a holder, those of a scope. With `dead`, also those that were
+        revoked or have expired in the last weeks."""
+        at = None if scope is None and not parts else parse_scope(self._handle, scope, parts)
+        found = await self._access.grants("" if to is None else parse_holder(to), at, dead=dead)
+        return [to_grant(each, self._handle.now()) for each in found]
 
     @sync_and_async
     async def cut_off(self, who: Who) -> int:
-        """Take from an identity, or a group, all it was ever given: grants, roles, groups, the sight of its children.
+        """Remove all rights of an identity or a group: grants, roles, groups, access to its children.
 
-        As one change, at once. Its own scopes stay its own. Returns how many rights that were.
+        It is one change, and takes effect at once. The identity still owns its own scopes. Returns the number of rights
+        removed.
         """
-        return await self._access.cut_off(holder(who))
+        return await self._access.cut_off(parse_holder(who))
 
     @sync_and_async
     async def may(
@@ -156,55 +150,54 @@ class AccessOperations:
         key: str | None = None,
         **parts: Unpack[ScopeParts],
     ) -> bool:
-        """Whether an identity that acts in the mode strict may do this now, with a key or with the whole scope. Only a
-        question: nothing is noted."""
+        """Whether an identity in strict mode may do this with a key or the whole scope. Nothing is recorded."""
         if action not in ("read", "write"):
             raise InvalidError(f"what is done is 'read' or 'write', not {action!r}")
-        at = named(self._handle, scope, parts)
+        at = parse_scope(self._handle, scope, parts)
         keys = () if key is None else (self._handle.guard.key(at, key),)
-        identity = identity_of(who)
+        identity = parse_identity(who)
         if identity.owns(at):
             return True
-        guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, GuardMode(), self._notes)
-        rights = await self._access.rights(await self._access.fresh(), identity)
+        guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, GuardMode(), self._recorder)
+        rights = await self._access.rights(await self._access.tip(), identity)
         return guard.decide(rights, action, at, keys) is None
 
     # Children, groups, roles ----------------------------------------------------------------------------------
 
     @sync_and_async
     async def allow_children(self, who: Who) -> None:
-        """Let an identity read the scopes of its children: those below its own that may be identities themselves, as
-        `user:alice/agent:writer` is below `user:alice`."""
-        await self._access.authorize(identity_of(who))
+        """Allow an identity to read the scopes of its children: those below its own that may be identities themselves,
+        as `user:alice/agent:writer` is below `user:alice`."""
+        await self._access.authorize(parse_identity(who))
 
     @sync_and_async
     async def forbid_children(self, who: Who) -> None:
-        """Let it do so no longer. Raises `NotFoundError` if it could not."""
-        await self._access.unauthorize(identity_of(who))
+        """Revoke that. Raises `NotFoundError` if it was not allowed."""
+        await self._access.unauthorize(parse_identity(who))
 
     @sync_and_async
     async def parents(self) -> list[str]:
-        """The identities that may read their children's scopes."""
+        """List the identities that may read their children's scopes."""
         return await self._access.parents()
 
     @sync_and_async
     async def join(self, group: str, *members: Who) -> None:
-        """Take identities into a group; it is made by that."""
-        await self._access.join(group_name(group), _members(members))
+        """Add identities to a group, which is created if needed."""
+        await self._access.join(check_group(group), _members(members))
 
     @sync_and_async
     async def leave(self, group: str, *members: Who) -> None:
-        """Take identities out of a group. Raises `NotFoundError` if one is not in it."""
-        await self._access.leave(group_name(group), _members(members))
+        """Remove identities from a group. Raises `NotFoundError` if one is not in it."""
+        await self._access.leave(check_group(group), _members(members))
 
     @sync_and_async
     async def groups(self) -> dict[str, list[str]]:
-        """Groups, and the identities in them."""
+        """Return the groups and their members."""
         return await self._access.groups()
 
     @sync_and_async
     async def define_role(self, role: str, policy: Policy) -> None:
-        """Keep a policy under a name, in place of what was there. Whoever has the role is under it at once."""
+        """Store or replace the policy of a role. It takes effect at once."""
         if not isinstance(policy, Policy):
             raise InvalidError(
                 f"a role is a Policy, not {type(policy).__name__}", hint='Such as Policy().allow("read")'
@@ -213,39 +206,39 @@ class AccessOperations:
 
     @sync_and_async
     async def drop_role(self, role: str) -> None:
-        """Forget a role. Raises `NotFoundError`."""
+        """Delete a role. Raises `NotFoundError`."""
         await self._access.undefine(role)
 
     @sync_and_async
     async def roles(self) -> dict[str, Policy]:
-        """Roles, and their policies."""
+        """Return the roles and their policies."""
         return await self._access.roles()
 
     @sync_and_async
     async def assign(self, role: str, to: Who) -> None:
-        """Give an identity, or a group, a role. Raises `NotFoundError` if there is none of that name."""
-        await self._access.assign(role, holder(to))
+        """Assign a role to an identity or a group. Raises `NotFoundError` if there is no such role."""
+        await self._access.assign(role, parse_holder(to))
 
     @sync_and_async
     async def unassign(self, role: str, to: Who) -> None:
-        """Take a role from an identity, or a group. Raises `NotFoundError` if it does not have it."""
-        await self._access.unassign(role, holder(to))
+        """Remove a role from an identity or a group. Raises `NotFoundError` if it does not have it."""
+        await self._access.unassign(role, parse_holder(to))
 
     @sync_and_async
     async def assignments(self) -> dict[str, list[str]]:
-        """Who has which roles."""
+        """Return the roles of identities and groups."""
         return await self._access.assignments()
 
 
 class StoreAccess(SyncApi, AccessOperations):
-    """The rights of identities, given and taken. See `Store.access`."""
+    """`store.access` of a `Store`."""
 
 
 class AsyncStoreAccess(AsyncApi, AccessOperations):
-    """The same for asyncio: operations are awaited."""
+    """`store.access` of an `AsyncStore`: operations are awaited."""
 
 
 def _members(members: tuple[Who, ...]) -> list[str]:
     if not members:
         raise InvalidError("a group is joined or left by an identity at least")
-    return [str(identity_of(each)) for each in members]
+    return [str(parse_identity(each)) for each in members]

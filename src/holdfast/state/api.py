@@ -1,7 +1,6 @@
-"""Scoped state as programs meet it: `store.state(agent="researcher")`, and transactions over it.
+"""The API of scoped state: `store.state(agent="researcher")`, and transactions over it.
 
-A `Store` has these operations, and acts in them as its owner; so has what `store.as_identity(…)` returns, which may do
-less.
+A `Store` has these operations as the owner; a view from `store.as_identity(…)` has them, too, and may do less.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import rng
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.security.handle import StoreHandle
-from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 
 if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
     from holdfast.state.artifacts.api import Artifacts, AsyncArtifacts
-    from holdfast.state.scope_listing import ScopeInfo
     from holdfast.state.scope_state import AsyncState, State
+    from holdfast.state.scopes import ScopeInfo
     from holdfast.state.sessions.api import AsyncSessions, Sessions
     from holdfast.state.sharing.api import AsyncSharing, Sharing
     from holdfast.state.writer import WrittenKey
@@ -29,11 +27,11 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 ATTEMPTS = 1000
-"""How often a transaction is begun anew, unless told otherwise. Each time, somebody else got through."""
+"""How often a transaction is attempted by default. Each time, another writer succeeded."""
 
 
 class sync_or_async_property(Generic[T, A]):  # noqa: N801 - used like a property
-    """A property that is one thing of a sync class, and its other form of an async one."""
+    """A property with one value for a sync class, and its other form for an async one."""
 
     def __init__(self, sync: Callable[[Any], T], other: Callable[[Any], A]) -> None:
         self._sync, self._async = sync, other
@@ -58,19 +56,19 @@ class ScopedOperations:
         self._handle = handle
 
     def _state(self, scope: Scope | str | None = None, /, **parts: Unpack[ScopeParts]) -> State:
-        """The state of a scope: of an agent, of a step in a workflow, and so on; without any, the global one.
+        """Return the state of a scope: of an agent, of a step in a workflow, and so on; without any, the global one.
 
-        Parts nest: `state(workflow="w1", step="fetch")` is a scope of its own inside `state(workflow="w1")`. In which
-        order they are given makes no difference. A scope can also be given as text: `state("workflow:w1/step:fetch")`.
+        Parts nest: `state(workflow="w1", step="fetch")` is a scope inside `state(workflow="w1")`. Their order makes no
+        difference. A scope can also be given as text: `state("workflow:w1/step:fetch")`.
         """
         from holdfast.state.scope_state import State
 
-        return State(self._handle, named(self._handle, scope, parts))
+        return State(self._handle, parse_scope(self._handle, scope, parts))
 
     def _async_state(self, scope: Scope | str | None = None, /, **parts: Unpack[ScopeParts]) -> AsyncState:
         from holdfast.state.scope_state import AsyncState
 
-        return AsyncState(self._handle, named(self._handle, scope, parts))
+        return AsyncState(self._handle, parse_scope(self._handle, scope, parts))
 
     state = sync_or_async(_state, _async_state)
 
@@ -78,22 +76,23 @@ class ScopedOperations:
     async def scopes(
         self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100
     ) -> list[ScopeInfo]:
-        """A page of the scopes that have state, or had some, in the order of their text: those that start with a prefix
-        (`user:alice/`), those that match a pattern (`agent:*`), those after another. An identity is shown those that it
-        may read."""
-        from holdfast.state.scope_listing import scopes
+        """Return a page of the scopes that have state, or had some, in the order of their text: those that start
+        with a prefix (`user:alice/`), those that match a pattern (`agent:*`), those after another. An identity gets
+        those that it may read."""
+        from holdfast.state.scopes import list_scopes
 
-        return await scopes(self._handle, prefix, pattern, str(after), validation.require_count(limit, "limit"))
+        return await list_scopes(self._handle, prefix, pattern, str(after), validation.require_count(limit, "limit"))
 
     def transaction(self) -> StateTransaction:
-        """Several keys changed, of one scope or many, all or none, when the block ends without an error."""
+        """Return a transaction: changes of several keys in one scope or many, all or none, when the block ends
+        without an error."""
         return StateTransaction(self._handle, self)
 
     def _transact(self, function: Callable[[Any], Any], *, attempts: int = ATTEMPTS) -> Any:
-        """Run a function in a transaction, and begin anew while what it read is changed by others.
+        """Run a function in a transaction, and again while others change what it has read.
 
-        It is given the transaction, may be called several times, and does nothing that cannot be done again. Returns
-        what it returns.
+        It gets the transaction, may be called several times, and must do nothing that cannot be repeated. Returns its
+        result.
         """
         for attempt in range(1, validation.require_count(attempts, "number of attempts") + 1):
             try:
@@ -145,7 +144,7 @@ class ScopedOperations:
     artifacts = sync_or_async_property(_artifacts, _async_artifacts)
 
     def _sharing(self) -> Sharing:
-        """What agents share: topics, requests, pipelines and documents. See `holdfast.state.sharing.api`."""
+        """Topics, requests, pipelines and documents that agents share. See `holdfast.state.sharing.api`."""
         from holdfast.state.sharing.api import Sharing
 
         return Sharing(self._handle)
@@ -178,14 +177,14 @@ class StateTransaction:
         self._is_sync = isinstance(owner, SyncApi)
         self._open = False
         self.written: list[WrittenKey] = []
-        """The keys that were changed, with their versions; empty until then."""
+        """The keys that were changed, with their versions; empty before the commit."""
 
     def state(self, scope: Scope | str | None = None, /, **parts: Unpack[ScopeParts]) -> Any:
-        """The state of a scope, as in `Store.state`, read and changed in this transaction."""
+        """Return the state of a scope, as in `Store.state`, to be read and changed in this transaction."""
         from holdfast.state.transactions import AsyncTransactionState, TransactionState
 
         self._check_open()
-        found = named(self._pending.handle, scope, parts)
+        found = parse_scope(self._pending.handle, scope, parts)
         return (TransactionState if self._is_sync else AsyncTransactionState)(self._pending, found)
 
     async def _commit(self) -> None:

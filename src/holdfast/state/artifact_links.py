@@ -1,7 +1,7 @@
-"""What links changes of keys with artifacts: rows that are made with the change, to be found from either end.
+"""Links between changes of keys and artifacts: rows that are stored with the change, and found from either end.
 
-In the line of the artifacts there is one for each change made with an artifact, in order of time; in the scope's own
-line one for each artifact that a version of a key was made with.
+The line of the artifacts has one for each change made with an artifact, in order of time; the line of the scope has one
+for each artifact that a version of a key was made with.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from holdfast.backends.tables import LINKS
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line
 
-BOOK = "artifacts"
-"""The name of the line that holds the records of artifacts."""
+LINE = MARK + "artifacts"
+"""The name of the system line that holds the records of artifacts."""
 
 CHANGE, ARTIFACT = "change", "artifact"
 """Kinds of links: from an artifact to changes made with it, and from a key to artifacts."""
@@ -24,20 +24,22 @@ _DIGITS = 16
 
 
 class LinkRow(NamedTuple):
-    """What a row says: a change of a key, and an artifact that it was made with."""
+    """The content of a link: a change of a key, and an artifact that it was made with."""
 
     artifact: str
     scope: Scope
     key: str
     version: int
     id: str
-    """Of the step that made the change."""
+    """The id of the step of the change."""
     time: int
 
 
-def rows(line: Line, id: str, version: int, time: int, keys: Iterable[str], artifacts: Iterable[str]) -> list[Change]:
-    """The changes that link a step of a scope's line, and the keys that it changes, with artifacts."""
-    book, scope = (line.tenant, MARK + BOOK), line.name[len(MARK) :]
+def link_rows(
+    line: Line, id: str, version: int, time: int, keys: Iterable[str], artifacts: Iterable[str]
+) -> list[Change]:
+    """Return the rows that link a step of a scope's line, and the keys that it changes, with artifacts."""
+    book, scope = (line.tenant, LINE), line.name[len(MARK) :]
     made: list[Change] = []
     for artifact in artifacts:
         for place, key in enumerate(keys):
@@ -52,20 +54,20 @@ def rows(line: Line, id: str, version: int, time: int, keys: Iterable[str], arti
     return made
 
 
-def of_change(row: Row) -> LinkRow:
-    """What a row says that was found from an artifact."""
+def parse_change_link(row: Row) -> LinkRow:
+    """Parse a link that was found from an artifact."""
     number, length, rest = str(row.columns[1]).split(" ", 2)
     scope, key = rest[: int(length)], rest[int(length) :]
     id = str(row.key[4]).rpartition(" ")[0]
     return LinkRow(str(row.key[3]), Scope.parse(scope), key, int(number), id, int(row.columns[0]))
 
 
-def of_key(scope: Scope, row: Row) -> LinkRow:
-    """What a row says that was found from a key."""
+def parse_key_link(scope: Scope, row: Row) -> LinkRow:
+    """Parse a link that was found from a key."""
     number, artifact = str(row.key[4]).split(" ", 1)
     return LinkRow(artifact, scope, str(row.key[3]), int(number), str(row.columns[1]), int(row.columns[0]))
 
 
-def from_version(version: int) -> str:
-    """Where the artifacts of a version begin, and those of the one before end."""
+def version_prefix(version: int) -> str:
+    """Return the text that the links of a version start with."""
     return f"{version:0{_DIGITS}d}"

@@ -12,34 +12,34 @@ from holdfast.history.comparison import ComparedPoint, differences, differences_
 from holdfast.history.diff_result import Diff, DiffSide
 from holdfast.security.handle import StoreHandle
 from holdfast.state.history import When, moment_of, point_at
-from holdfast.state.reader import ScopeView, seen
+from holdfast.state.reader import ScopeView, read_line_at
 
 
-class _Side:
-    """The scope as it was then: at a step, with what had expired by a moment."""
+class _ScopeSide:
+    """The scope at a step, without the keys that had expired by a time."""
 
     def __init__(self, handle: StoreHandle, line: Line, point: StepRef | None, moment: int) -> None:
         self._handle, self._line = handle, line
         self.point, self._moment = point, moment
 
     async def expired(self) -> dict[str, int]:
-        return await seen(self._handle, self._line, self.point, ScopeView.expired, self._moment)
+        return await read_line_at(self._handle, self._line, self.point, ScopeView.expired, self._moment)
 
     async def tree(self, key: str) -> object:
-        """What a key held, in JSON form."""
-        item = await seen(self._handle, self._line, self.point, lambda view: view.item(key), self._moment)
+        """Return the value of a key in JSON form."""
+        item = await read_line_at(self._handle, self._line, self.point, lambda view: view.item(key), self._moment)
         return NOTHING if item is None else self._handle.codec.to_json(item.value)
 
     async def is_mark(self) -> bool:
-        """Whether it has one key only, which starts with a dollar: in JSON, such a state has a form of its own."""
-        keys = await seen(self._handle, self._line, self.point, lambda view: view.keys(limit=2), self._moment)
+        """Whether its only key starts with a dollar: in JSON, such a state has a form of its own."""
+        keys = await read_line_at(self._handle, self._line, self.point, lambda view: view.keys(limit=2), self._moment)
         return len(keys) == 1 and keys[0].startswith("$")
 
     async def state(self) -> dict[str, Any]:
-        items = await seen(self._handle, self._line, self.point, ScopeView.items, self._moment)
+        items = await read_line_at(self._handle, self._line, self.point, ScopeView.items, self._moment)
         return {item.key: item.value for item in items}
 
-    def named(self, scope: Scope) -> DiffSide:
+    def to_side(self, scope: Scope) -> DiffSide:
         point = self.point
         if point is None:
             return DiffSide(str(scope), "", 0, 0, None)
@@ -47,38 +47,38 @@ class _Side:
 
 
 async def diff(handle: StoreHandle, scope: Scope, a: When, b: When | None) -> Diff:
-    """The keys that differ, and where. Reads only what does, and what expires."""
+    """Return the keys that differ, and where. Reads only what differs, and what expires."""
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
     point = await point_at(handle, line, a)
-    old = _Side(handle, line, point, moment_of(handle, a, point))
+    old = _ScopeSide(handle, line, point, moment_of(handle, a, point))
     if b is None:
-        memo = await handle.engine.lines.revalidate_tip(line)
-        new = _Side(handle, line, None if memo is None else memo.point, handle.now())
+        tip = await handle.engine.lines.revalidate_tip(line)
+        new = _ScopeSide(handle, line, None if tip is None else tip.point, handle.now())
     else:
         point = await point_at(handle, line, b)
-        new = _Side(handle, line, point, moment_of(handle, b, point))
+        new = _ScopeSide(handle, line, point, moment_of(handle, b, point))
     edits = await _edits(handle, line, old, new)
     await handle.guard.saw(scope, ())
-    return Diff(handle.codec, old.named(scope), new.named(scope), edits)
+    return Diff(handle.codec, old.to_side(scope), new.to_side(scope), edits)
 
 
-async def _edits(handle: StoreHandle, line: Line, old: _Side, new: _Side) -> list[Edit]:
+async def _edits(handle: StoreHandle, line: Line, old: _ScopeSide, new: _ScopeSide) -> list[Edit]:
     if await old.is_mark() or await new.is_mark():
         return await differences_given(handle.engine, line, await old.state(), await new.state())
     found = await differences(handle.engine, ComparedPoint(line, old.point), ComparedPoint(line, new.point), large=True)
     lapsed = {*await old.expired(), *await new.expired()}
     # Keys have no order of their own, and what is kept of their expiry is no key.
-    edits = [edit for edit in found if edit.path and not _ours(edit) and edit.path[0] not in lapsed]
-    return edits + [edit for key in sorted(lapsed) if (edit := await _lapsed(old, new, key)) is not None]
+    edits = [edit for edit in found if edit.path and not _is_internal(edit) and edit.path[0] not in lapsed]
+    return edits + [edit for key in sorted(lapsed) if (edit := await _expiry_edit(old, new, key)) is not None]
 
 
-def _ours(edit: Edit) -> bool:
+def _is_internal(edit: Edit) -> bool:
     return str(edit.path[0]).startswith("\0")
 
 
-async def _lapsed(old: _Side, new: _Side, key: str) -> Edit | None:
-    """A key that had expired at one of two moments, or at both."""
+async def _expiry_edit(old: _ScopeSide, new: _ScopeSide, key: str) -> Edit | None:
+    """Return the edit of a key that had expired at one of two times, or at both."""
     was, is_ = await old.tree(key), await new.tree(key)
     if was is is_:
         return None

@@ -1,9 +1,9 @@
-"""The past of a scope: what was changed, what it was at a time, and having it so again."""
+"""The history of a scope: its changes, its state at a time, and rollback."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Row, Scan
@@ -12,23 +12,23 @@ from holdfast.engine import validation
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line, StepRef, open_step
-from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
-from holdfast.state.reader import ScopeView, StoredValue, seen, viewed
+from holdfast.state.reader import ScopeView, StoredValue, read_line_at, read_scope
 from holdfast.state.writer import KeyWrite, write
+from holdfast.time_parsing import parse_time
 
 When: TypeAlias = "datetime | int | str"
-"""A time, a version (the number of a step of the scope), or a time as people write it: `2h`, `yesterday`."""
+"""A time, a version (the number of a step of the scope), or a time as text: `2h`, `yesterday`."""
 
 _PAGE = 64
 
 
 class HistoryEntry(NamedTuple):
-    """A change of a key. `before` and `version` are its versions before and after; 0 where it was not there. `step` is
-    the number of the scope's step that made it, also where that took the key away."""
+    """A change of a key. `before` and `version` are its versions before and after; 0 if it did not exist. `step` is
+    the number of the scope's step, also of a deletion."""
 
     key: str
     action: str
@@ -43,7 +43,7 @@ class HistoryEntry(NamedTuple):
 
 
 async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | None:
-    """The last step of a scope by then; None if there was none yet."""
+    """Return the last step of a scope at a time; None if there was none yet."""
     if isinstance(when, bool) or not isinstance(when, datetime | int | str):
         raise InvalidError(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
     if isinstance(when, int):
@@ -56,60 +56,57 @@ async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | Non
                 where=line.name.removeprefix(MARK),
                 hint="See history() for those that are there",
             ) from error
-    if isinstance(when, str):
-        when = parse_moment(when, to_datetime(handle.now()).astimezone())
+    time = to_time(parse_time(when, to_datetime(handle.now()).astimezone()))
     try:
-        return await handle.engine.lines.at_time(line, to_time(validation.require_datetime(when)))
+        return await handle.engine.lines.at_time(line, time)
     except NotFoundError:
         if await handle.engine.lines.load_tip(line) is None:
             return None
         (first,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), limit=1, bodies=False)])
-        if first and StepRef.of(first[0]).time > to_time(validation.require_datetime(when)):
+        if first and StepRef.of(first[0]).time > time:
             return None
         raise
 
 
 def moment_of(handle: StoreHandle, when: When, point: StepRef | None) -> int:
-    """As of when keys had expired or not."""
+    """Return the time at which to judge which keys had expired."""
     if isinstance(when, int):
         return 0 if point is None else point.time
-    if isinstance(when, str):
-        when = parse_moment(when, to_datetime(handle.now()).astimezone())
-    return to_time(when.astimezone(UTC))
+    return to_time(parse_time(when, to_datetime(handle.now()).astimezone()))
 
 
 async def stored_at(handle: StoreHandle, scope: Scope, key: str, version: int) -> StoredValue | None:
-    """What a key held at a version."""
+    """Return the stored value of a key at a version."""
     line = handle.line(scope)
     point = await point_at(handle, line, version)
-    return await seen(handle, line, point, lambda view: view.live(key), moment_of(handle, version, point))
+    return await read_line_at(handle, line, point, lambda view: view.find_live(key), moment_of(handle, version, point))
 
 
 async def value_at(handle: StoreHandle, scope: Scope, key: str, when: When, default: Any) -> Any:
-    """The value of a key then."""
+    """Return the value of a key at a time."""
     key = handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, (key,))
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    item = await seen(handle, line, point, lambda view: view.item(key), moment_of(handle, when, point))
+    item = await read_line_at(handle, line, point, lambda view: view.item(key), moment_of(handle, when, point))
     await handle.guard.saw(scope, (key,))
     return default if item is None else item.value
 
 
 async def state_at(handle: StoreHandle, scope: Scope, when: When) -> dict[str, Any]:
-    """All keys then, and their values."""
+    """Return all keys and values at a time."""
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    items = await seen(handle, line, point, ScopeView.items, moment_of(handle, when, point))
+    items = await read_line_at(handle, line, point, ScopeView.items, moment_of(handle, when, point))
     await handle.guard.saw(scope, [item.key for item in items])
     return {item.key: item.value for item in items}
 
 
-async def of(
+async def list_changes(
     handle: StoreHandle, scope: Scope, key: str | None, limit: int, before: int | HistoryEntry | None
 ) -> list[HistoryEntry]:
-    """The changes of a scope, or of one key, the latest first."""
+    """List the changes of a scope, or of one key, the latest first."""
     wanted = None if key is None else handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line, found = handle.line(scope), list[HistoryEntry]()
@@ -136,7 +133,7 @@ async def of(
 
 
 async def changes_of(handle: StoreHandle, line: Line, row: Row, wanted: str | None = None) -> list[HistoryEntry]:
-    """The changes of keys that a step made, in the order of keys."""
+    """Return the changes of keys that a step made, in the order of keys."""
     point = StepRef.of(row)
     step = open_step(line, row, handle.engine.context.max_bytes)
     about = handle.codec.unpack(step.header.metadata)
@@ -170,8 +167,8 @@ async def changes_of(handle: StoreHandle, line: Line, row: Row, wanted: str | No
 
 
 async def _versions_before(handle: StoreHandle, line: Line, point: StepRef, every: Sequence[str]) -> dict[str, int]:
-    """Which versions keys had before a step that changed so many that it does not say. None are known of those whose
-    step before was pruned."""
+    """Return the versions of keys before a step that changed too many to have them. Empty if the previous step was
+    pruned."""
 
     async def versions(view: ScopeView) -> dict[str, int]:
         found = {each: await view.version(each) for each in every if each}
@@ -179,13 +176,13 @@ async def _versions_before(handle: StoreHandle, line: Line, point: StepRef, ever
 
     try:
         parent = await handle.engine.lines.find(line, Position(0, point.seq - 1)) if point.seq else None
-        return await seen(handle, line, parent, versions, point.time)
+        return await read_line_at(handle, line, parent, versions, point.time)
     except NotFoundError:
         return {}
 
 
 async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | None) -> int:
-    """Have keys be again as they were then, by a new step."""
+    """Restore keys to what they were at a time, by a new step."""
     wanted = None if key is None else handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line = handle.line(scope)
@@ -194,13 +191,13 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
 
     async def stored(view: ScopeView) -> dict[str, StoredValue]:
         every = [wanted] if wanted is not None else await view.keys()
-        return {each: found for each in every if (found := await view.live(each)) is not None}
+        return {each: found for each in every if (found := await view.find_live(each)) is not None}
 
     now = handle.now()
     # What has expired since would have by itself.
     then = {
         each: found
-        for each, found in (await seen(handle, line, point, stored, moment)).items()
+        for each, found in (await read_line_at(handle, line, point, stored, moment)).items()
         if not 0 < found.expires <= now
     }
 
@@ -213,7 +210,7 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
         ]
         return back + [KeyWrite(each, "delete") for each in here if each not in then]
 
-    found = await viewed(handle, scope, changes)
+    found = await read_scope(handle, scope, changes)
     if not found:
         return 0
     # Of a whole scope, also what others add meanwhile goes.

@@ -1,10 +1,9 @@
-"""Changes of single keys, as callers ask for them: a value for some time, on a version, made of the current one."""
+"""Changes of single keys: with an expiry, on a version, or computed from the current value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.engine import validation
 from holdfast.engine.model.merge import PackedConflict, merge
@@ -17,57 +16,53 @@ from holdfast.state import history
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import StoredValue
 from holdfast.state.writer import Compute, KeyWrite
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
-Change: TypeAlias = Callable[[Any], Any]
-"""Makes a new value of the current one."""
+ValueFunction: TypeAlias = Callable[[Any], Any]
+"""Computes a new value from the current one."""
 
-Settle: TypeAlias = Callable[[Any, Any], Any]
-"""Makes one value of the current one and the caller's own."""
+Conflict: TypeAlias = Literal["raise", "overwrite", "merge"]
 
-OnConflict: TypeAlias = Literal["raise", "overwrite", "merge"] | Settle
-
-_FAR = 10**10
-
-
-def nanoseconds(ttl: float | timedelta) -> int:
-    """A length of time, in seconds or as a timedelta."""
-    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    if type(seconds) not in (int, float) or not 0 < seconds < _FAR:
-        raise InvalidError(f"a time to live is a number of seconds over 0, or a timedelta, not {ttl!r}")
-    return int(seconds * 1e9)
+OnConflict: TypeAlias = Conflict | Callable[[Any, Any], Any]
+"""What to do if a key has another version than expected. A function takes the current value and the caller's."""
 
 
-def expiry(handle: StoreHandle, ttl: float | timedelta | None) -> int:
-    """When something expires that lives so long from now on; 0 for never."""
-    return 0 if ttl is None else handle.now() + nanoseconds(ttl)
+def expiry_time(handle: StoreHandle, ttl: Duration | None) -> int:
+    """Return when something with this time to live expires; 0 for never."""
+    return 0 if ttl is None else handle.now() + parse_nanoseconds(ttl, "time to live", positive=True)
 
 
-def setting(
+def set_change(
     handle: StoreHandle,
     scope: Scope,
     key: str,
     value: Any,
-    ttl: float | timedelta | None = None,
+    ttl: Duration | None = None,
     expected: int | None = None,
     on_conflict: OnConflict = "raise",
 ) -> KeyWrite:
-    """The change that sets a key."""
+    """Return the change that sets a key."""
     key = handle.guard.key(scope, key)
     version = validation.optional_count(expected, "version")
-    if not callable(on_conflict) and on_conflict not in ("raise", "overwrite", "merge"):
-        raise InvalidError(f"on_conflict is 'raise', 'overwrite', 'merge' or a function, not {on_conflict!r}")
-    change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
+    check_on_conflict(on_conflict)
+    change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry_time(handle, ttl))
     if on_conflict == "raise":
         change.expected = version
     elif version is not None and on_conflict != "overwrite":
-        change.compute = _settled(handle, scope, change, version, on_conflict)
+        change.compute = resolve_conflict(handle, scope, change, version, on_conflict)
     return change
 
 
-def computing(
-    handle: StoreHandle, key: str, function: Change, made: Callable[[Any], None] = lambda _: None
+def check_on_conflict(on_conflict: object) -> None:
+    """Raise `InvalidError` unless this names what to do in a conflict."""
+    if not callable(on_conflict) and on_conflict not in get_args(Conflict):
+        raise InvalidError(f"on_conflict is 'raise', 'overwrite', 'merge' or a function, not {on_conflict!r}")
+
+
+def compute_change(
+    handle: StoreHandle, key: str, function: ValueFunction, made: Callable[[Any], None] = lambda _: None
 ) -> KeyWrite:
-    """The change that gives a key what a function makes of its value; `made` is told what that was."""
+    """Return the change that sets a key to what a function returns for its value; `made` is called with that."""
     key = check_key(key)
 
     async def compute(live: StoredValue | None) -> Packed | None:
@@ -78,27 +73,29 @@ def computing(
     return KeyWrite(key, compute=compute, keep_expiry=True)
 
 
-def _settled(handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int, how: OnConflict) -> Compute:
-    """What is written if the key may have another version than expected."""
+def resolve_conflict(
+    handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int, on_conflict: OnConflict
+) -> Compute:
+    """Compute the value to write: that of the change, or if the key has another version than expected, a merge."""
     key, mine = change.key, change.packed
 
     async def compute(live: StoredValue | None) -> Packed | None:
         if (0 if live is None else live.version) == expected:
             return mine
-        if callable(how):
+        if callable(on_conflict):
             current = MISSING if live is None else unpack(handle.codec, live.entry.value)
-            new = how(current, unpack(handle.codec, mine))
+            new = on_conflict(current, unpack(handle.codec, mine))
             return None if new is MISSING else pack_value(handle, key, new)
         base = await history.stored_at(handle, scope, key, expected)
-        return _merged(handle, scope, key, base, live, mine)
+        return _merge_values(handle, scope, key, base, live, mine)
 
     return compute
 
 
-def _merged(
+def _merge_values(
     handle: StoreHandle, scope: Scope, key: str, base: StoredValue | None, live: StoredValue | None, mine: Packed
 ) -> Packed | None:
-    """The value with the changes of both since the base. `ConflictError` if both changed the same."""
+    """Merge the changes of both sides since the base. `ConflictError` if both changed the same part."""
     name = b""
     sides = [{} if each is None else {name: each.entry.value} for each in (base, live)]
     found = merge(sides[0], {name: mine}, sides[1])
@@ -107,7 +104,7 @@ def _merged(
         raise ConflictError(
             f"both changed the same: {shown}",
             where=f"key {key!r} of {scope}",
-            hint="Read it again and apply the change to what is there, or settle it with a function",
+            hint="Read it again and apply the change to what is there, or give on_conflict a function",
             code="version-mismatch",
         )
     return found.state.get(name)

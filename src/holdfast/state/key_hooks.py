@@ -1,4 +1,4 @@
-"""Hooks of keys: called for every change of them, whichever way it is asked for."""
+"""Hooks of keys: called for every change, however it is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.engine.model.operations import Operation, apply
 from holdfast.engine.model.packed_state import Packed, unpack
 from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK
 from holdfast.engine.trace_context import Trace
-from holdfast.hooks.context import HookedChange, packed_notes
+from holdfast.hooks.context import HookedChange, pack_notes
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import ActivePoints, HookRegistry
 from holdfast.security.handle import StoreHandle
@@ -31,39 +31,38 @@ class KeyHooks:
         self._handle = handle
         self._scope = scope
         self._kind = _kind(scope)
-        self._meant, self.wants_old = points
+        self._matched, self.wants_old = points
         self._trace = trace
         self._started = time.perf_counter_ns()
-        self._ran: dict[str, HookedChange] = {}
+        self._changes: dict[str, HookedChange] = {}
         self.events: list[Event] = []
-        """What is to be told of those that ran."""
+        """The executions."""
         self.notes: dict[str, Mapping[str, Any]] = {}
-        """What they noted, by key."""
-        self.soon: list[tuple[Sequence[Hook], HookedChange]] = []
-        """Those that are called once the changes are made."""
+        """The notes of hooks, by key."""
+        self.pending: list[tuple[Sequence[Hook], HookedChange]] = []
+        """The after-hooks to call when the changes are committed."""
 
-    def begin(self) -> None:
-        """Another attempt is made."""
-        self.events, self.notes, self.soon = [], {}, []
+    def reset(self) -> None:
+        """Start another attempt."""
+        self.events, self.notes, self.pending = [], {}, []
 
     async def before(
         self, key: str, action: str, packed: Packed, patch: Operation | None, live: StoredValue | None, version: int
     ) -> Packed | None:
-        """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises
-        `VetoError`."""
+        """Call the before-hooks of a change. Returns the value, if they replaced it. Raises `VetoError`."""
         point = f"{self._kind}.{action}"
-        meant = self._meant.get(point)
+        meant = self._matched.get(point)
         if meant is None:
             return None
-        before, after = (meant.before, meant.after) if meant.all_keys else meant.of(key)
+        before, after = (meant.before, meant.after) if meant.all_keys else meant.for_key(key)
         if not before and not after:
             return None
         stored: Any = MISSING if action == "delete" else packed
         if patch is not None and any(hook.wants_value for hook in (*before, *after)):
             stored = apply(patch, None if live is None else live.entry.value)
         old = MISSING if live is None else live.entry.value
-        subject = self._ran.get(key)
-        if subject is not None and subject.point == point and subject.given == stored:
+        subject = self._changes.get(key)
+        if subject is not None and subject.point == point and subject.original == stored:
             subject.before, subject.old = version, old
         else:
             actor, scope = self._handle.guard.actor, self._scope
@@ -72,18 +71,18 @@ class KeyHooks:
             )
             if before:
                 await self._registry.before(before, subject)
-            self._ran[key] = subject
+            self._changes[key] = subject
         self.events += subject.events
         if subject.notes:
             self.notes[key] = subject.notes
         if after:
-            self.soon.append((after, subject))
+            self.pending.append((after, subject))
         return subject.stored if subject.changed else None
 
-    def noted(self, key: str) -> bytes:
-        """What they noted of a key, packed; empty for nothing."""
+    def packed_notes(self, key: str) -> bytes:
+        """Return the packed notes about a key; empty if there are none."""
         notes = self.notes.get(key)
-        return b"" if notes is None else packed_notes(self._handle.codec, notes)
+        return b"" if notes is None else pack_notes(self._handle.codec, notes)
 
     def _load(self, stored: Packed) -> Any:
         return unpack(self._handle.codec, stored)
@@ -91,24 +90,25 @@ class KeyHooks:
     def _dump(self, key: str, value: Any) -> Packed:
         return pack_value(self._handle, key, value)
 
-    def committed(self, version: int, id: str) -> None:
-        """The changes are made: have those called that follow them."""
-        for hooks, subject in self.soon:
+    def call_after(self, version: int, id: str) -> None:
+        """Call the after-hooks, once the changes are committed."""
+        for hooks, subject in self.pending:
             subject.version, subject.id = 0 if subject.stored is MISSING else version, id
             self._registry.after(hooks, subject)
 
 
 def key_hooks(handle: StoreHandle, line: str, trace: Trace) -> KeyHooks | None:
-    """The hooks of changes in a line; None where there are none."""
+    """Return the hooks of changes in a line; None if there are none."""
     registry, scope = HookRegistry.of(handle.engine), line.removeprefix(MARK)
     if registry is None:
         return None
-    points = registry.known.get(scope) or registry.points(scope)
-    return KeyHooks(registry, handle, scope, points, trace) if points.meant else None
+    points = registry.cache.get(scope) or registry.points(scope)
+    return KeyHooks(registry, handle, scope, points, trace) if points.matched else None
 
 
 @lru_cache(4096)
 def _kind(scope: str) -> str:
-    """What the points are called: `state` in scopes, and in lines of ours what they hold, such as `topic`."""
+    """Return the kind of the points: `state` in scopes, and in the lines of a shared resource its kind, such as
+    `topic`."""
     kinds = [part.partition(":")[0] for part in scope.split("/")]
     return "state" if scope == GLOBAL else next((kind for kind in kinds if kind not in KINDS), "state")

@@ -1,6 +1,6 @@
-"""Keys as they are stored: each is a channel of its scope's state, and one that expires has a second one.
+"""Stored keys: each is a channel of its scope's state, and one that expires has a second channel.
 
-Keys have no control characters, so that what starts with one is ours: `\\0ttl/plan` holds when `plan` expires.
+Keys have no control characters: names that start with one are internal, as `\\0ttl/plan`, the expiry of `plan`.
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ from holdfast.security.handle import StoreHandle
 _TTL = "\0ttl/"
 
 FIRST = b"\x01\x20"
-"""From here on, in the order of keys, they are the user's."""
+"""The position of the first key of a user, in the order of keys."""
 
 TTL_FIRST = sort_key(pack_name(_TTL))
 TTL_LAST = TTL_FIRST[:-1] + bytes([TTL_FIRST[-1] + 1])
-"""Between these are the times at which keys expire."""
+"""The positions of the channels that have when keys expire."""
 
 
-def pack_key(key: str) -> bytes:
-    """The packed name of a key's channel."""
-    return pack_name(key)
+def ttl_name(key: str) -> str:
+    """Return the name of the channel that holds when a key expires."""
+    return _TTL + key
 
 
 def pack_ttl(key: str) -> bytes:
-    """The packed name of the channel that holds when a key expires."""
+    """Return the packed name of the channel that holds when a key expires."""
     return pack_name(_TTL + key)
 
 
 def unpack_key(packed: bytes) -> str:
-    """The key of a channel; an empty string, if the channel is one of ours."""
+    """Return the key of a channel; an empty text, if the channel is internal."""
     name = unpack_name(packed)
     return "" if name.startswith("\0") else name
 
 
-def expiring(packed: bytes) -> str:
-    """The key whose time to expire a channel holds."""
+def expiring_key(packed: bytes) -> str:
+    """Return the key whose expiry a channel has."""
     return unpack_name(packed)[len(_TTL) :]
 
 
-def place(prefix: str) -> bytes:
-    """Where keys that start so begin, in the order of keys."""
+def prefix_start(prefix: str) -> bytes:
+    """Return the position of the first key with a prefix, in the order of keys."""
     return b"\x01" + prefix.encode() if prefix else FIRST
 
 
-def end(prefix: str) -> bytes | None:
-    """Where they end. None for the end of all."""
+def prefix_end(prefix: str) -> bytes | None:
+    """Return the position after the last key with a prefix; None for the end of all."""
     return b"\x01" + prefix.encode() + b"\xff" if prefix else None
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-"""Types of values that hold no others, and are packed as they are."""
+"""Types of values that contain no others, and are packed as they are."""
 
 
 def pack_value(handle: StoreHandle, key: str, value: Any) -> Packed:
-    """A value as it is stored. Errors name the way to what can not be."""
+    """Pack the value of a key. Errors give the path of a value that cannot be packed."""
     if type(value) in _SCALARS:
         with suppress(HoldfastError):  # the long way names the key
             return handle.codec.pack(value)

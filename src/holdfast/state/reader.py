@@ -1,4 +1,4 @@
-"""Reading keys: as they are now, or as they were."""
+"""Reading keys, as they are or as they were."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.engine.entry_reader import FoundEntry
 from holdfast.engine.model.nodes import sort_key
-from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.patterns import matcher, narrowed
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.system_line import Look, read_at, read_latest
 from holdfast.engine.types import to_datetime
-from holdfast.errors import CorruptError, NotFoundError
+from holdfast.errors import CorruptError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class StateItem(NamedTuple):
-    """A key and its value. `version` is the number of the step of the scope that wrote it last."""
+    """A key and its value. `version` is the number of the scope's step that wrote it."""
 
     key: str
     value: Any
@@ -32,14 +32,14 @@ class StateItem(NamedTuple):
 
 
 class StoredValue(NamedTuple):
-    """What a key holds in the store, and when it expires; 0 for never."""
+    """The stored value of a key, and when it expires; 0 for never."""
 
     entry: FoundEntry
     expires: int
 
     @property
     def version(self) -> int:
-        """The number of the step that wrote it last."""
+        """The number of the step that wrote it."""
         return self.entry.origin.seq + 1
 
 
@@ -51,117 +51,117 @@ class KeyVersion(NamedTuple):
 
 
 class ScopeView:
-    """A scope's state at one of its steps; without a step, nothing is in it."""
+    """A scope's state at one of its steps; empty without a step."""
 
     def __init__(
-        self, handle: StoreHandle, line: Line, point: StepRef | None, held: LoadedState | None, now: int
+        self, handle: StoreHandle, line: Line, point: StepRef | None, loaded: LoadedState | None, now: int
     ) -> None:
         self.point = point
         self.now = now
-        self._held = held
+        self._loaded = loaded
         self._handle = handle
         self._line = line
 
-    async def placed(self, key: str) -> KeyVersion | None:
-        """The version of a key, also if it has expired. None if there is no such key. Its value is not read."""
-        if self._held is None:
+    async def find_version(self, key: str) -> KeyVersion | None:
+        """Return the version of a key, also if it has expired; None if there is no such key. The value is not read."""
+        if self._loaded is None:
             return None
         entries = self._handle.engine.entries
-        origin = await entries.origin(self._line, self._held, names.pack_key(key))
-        return None if origin is None else KeyVersion(origin.seq + 1, await self._expires(self._held, key))
+        origin = await entries.origin(self._line, self._loaded, pack_name(key))
+        return None if origin is None else KeyVersion(origin.seq + 1, await self._expires(self._loaded, key))
 
-    async def stored(self, key: str) -> StoredValue | None:
-        """What a key holds, also if it has expired. None if there is no such key."""
-        if self._held is None:
+    async def find(self, key: str) -> StoredValue | None:
+        """Return the stored value of a key, also if it has expired; None if there is no such key."""
+        if self._loaded is None:
             return None
-        entry = await self._handle.engine.entries.find(self._line, self._held, names.pack_key(key))
-        return None if entry is None else StoredValue(entry, await self._expires(self._held, key))
+        entry = await self._handle.engine.entries.find(self._line, self._loaded, pack_name(key))
+        return None if entry is None else StoredValue(entry, await self._expires(self._loaded, key))
 
-    async def _expires(self, held: LoadedState, key: str) -> int:
-        found = await self._handle.engine.entries.find_rare(self._line, held, names.pack_ttl(key), names.FIRST)
+    async def _expires(self, loaded: LoadedState, key: str) -> int:
+        found = await self._handle.engine.entries.find_rare(self._line, loaded, names.pack_ttl(key), names.FIRST)
         return 0 if found is None else int(unpack(self._handle.codec, found.value))
 
-    async def live(self, key: str) -> StoredValue | None:
-        """The same, or None if it has expired."""
-        found = await self.stored(key)
+    async def find_live(self, key: str) -> StoredValue | None:
+        """Return the stored value of a key; None if there is no such key, or it has expired."""
+        found = await self.find(key)
         return None if found is None or 0 < found.expires <= self.now else found
 
     async def version(self, key: str) -> int:
-        """The version of a key; 0 if there is no such key, or it has expired. Its value is not read."""
-        found = await self.placed(key)
+        """Return the version of a key; 0 if there is no such key, or it has expired. The value is not read."""
+        found = await self.find_version(key)
         return 0 if found is None or 0 < found.expires <= self.now else found.version
 
     async def item(self, key: str) -> StateItem | None:
-        """A key with its value as fresh objects. None if there is no such key, or it has expired."""
-        found = await self.live(key)
-        return None if found is None else self.opened(key, *found)
+        """Return a key with its value as new objects; None if there is no such key, or it has expired."""
+        found = await self.find_live(key)
+        return None if found is None else self.to_item(key, *found)
 
-    def opened(self, key: str, entry: FoundEntry, expires: int) -> StateItem:
-        """What callers are given of an entry."""
+    def to_item(self, key: str, entry: FoundEntry, expires: int) -> StateItem:
+        """Build the public form of an entry."""
         value = unpack(self._handle.codec, entry.value)
         return StateItem(key, value, entry.origin.seq + 1, to_datetime(expires) if expires else None)
 
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
-        """Keys in order, without those that have expired."""
+        """Return keys in order, without those that have expired."""
         matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
-        if self._held is None or limit == 0 or common is None:
+        if self._loaded is None or limit == 0 or common is None:
             return []
-        start, stop = names.place(common), names.end(common)
+        start, stop = names.prefix_start(common), names.prefix_end(common)
         if after:
-            start = max(start, names.place(after) + b"\0")
+            start = max(start, names.prefix_start(after) + b"\0")
         found: list[str] = []
         while limit is None or len(found) < limit:
-            packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, limit)
+            packed = await self._handle.engine.entries.keys(self._line, self._loaded, start, stop, limit)
             page = list(map(names.unpack_key, packed))
             if page:
-                dead = await self._expired(self._held, names.pack_ttl(page[0]), names.pack_ttl(page[-1] + "\0"))
+                dead = await self._expired(self._loaded, names.pack_ttl(page[0]), names.pack_ttl(page[-1] + "\0"))
                 found += [key for key in page if key not in dead and (matches is None or matches(key))]
             if limit is None or len(page) < limit:
                 break
-            start = names.place(page[-1]) + b"\0"
+            start = names.prefix_start(page[-1]) + b"\0"
         return found[:limit]
 
-    async def names(self, prefix: str, limit: int | None = None) -> list[str]:
-        """The first keys that start so, also those that have expired: for those who let none expire."""
-        if self._held is None:
+    async def all_keys(self, prefix: str, limit: int | None = None) -> list[str]:
+        """Return the first keys with a prefix, also those that have expired."""
+        if self._loaded is None:
             return []
-        start, stop = names.place(prefix), names.end(prefix)
-        packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, limit)
+        start, stop = names.prefix_start(prefix), names.prefix_end(prefix)
+        packed = await self._handle.engine.entries.keys(self._line, self._loaded, start, stop, limit)
         return list(map(names.unpack_key, packed))
 
     async def items(
         self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None
     ) -> list[StateItem]:
-        """The same, with values."""
+        """Return keys in order, with their values."""
         items = [await self.item(key) for key in await self.keys(prefix, pattern, after, limit)]
         return [item for item in items if item is not None]
 
     async def expired(self, prefix: str = "") -> dict[str, int]:
-        """The keys that are still there and have expired, and when."""
-        if self._held is None:
+        """Return the keys that have expired and are not deleted yet, and when they expired."""
+        if self._loaded is None:
             return {}
-        found = await self._expired(self._held, names.pack_ttl(prefix), None)
+        found = await self._expired(self._loaded, names.pack_ttl(prefix), None)
         return {key: time for key, time in found.items() if key.startswith(prefix)}
 
-    async def _expired(self, held: LoadedState, start: bytes, stop: bytes | None) -> dict[str, int]:
-        """The same, of those whose expiry is kept between two places."""
+    async def _expired(self, loaded: LoadedState, start: bytes, stop: bytes | None) -> dict[str, int]:
+        """Return expired keys whose expiry channel is between two positions."""
         last = names.TTL_LAST if stop is None else sort_key(stop)
-        found = await self._handle.engine.entries.page(self._line, held, sort_key(start), last, None)
-        times = {names.expiring(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
+        found = await self._handle.engine.entries.page(self._line, loaded, sort_key(start), last, None)
+        times = {names.expiring_key(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
         return {key: time for key, time in times.items() if time <= self.now}
 
     async def count(self, prefix: str = "") -> int:
-        """How many keys there are, or how many start so."""
-        if self._held is None:
+        """Return the number of keys, or of those with a prefix."""
+        if self._loaded is None:
             return 0
-        entries, end = self._handle.engine.entries, names.end(prefix)
-        total = await entries.count(self._line, self._held, names.place(prefix))
-        after = 0 if end is None else await entries.count(self._line, self._held, end)
+        entries, end = self._handle.engine.entries, names.prefix_end(prefix)
+        total = await entries.count(self._line, self._loaded, names.prefix_start(prefix))
+        after = 0 if end is None else await entries.count(self._line, self._loaded, end)
         return total - after - len(await self.expired(prefix))
 
 
 class ScopeReader:
-    """Reads of a scope as it is now, by whoever may."""
+    """Reads the current state of a scope, with the rights of the handle."""
 
     def __init__(self, handle: StoreHandle, scope: Scope) -> None:
         self._handle = handle
@@ -169,85 +169,64 @@ class ScopeReader:
         self._line = handle.line(scope)
 
     async def item(self, key: str) -> StateItem | None:
-        """A key; None if there is no such key."""
+        """Return a key; None if there is no such key."""
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
         await handle.guard.allow("read", self._scope, (key,))
-        memo = await handle.engine.lines.revalidate_tip(line)
-        if memo is None or memo.point is None:
+        tip = await handle.engine.lines.revalidate_tip(line)
+        if tip is None or tip.point is None:
             found = None
         else:
-            point = memo.point
+            point = tip.point
             try:
-                held = await handle.engine.states.get(line, point)
-                found = await ScopeView(handle, line, point, held, handle.now()).item(key)
+                loaded = await handle.engine.states.get(line, point)
+                found = await ScopeView(handle, line, point, loaded, handle.now()).item(key)
             except CorruptError:  # unless the line was rewritten meanwhile
-                found = await viewed(handle, self._scope, lambda view: view.item(key))
+                found = await read_scope(handle, self._scope, lambda view: view.item(key))
         await handle.guard.saw(self._scope, (key,))
         return found
 
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
-        """Keys in order."""
+        """Return keys in order."""
         await self._handle.guard.allow("read", self._scope, ())
-        found = await viewed(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
+        found = await read_scope(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
         await self._handle.guard.saw(self._scope, ())
         return found
 
     async def items(
         self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None
     ) -> list[StateItem]:
-        """The same, with values."""
+        """Return keys in order, with their values."""
         await self._handle.guard.allow("read", self._scope, ())
-        found = await viewed(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit))
+        found = await read_scope(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit))
         await self._handle.guard.saw(self._scope, [item.key for item in found])
         return found
 
     async def count(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         await self._handle.guard.allow("read", self._scope, ())
-        found = await viewed(self._handle, self._scope, ScopeView.count)
+        found = await read_scope(self._handle, self._scope, ScopeView.count)
         await self._handle.guard.saw(self._scope, ())
         return found
 
 
-async def viewed(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
-    """What one sees who looks at a scope as it is now."""
-    return await latest(handle, handle.line(scope), look)
+async def read_scope(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
+    """Read the current state of a scope."""
+    line = handle.line(scope)
+    return await read_latest(handle.engine, line, _view(handle, line, look, handle.now()))
 
 
-async def latest(handle: StoreHandle, line: Line, look: Callable[[ScopeView], Awaitable[T]]) -> T:
-    """What one sees who looks at a line's state as it is now. If the step is pruned or deleted meanwhile, others came
-    after it: then at how it is since."""
-    memo = await handle.engine.lines.revalidate_tip(line)
-    while True:
-        point = None if memo is None else memo.point
-        try:
-            return await seen(handle, line, point, look)
-        except NotFoundError:
-            memo = await handle.engine.lines.load_tip(line)
-            if point == (None if memo is None else memo.point):
-                raise
-
-
-async def seen(
+async def read_line_at(
     handle: StoreHandle,
     line: Line,
     point: StepRef | None,
     look: Callable[[ScopeView], Awaitable[T]],
     now: int | None = None,
 ) -> T:
-    """What one sees who looks at a line's state at a step, as of a time: what had expired by then is not in it."""
+    """Read the state of a line at a step, as of a time: it has no keys that had expired by then."""
     time = handle.now() if now is None else now
-    if point is None:
-        return await look(ScopeView(handle, line, None, None, time))
+    return await read_at(handle.engine, line, point, _view(handle, line, look, time))
 
-    states = handle.engine.states
 
-    async def read(point: StepRef) -> T:
-        try:
-            return await look(ScopeView(handle, line, point, await states.get(line, point), time))
-        except MissingNode:  # the line was rewritten, perhaps
-            states.forget(line, point.hash)
-            return await look(ScopeView(handle, line, point, await states.get(line, point), time))
-
-    return await handle.engine.lines.read_step(line, point, read)
+def _view(handle: StoreHandle, line: Line, look: Callable[[ScopeView], Awaitable[T]], now: int) -> Look[T]:
+    return lambda point, loaded: look(ScopeView(handle, line, point, loaded, now))

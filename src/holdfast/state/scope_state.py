@@ -1,10 +1,10 @@
-"""The state of a scope: a mapping of keys to values, every change of which is a step of its own."""
+"""The state of a scope: a mapping of keys to values. Every change is a step."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from copy import deepcopy
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
@@ -13,12 +13,13 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, normal
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state import history, scope_copy
-from holdfast.state.key_changes import Change, OnConflict, computing, expiry, setting
+from holdfast.state import history, scopes
+from holdfast.state.key_changes import OnConflict, ValueFunction, compute_change, expiry_time, set_change
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeReader, StateItem
 from holdfast.state.watcher import AsyncWatch, Watch
 from holdfast.state.writer import KeyWrite, WrittenKey, write
+from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
     from holdfast.history.diff_result import Diff
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAGE = 1000
-"""How many keys are read at a time by those who go through all of them."""
+"""How many keys an iteration reads at a time."""
 
 _GONE = object()
-"""Stands for a key that somebody else took away."""
+"""Marks a key that another writer deleted."""
 
 
 class StateOperations:
-    """What can be done with the state of a scope. `State` and `AsyncState` have these as methods."""
+    """Operations on the state of a scope. `State` and `AsyncState` have these as methods."""
 
     def __init__(self, handle: StoreHandle, scope: Scope) -> None:
         self._handle = handle
-        self._look = ScopeReader(handle, scope)
+        self._reader = ScopeReader(handle, scope)
         self.scope = scope
 
     def __repr__(self) -> str:
@@ -47,7 +48,7 @@ class StateOperations:
 
     @sync_and_async
     async def item(self, key: str) -> StateItem:
-        """A key with its value, its version, and when it expires. Raises `NotFoundError`."""
+        """Return a key with its value, its version, and when it expires. Raises `NotFoundError`."""
         found = await self._item(key)
         if found is None:
             raise NotFoundError("there is no such key", where=f"key {key!r} of {self.scope}", hint="See keys()")
@@ -55,18 +56,19 @@ class StateOperations:
 
     @sync_and_async
     async def list_keys(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[str]:
-        """A page of keys, in order: those that start with a prefix, those that match a pattern (`plan/*/done`), those
-        after another key. In a pattern `*` stands for any text without a slash, `**` for any text, `?` for a letter."""
+        """Return a page of keys, in order: those that start with a prefix, those that match a pattern
+        (`plan/*/done`), those after another key. In a pattern `*` matches any text without a slash, `**` any text,
+        `?` one character."""
         wanted = _listed(prefix, pattern, after)
-        return await self._look.keys(*wanted, validation.require_count(limit, "limit"))
+        return await self._reader.keys(*wanted, validation.require_count(limit, "limit"))
 
     @sync_and_async
     async def list_items(
         self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100
     ) -> list[StateItem]:
-        """The same, with values and versions."""
+        """Return a page of keys with values and versions. See `list_keys`."""
         wanted = _listed(prefix, pattern, after)
-        return await self._look.items(*wanted, validation.require_count(limit, "limit"))
+        return await self._reader.items(*wanted, validation.require_count(limit, "limit"))
 
     # Changing ---------------------------------------------------------------------------------------------------
 
@@ -76,18 +78,18 @@ class StateOperations:
         key: str,
         value: Any,
         *,
-        ttl: float | timedelta | None = None,
+        ttl: Duration | None = None,
         expected: int | None = None,
         on_conflict: OnConflict = "raise",
     ) -> int:
-        """Give a key a value, perhaps for some time only (`ttl`, in seconds). Returns its new version.
+        """Set a key, perhaps only for some time (`ttl`, in seconds). Returns its new version.
 
-        With `expected`, the version that the key must have (0: it must not be there), `on_conflict` says what happens
-        if it has another one: `"raise"` raises `ConflictError`; `"overwrite"` writes all the same; `"merge"` merges
-        the value three ways with what is there and what was there at that version; a function is called with the
-        current value and this one, and returns what to write.
+        `expected` is the version that the key must have (0: it must not exist). If it has another, `on_conflict` says
+        what happens: `"raise"` raises `ConflictError`; `"overwrite"` writes all the same; `"merge"` merges the value
+        with the current one and the one at that version; a function is called with the current value and this one, and
+        returns what to write.
         """
-        (done,) = await self._write([setting(self._handle, self.scope, key, value, ttl, expected, on_conflict)])
+        (done,) = await self._write([set_change(self._handle, self.scope, key, value, ttl, expected, on_conflict)])
         return done.version
 
     @sync_and_async
@@ -96,8 +98,8 @@ class StateOperations:
     ) -> int:
         """Change parts of a value, and write only those. Returns the new version.
 
-        `changes` maps a key of the dict that is there, or a tuple of keys below each other, to its new value; `remove`
-        lists such places. A key that is not there starts as an empty dict.
+        `changes` maps a key of the current dict, or a tuple of nested keys, to its new value; `remove` lists such
+        paths. A key that does not exist starts as an empty dict.
         """
         key = self._key(key)
         parts = {
@@ -112,15 +114,15 @@ class StateOperations:
         return done.version
 
     @sync_and_async
-    async def change(self, key: str, function: Change, default: Any = MISSING) -> Any:
-        """Give a key what a function makes of its current value. Nobody's change in between is lost: if there is one,
+    async def change(self, key: str, function: ValueFunction, default: Any = MISSING) -> Any:
+        """Set a key to what a function returns for its current value. No concurrent change is lost: if there is one,
         the function is called again. Returns the new value.
 
-        The function is given the default, where there is no such key; where it returns `MISSING`, the key is deleted.
-        It may be called several times and does nothing else.
+        The function gets the default, if there is no such key; if it returns `MISSING`, the key is deleted. It may be
+        called several times and must have no other effect.
         """
         made: list[Any] = []
-        change = computing(
+        change = compute_change(
             self._handle,
             self._key(key),
             # It may change what it is given, and must find the default as it was when it is called again.
@@ -132,17 +134,17 @@ class StateOperations:
 
     @sync_and_async
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
-        """Take a key away. False if there was none."""
+        """Delete a key. Returns False if there was none."""
         change = KeyWrite(self._key(key), "delete", expected=validation.optional_count(expected, "version"))
         (done,) = await self._write([change])
         return done.before > 0
 
     @sync_and_async
     async def batch(
-        self, values: Mapping[str, Any], *, delete: Iterable[str] = (), ttl: float | timedelta | None = None
+        self, values: Mapping[str, Any], *, delete: Iterable[str] = (), ttl: Duration | None = None
     ) -> dict[str, int]:
-        """Set several keys, and delete others, all or none, as one step. Returns the new versions."""
-        expires = expiry(self._handle, ttl)
+        """Set several keys and delete others, all or none, as one step. Returns the new versions."""
+        expires = expiry_time(self._handle, ttl)
         changes = {}
         for key, value in validation.require_mapping(values, "set of values").items():
             if (name := self._key(key)) in changes:
@@ -158,29 +160,33 @@ class StateOperations:
         return {each.key: each.version for each in done if each.action != "delete"}
 
     @sync_and_async
-    async def expire(self, key: str, ttl: float | timedelta | None) -> int:
-        """Have a key expire so many seconds from now, or never. The value stays. Raises `NotFoundError`."""
-        change = computing(self._handle, self._key(key), lambda value: value)
+    async def expire(self, key: str, ttl: Duration | None) -> int:
+        """Let a key expire after so many seconds, or never. The value stays. Raises `NotFoundError`."""
+        change = compute_change(self._handle, self._key(key), lambda value: value)
         change.action, change.keep_expiry, change.must_exist = "expire", False, True
-        change.expires = expiry(self._handle, ttl)
+        change.expires = expiry_time(self._handle, ttl)
         (done,) = await self._write([change])
         return done.version
 
     @sync_and_async
     async def clear(self) -> None:
-        """Take all keys away, as one step."""
-        await scope_copy.clear(self._handle, self.scope)
+        """Delete all keys, as one step."""
+        await scopes.clear(self._handle, self.scope)
 
     @sync_and_async
-    async def copy_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
-        """Copy all keys into another scope, as one step there. Raises `ConflictError`, and copies nothing, if that has
-        one of them already, unless they may be overwritten. Returns how many keys were copied."""
-        return await scope_copy.copy(self._handle, self.scope, _scope(other), overwrite=overwrite)
+    async def copy_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
+        """Copy all keys into another scope, as one step there. Returns how many keys were copied.
+
+        If the other scope has one of the keys already, `on_conflict` says what happens: `"raise"` raises
+        `ConflictError` and copies nothing; `"overwrite"` replaces its value; `"merge"` merges both values, and raises
+        where they differ in the same part; a function is called with its value and this one, and returns what to write.
+        """
+        return await scopes.copy(self._handle, self.scope, _scope(other), on_conflict)
 
     @sync_and_async
-    async def move_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
-        """The same, and take them away here, at once."""
-        return await scope_copy.move(self._handle, self.scope, _scope(other), overwrite=overwrite)
+    async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
+        """Copy all keys into another scope and delete them here, atomically. See `copy_to`."""
+        return await scopes.move(self._handle, self.scope, _scope(other), on_conflict)
 
     # History ----------------------------------------------------------------------------------------------------
 
@@ -188,43 +194,43 @@ class StateOperations:
     async def history(
         self, key: str | None = None, *, limit: int = 100, before: int | history.HistoryEntry | None = None
     ) -> list[history.HistoryEntry]:
-        """What was changed, of one key or of all, the latest first: when, by whom and why, with the versions before and
-        after. `before` the last change of a page goes on with a longer history; so does `before` a version, with what
-        is older than that."""
-        return await history.of(self._handle, self.scope, key, validation.require_count(limit, "limit"), before)
+        """List changes of one key or of all, the latest first: when, by whom and why, with the versions before and
+        after. `before` takes the last change of a page, for the next one, or a version, for what is older."""
+        return await history.list_changes(
+            self._handle, self.scope, key, validation.require_count(limit, "limit"), before
+        )
 
     @sync_and_async
     async def at(self, when: datetime | int | str) -> dict[str, Any]:
-        """The state as it was: at a time, at a version (the number of a step), or at an age such as `"2h"`."""
+        """Return the state as it was: at a time, at a version (the number of a step), or at an age such as `"2h"`."""
         return await history.state_at(self._handle, self.scope, when)
 
     @sync_and_async
     async def get_at(self, key: str, when: datetime | int | str, default: Any = None) -> Any:
-        """The value that a key had then."""
+        """Return the value that a key had at a time."""
         return await history.value_at(self._handle, self.scope, key, when, default)
 
     @sync_and_async
     async def diff(self, a: datetime | int | str, b: datetime | int | str | None = None) -> Diff:
-        """What differs between the scope at two moments, each a time, a version or an age; without the second, between
-        then and now."""
+        """Compare the scope at two moments, each a time, a version or an age; the second is now by default."""
         from holdfast.state.diff import diff
 
         return await diff(self._handle, self.scope, a, b)
 
     @sync_and_async
     async def rollback(self, when: datetime | int | str, key: str | None = None) -> int:
-        """Have the scope, or one key, be again as it was then, by a new step. Nothing of the history is undone. Returns
-        how many keys changed."""
+        """Restore the scope, or one key, to what it was at a time, by a new step. The history stays. Returns the
+        number of keys that changed."""
         return await history.rollback(self._handle, self.scope, when, key)
 
     def _watch(self, pattern: str = "**", *, cursor: str | None = None, nested: bool = False) -> Watch:
-        """The changes of keys that match a pattern, as any process makes them, each once and in order.
+        """Watch the changes of keys that match a pattern, as any process makes them, each once and in order.
 
-        It begins now, or after a `cursor` that a change or a watch had, also in another process; with `cursor=""`, at
-        the start of the history. With `nested`, the scopes inside this one are watched too, also those to come: each in
-        its own order. A change is seen within a second. A key that expires is told of when it is swept.
+        It begins now, or after the `cursor` of a change or a watch, also in another process; with `cursor=""`, at the
+        start of the history. With `nested`, the scopes inside this one are watched too, also future ones, each in its
+        own order. A change is seen within a second. A key that expires is reported when it is deleted.
 
-        Iterate over it, which waits for changes until `close()`; or ask with `poll(timeout)`.
+        Iterate over it, which waits for changes until `close()`; or call `poll(timeout)`.
         """
         watch = Watch(self._handle, self.scope, pattern, cursor, nested)
         watch.start()
@@ -241,14 +247,14 @@ class StateOperations:
         return self._handle.guard.key(self.scope, key)
 
     async def _item(self, key: str) -> StateItem | None:
-        return await self._look.item(key)
+        return await self._reader.item(key)
 
     async def _write(self, changes: list[KeyWrite]) -> list[WrittenKey]:
         return await write(self._handle, {self.scope: changes}) if changes else []
 
 
 class State(SyncApi, StateOperations, MutableMapping[str, Any]):
-    """The state of a scope, as a mapping: `state["plan"] = {...}`. Keys come in order."""
+    """The state of a scope, as a mapping: `state["plan"] = {...}`. Keys are in order."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -258,7 +264,7 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
 
     @sync_and_async
     async def _count(self) -> int:
-        return await self._look.count()
+        return await self._reader.count()
 
     def __getitem__(self, key: str) -> Any:
         found = self._find(key)
@@ -286,15 +292,15 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
             after = page[-1]
 
     def items(self) -> ItemsView[str, Any]:
-        """All keys and their values, in order."""
+        """Return all keys and values, in order."""
         return _Items(self)
 
     def values(self) -> ValuesView[Any]:
-        """All values, in the order of their keys."""
+        """Return all values, in the order of their keys."""
         return _Values(self)
 
     def _pages(self) -> Iterator[list[StateItem]]:
-        """All keys with their values and versions, by the thousand: each page is of one moment."""
+        """Return all keys with values and versions, in pages. Each page is of one moment."""
         after = ""
         while page := self.list_items(after=after, limit=_PAGE):
             yield page
@@ -303,7 +309,7 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
     # What a mapping does in two steps is done here so that nobody's change in between is lost or overwritten.
 
     def pop(self, key: str, default: Any = MISSING) -> Any:
-        """Take a key away, and return what it held. Of several who do so, one gets it."""
+        """Delete a key, and return its value. Of several concurrent callers, one gets it."""
         while (found := self._find(key)) is not None:
             try:
                 self.delete(key, expected=found.version)
@@ -316,7 +322,7 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
         return default
 
     def popitem(self) -> tuple[str, Any]:
-        """Take the first key away, and return it with what it held."""
+        """Delete the first key, and return it with its value."""
         for key in self:
             value = self.pop(key, _GONE)
             if value is not _GONE:
@@ -324,7 +330,7 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
         raise KeyError("there are no keys")
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value of a key; if there is none, it gets this one. Of several who do so, all get the first one's."""
+        """Return the value of a key, after setting it if there is none. All concurrent callers get the first one's."""
         while (found := self._find(key)) is None:
             try:
                 self.set(key, default, expected=0)
@@ -340,7 +346,7 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
 
 
 class _Items(ItemsView[str, Any]):
-    """Keys and values, read together: one that goes meanwhile is no error."""
+    """Keys and values, read together: a key that is deleted meanwhile is no error."""
 
     _mapping: State
 
@@ -350,7 +356,7 @@ class _Items(ItemsView[str, Any]):
 
 
 class _Values(ValuesView[Any]):
-    """The same, of values."""
+    """Values in the order of their keys."""
 
     _mapping: State
 
@@ -364,22 +370,22 @@ class AsyncState(AsyncApi, StateOperations):
 
     @sync_and_async
     async def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, as fresh objects; the default, if there is no such key."""
+        """Return the value of a key, as new objects; the default, if there is no such key."""
         found = await self._item(key)
         return default if found is None else found.value
 
     @sync_and_async
     async def has(self, key: str) -> bool:
-        """Whether there is such a key."""
+        """Whether a key exists."""
         return await self._item(key) is not None
 
     @sync_and_async
     async def count(self) -> int:
-        """How many keys there are."""
-        return await self._look.count()
+        """Return the number of keys."""
+        return await self._reader.count()
 
     async def keys(self) -> AsyncIterator[str]:
-        """All keys, in order: `async for key in state.keys()`."""
+        """Iterate over all keys, in order: `async for key in state.keys()`."""
         after = ""
         while page := await self.list_keys(after=after, limit=_PAGE):
             for key in page:
@@ -387,7 +393,7 @@ class AsyncState(AsyncApi, StateOperations):
             after = page[-1]
 
     async def items(self) -> AsyncIterator[tuple[str, Any]]:
-        """All keys and their values, in order."""
+        """Iterate over all keys and values, in order."""
         after = ""
         while page := await self.list_items(after=after, limit=_PAGE):
             for item in page:

@@ -1,9 +1,9 @@
-"""Sessions that have ended take no more writes, whoever writes and through whatever handle.
+"""Sessions that have ended refuse writes, whoever writes and through whatever handle.
 
-A session that ended leaves a mark in the line of its scope. Every change of that scope, and of those inside it, is made
-on condition that there is no mark. That costs one more condition in the batch and no read; in stores that keep each
-line by itself (files, S3) a scope inside a session's has to look into two lines for it. The first change of a scope
-inside leaves a trace there, too: whoever ends the session because it is idle learns by it that it is not.
+A session that ends leaves a mark in the line of its scope. Every change of that scope, and of scopes inside it, has the
+condition that there is no mark. That costs one more condition in the batch and no read; in stores with separate lines
+(files, S3), a scope inside a session reads two lines for it. The first change of a scope inside also changes a row, by
+which whoever ends an idle session learns that it is not idle.
 """
 
 from __future__ import annotations
@@ -19,48 +19,51 @@ from holdfast.errors import DeniedError
 from holdfast.security.handle import StoreHandle
 
 _KIND, _MARK, _INSIDE = "session", "ended", "inside"
-"""The kind and the names of the links that are the mark, and the trace of new scopes."""
+"""The kind and the names of the links that are the mark, and the row that new scopes change."""
+
+EXPIRY = "lapse"
+"""The kind of the steps that remove expired keys. They are no activity of the session."""
 
 
 class MaintenanceGuard(Guard):
-    """The guard of what is done to keep the store in order, for somebody whom the guard was asked about before."""
+    """The guard of maintenance on behalf of an identity that another guard has checked."""
 
     def __init__(self, actor: str = "") -> None:
         self.actor = actor
 
 
-def kept_by(handle: StoreHandle) -> StoreHandle:
-    """The same handle, for what is done in its name to the lines of ours."""
+def maintenance_handle(handle: StoreHandle) -> StoreHandle:
+    """Return a handle for changes of system lines on behalf of the same identity."""
     return StoreHandle(handle.engine, handle.tenant, MaintenanceGuard(handle.guard.actor))
 
 
 def session_of(scope: Scope) -> Scope | None:
-    """The scope of the session that a scope is, or lies in; None if it is in none."""
+    """Return the scope of the session that a scope is or lies in; None if it is in none."""
     for place, part in enumerate(scope.parts):
         if part.kind == "session":
             return Scope(scope.parts[: place + 1])
     return None
 
 
-def mark(handle: StoreHandle, session: Scope) -> Key:
-    """The key of the mark that a session leaves when it ends."""
+def ended_key(handle: StoreHandle, session: Scope) -> Key:
+    """Return the key of the mark of a session that has ended."""
     return (*handle.line(session), _KIND, _MARK, "")
 
 
-def inside(handle: StoreHandle, session: Scope) -> Key:
-    """The key of the row that is another one after each time that a scope was made inside a session's."""
+def inside_key(handle: StoreHandle, session: Scope) -> Key:
+    """Return the key of the row that changes whenever a scope is created inside a session's."""
     return (*handle.line(session), _KIND, _INSIDE, "")
 
 
-def alive(handle: StoreHandle, scopes: Iterable[Scope]) -> Preconditions | None:
-    """The conditions that the sessions of scopes that are to be changed have not ended; None if they are in none."""
+def sessions_active(handle: StoreHandle, scopes: Iterable[Scope]) -> Preconditions | None:
+    """Return the conditions that the sessions of some scopes have not ended; None if they are in none."""
     sessions: dict[Scope, list[Scope]] = {}
     for scope in scopes:
         if (session := session_of(scope)) is not None:
             sessions.setdefault(session, []).append(scope)
     if not sessions:
         return None
-    conditions = {session: not_ended(handle, session) for session in sessions}
+    conditions = {session: session_active(handle, session) for session in sessions}
 
     async def guards(again: bool) -> list[Change]:
         found: list[Change] = []
@@ -68,28 +71,28 @@ def alive(handle: StoreHandle, scopes: Iterable[Scope]) -> Preconditions | None:
             found += await condition(again)
             lines = [handle.line(scope) for scope in sessions[session] if scope != session]
             if any(handle.engine.lines.cached_tip(line) is None for line in lines):
-                found.append(Put(LINKS, Row(inside(handle, session), (rng.getrandbits(62), ""))))
+                found.append(Put(LINKS, Row(inside_key(handle, session), (rng.getrandbits(62), ""))))
         return found
 
     return guards
 
 
-def not_ended(handle: StoreHandle, session: Scope) -> Preconditions:
-    """The condition that a session has not ended. `DeniedError` if it has."""
-    condition = Expect(LINKS, mark(handle, session), None)
+def session_active(handle: StoreHandle, session: Scope) -> Preconditions:
+    """Return the condition that a session has not ended. `DeniedError` if it has."""
+    condition = Expect(LINKS, ended_key(handle, session), None)
 
     async def guards(again: bool) -> list[Expect]:
         if again:
             (found,) = await handle.engine.context.backend.read([Get(LINKS, [condition.key])])
             if found:
-                raise ended(session)
+                raise ended_error(session)
         return [condition]
 
     return guards
 
 
-def ended(session: Scope) -> DeniedError:
-    """The error for a write to a session that has ended."""
+def ended_error(session: Scope) -> DeniedError:
+    """Build the error for a write to a session that has ended."""
     return DeniedError(
         "the session has ended, and takes no more writes",
         where=str(session),

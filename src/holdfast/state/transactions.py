@@ -1,17 +1,15 @@
-"""Transactions: changes of several keys and scopes, all or none, that rest on what was read.
+"""Transactions: changes of several keys and scopes, all or none, that depend on what was read.
 
-What is read in a transaction is remembered with its version; what is changed is kept back until the end. Then all is
-made in one batch, on condition that everything that was read still has the version it had: a transaction that commits
-is as if it had happened at one moment, alone (serializable). One whose reads are out of date raises `ConflictError` and
-changes nothing; `transact` begins it anew. Each scope is read as of one moment, that of its first read; two scopes may
-be read as of two, which shows only in a transaction that will not commit.
+A transaction remembers the version of what it reads, and holds its changes back until the end. Then they are made in
+one batch, on condition that everything that was read still has its version: transactions are serializable. If a read is
+out of date, `ConflictError` is raised and nothing is changed; `transact` tries again. Each scope is read as of its
+first read; two scopes may be read as of two moments, which can show only in a transaction that will not commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from holdfast.backends.interface import Change as Condition
@@ -26,21 +24,22 @@ from holdfast.engine.row_format import StepRef
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.key_changes import expiry
+from holdfast.state.key_changes import expiry_time
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, seen
+from holdfast.state.reader import ScopeView, read_line_at
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
+from holdfast.time_parsing import Duration
 
 
 @dataclass(slots=True)
 class TransactionScope:
-    """What a transaction did with one scope so far."""
+    """The reads and writes of one scope so far."""
 
-    looked: bool = False
+    was_read: bool = False
     point: StepRef | None = None
     """The step as of which the scope is read."""
     reads: dict[str, int] = field(default_factory=dict)
-    """The versions of the keys that were read; 0 where there was none."""
+    """The versions of the keys that were read; 0 if there was none."""
     writes: dict[str, KeyWrite] = field(default_factory=dict)
 
 
@@ -49,34 +48,36 @@ class TransactionChanges:
 
     def __init__(self, handle: StoreHandle) -> None:
         self.handle = handle
-        self._parts: dict[Scope, TransactionScope] = {}
+        self._scopes: dict[Scope, TransactionScope] = {}
 
     async def get(self, scope: Scope, key: str) -> Any:
-        """A value as the transaction sees it; `MISSING` if there is none."""
+        """Return a value as the transaction sees it; `MISSING` if there is none."""
         key = self.handle.guard.key(scope, key)
-        part = self._parts.setdefault(scope, TransactionScope())
+        part = self._scopes.setdefault(scope, TransactionScope())
         own = part.writes.get(key)
         if own is not None:
             return MISSING if own.action == "delete" else unpack(self.handle.codec, own.packed)
         await self.handle.guard.allow("read", scope, (key,))
-        if not part.looked:
-            memo = await self.handle.engine.lines.revalidate_tip(self.handle.line(scope))
-            part.looked, part.point = True, None if memo is None else memo.point
+        if not part.was_read:
+            tip = await self.handle.engine.lines.revalidate_tip(self.handle.line(scope))
+            part.was_read, part.point = True, None if tip is None else tip.point
         try:
-            found = await seen(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
+            found = await read_line_at(
+                self.handle, self.handle.line(scope), part.point, lambda view: view.find_live(key)
+            )
         except NotFoundError:  # pruned or deleted meanwhile, which is to say changed
-            raise _stale(scope, key) from None
+            raise _stale_error(scope, key) from None
         await self.handle.guard.saw(scope, (key,))
         part.reads[key] = 0 if found is None else found.version
         return MISSING if found is None else unpack(self.handle.codec, found.entry.value)
 
     def put(self, scope: Scope, change: KeyWrite) -> None:
-        """A change, made at the end; of one key, the last one counts."""
-        self._parts.setdefault(scope, TransactionScope()).writes[change.key] = change
+        """Add a change; of one key, the last one counts."""
+        self._scopes.setdefault(scope, TransactionScope()).writes[change.key] = change
 
     async def commit(self, savings: Sequence[AppendRequest] = ()) -> tuple[list[WrittenKey], list[StepInfo]]:
-        """Make all changes, together with checkpoints to be saved. `ConflictError` if what was read is out of date."""
-        parts, self._parts = self._parts, {}
+        """Make all changes, together with checkpoints to save. `ConflictError` if a read is out of date."""
+        parts, self._scopes = self._scopes, {}
         writes = {scope: list(part.writes.values()) for scope, part in parts.items() if part.writes}
         if not writes and not savings:
             return [], []
@@ -89,40 +90,42 @@ class TransactionChanges:
                 found += await self._unchanged(scope, part, again)
             return found
 
-        return await commit(self.handle, writes, checks, savings=savings, guards=guards if only_read else None)
+        return await commit(self.handle, writes, checks, requests=savings, preconditions=guards if only_read else None)
 
     def _check(self, scope: Scope, part: TransactionScope) -> Callable[[ScopeView], Any]:
         async def check(view: ScopeView) -> None:
             for key, version in part.reads.items():
                 if await view.version(key) != version:
-                    raise _stale(scope, key)
-            if part.point is not None and view.point != part.point and not await self._goes_on(scope, part.point):
-                raise _stale(scope, next(iter(part.reads)))
+                    raise _stale_error(scope, key)
+            if part.point is not None and view.point != part.point and not await self._still_exists(scope, part.point):
+                raise _stale_error(scope, next(iter(part.reads)))
 
         return check
 
-    async def _goes_on(self, scope: Scope, point: StepRef) -> bool:
-        """Whether a step is still there: in a scope that was deleted and made anew, versions start anew, too."""
+    async def _still_exists(self, scope: Scope, point: StepRef) -> bool:
+        """Whether a step is still there: in a scope that was deleted and created again, versions start again, too."""
         query = Get(STEPS, [(*self.handle.line(scope), point.branch, point.seq)])
         (rows,) = await self.handle.engine.context.backend.read([query])
         return bool(rows) and StepRef.of(rows[0]).hash == point.hash
 
     async def _unchanged(self, scope: Scope, part: TransactionScope, again: bool) -> list[Condition]:
-        """Conditions that a scope that was only read is still as it was, as far as it was read."""
+        """Return the conditions that a scope that was only read is unchanged, as far as it was read."""
         lines, line = self.handle.engine.lines, self.handle.line(scope)
-        memo = await (lines.load_tip(line) if again else lines.revalidate_tip(line))
-        point = None if memo is None else memo.point
+        tip = await (lines.load_tip(line) if again else lines.revalidate_tip(line))
+        point = None if tip is None else tip.point
         try:
-            await seen(self.handle, line, point, self._check(scope, part))  # also what has expired since is out of date
+            await read_line_at(
+                self.handle, line, point, self._check(scope, part)
+            )  # also what has expired since is out of date
         except NotFoundError:
-            raise _stale(scope, next(iter(part.reads))) from None
-        if memo is None or point is None:
-            return [Expect(LINES, tuple(line), None if memo is None else tuple(memo.info))]
+            raise _stale_error(scope, next(iter(part.reads))) from None
+        if tip is None or point is None:
+            return [Expect(LINES, tuple(line), None if tip is None else tuple(tip.info))]
         after = (*line, point.branch, point.seq + 1)
-        return [Expect(LINES, tuple(line), tuple(memo.info)), Expect(STEPS, after, None)]
+        return [Expect(LINES, tuple(line), tuple(tip.info)), Expect(STEPS, after, None)]
 
 
-def _stale(scope: Scope, key: str) -> ConflictError:
+def _stale_error(scope: Scope, key: str) -> ConflictError:
     return ConflictError(
         "what the transaction read has changed since",
         where=f"key {key!r} of {scope}",
@@ -138,31 +141,31 @@ class TransactionOperations:
         self._pending = pending
         self.scope = scope
 
-    def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
-        """Give a key a value."""
+    def set(self, key: str, value: Any, *, ttl: Duration | None = None) -> None:
+        """Set a key."""
         handle = self._pending.handle
         key = handle.guard.key(self.scope, key)
-        change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
+        change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry_time(handle, ttl))
         self._pending.put(self.scope, change)
 
     def delete(self, key: str) -> None:
-        """Take a key away, if it is there."""
+        """Delete a key, if it exists."""
         self._pending.put(self.scope, KeyWrite(self._pending.handle.guard.key(self.scope, key), "delete"))
 
     @sync_and_async
     async def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, with what was changed in this transaction."""
+        """Return the value of a key, with the changes of this transaction."""
         found = await self._pending.get(self.scope, key)
         return default if found is MISSING else found
 
     @sync_and_async
     async def has(self, key: str) -> bool:
-        """Whether there is such a key."""
+        """Whether a key exists."""
         return await self._pending.get(self.scope, key) is not MISSING
 
 
 class TransactionState(SyncApi, TransactionOperations):
-    """The same, with subscripts: `tx.state(agent="a")["plan"]`."""
+    """The state of a scope in a transaction, with subscripts: `tx.state(agent="a")["plan"]`."""
 
     def __getitem__(self, key: str) -> Any:
         found = self.get(key, MISSING)
@@ -183,4 +186,4 @@ class TransactionState(SyncApi, TransactionOperations):
 
 
 class AsyncTransactionState(AsyncApi, TransactionOperations):
-    """The same; reads are awaited."""
+    """The state of a scope in a transaction, for asyncio; reads are awaited."""

@@ -1,8 +1,8 @@
-"""Watching a scope: its changes as they are made, by whichever process, each once and in order.
+"""Watching a scope: its changes as any process makes them, each once and in order.
 
-The steps of a scope are numbered without gaps, and each has a hash that no other line's steps have. So a place in them
-is a number and the hash of the step before it; a cursor is such a place for each scope that is watched, as text. What
-was read last being there no more means that the scope was deleted meanwhile.
+The steps of a scope are numbered without gaps, and each has a unique hash. So a position is a number and the hash of
+the step before; a cursor is such a position for each scope that is watched, as text. If the last step that was read
+does not exist any more, the scope was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.engine import trace_context
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Operation, Set
-from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK, Scope, normal
 from holdfast.engine.patterns import matcher, stem
 from holdfast.engine.row_format import PRUNED, Line, StepRef, open_step
@@ -36,40 +36,42 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state import keys as names
-from holdfast.state.reader import seen
+from holdfast.state.reader import read_line_at
+from holdfast.time_parsing import Duration, parse_seconds
 
 DELETED = "deleted"
-"""The action of a change that tells that a whole scope was deleted."""
+"""The action of a change that reports that a whole scope was deleted."""
 
 _PAGE = 64
 """How many steps of a scope are read at a time."""
 
 _SHORTEST, _LONGEST = 0.01, 0.5
-"""How many seconds there are between two looks into the store: fewer while there is something to see."""
+"""The shortest and the longest pause between two reads of the store, in seconds."""
 
 _MANY = 64
-"""Of more scopes than this, only the first are asked between times whether this process changed them."""
+"""Only so many scopes are checked for changes of this process between two reads."""
 
 
-class _Place(NamedTuple):
-    """How far one has got in a scope: before which step, how much of it was told already, and after which."""
+class _WatchPosition(NamedTuple):
+    """The position in a scope: the number of the next step, how many of its changes were delivered, and the hash of
+    the step before."""
 
     number: int = 0
-    told: int = 0
+    delivered: int = 0
     after: str = ""
 
 
-_Places: TypeAlias = Mapping[Scope, _Place]
+_Positions: TypeAlias = Mapping[Scope, _WatchPosition]
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedChange:
-    """A change, as a watch tells of it.
+    """A change that a watch reports.
 
-    `before` and `version` are the key's versions; `value` is what it held at that version, and `MISSING` where it was
-    deleted. Two actions tell of the scope and not of a key, which is empty then: `deleted`, and `pruned`, where the
-    versions are the first and the last one whose changes were pruned before they could be told.
+    `before` and `version` are the key's versions; `value` is its value at that version, `MISSING` if it was deleted.
+    Two actions are about the scope, with an empty key: `deleted`, and `pruned`, whose versions are the first and the
+    last whose changes were pruned before they could be reported.
     """
 
     scope: Scope
@@ -87,16 +89,16 @@ class WatchedChange:
 
     @property
     def cursor(self) -> str:
-        """Where to go on after this change: `watch(cursor=…)`."""
+        """The position after this change: `watch(cursor=…)`."""
         return self._cursor()
 
     def causing(self) -> AbstractContextManager[str]:
-        """All changes made in this block carry this one as their cause, and its correlation id."""
+        """Give all changes in this block this one as their cause, and its correlation id."""
         return trace_context.correlation(self.correlation or None, cause=self.id or None)
 
 
 class WatchOperations:
-    """What can be done with a watch. `Watch` and `AsyncWatch` have these as methods."""
+    """Operations on a watch. `Watch` and `AsyncWatch` have these as methods."""
 
     def __init__(self, handle: StoreHandle, scope: Scope, pattern: str, cursor: str | None, nested: bool) -> None:
         pattern = normal(pattern, "pattern")
@@ -105,10 +107,10 @@ class WatchOperations:
         self._matches = matcher(pattern)
         self._keys = (handle.guard.key(scope, pattern),) if stem(pattern) == pattern else ()
         self._nested = nested
-        self._places: dict[Scope, _Place] | None = None if cursor is None else self._opened(cursor)
-        self._told: Callable[[], str] | None = None
-        self._waiting: deque[WatchedChange] = deque()
-        self._known: dict[Line, LineTip | None] = {}
+        self._positions: dict[Scope, _WatchPosition] | None = None if cursor is None else self._decode(cursor)
+        self._last_cursor: Callable[[], str] | None = None
+        self._queue: deque[WatchedChange] = deque()
+        self._tips: dict[Line, LineTip | None] = {}
         self._closed = threading.Event()
 
     def __repr__(self) -> str:
@@ -121,57 +123,56 @@ class WatchOperations:
 
     @property
     def cursor(self) -> str:
-        """Where to go on after what was told so far. Empty, which is the start of all, before the watch has begun."""
-        if self._told is not None:
-            return self._told()
-        return "" if self._places is None else self._encoded(self._places)
+        """The position after what was reported so far; empty, which is the start of the history, before the watch
+        has begun."""
+        if self._last_cursor is not None:
+            return self._last_cursor()
+        return "" if self._positions is None else self._encode(self._positions)
 
     @sync_and_async
     async def start(self) -> None:
-        """Have the watch begin here, unless it has begun: what is changed from now on is told."""
+        """Begin here, unless the watch has begun: changes from now on are reported."""
         await self._start()
 
     @sync_and_async
-    async def poll(self, timeout: float = 0) -> list[WatchedChange]:
-        """What was changed since, in order; waits for the first change for so many seconds at most. Perhaps nothing.
+    async def poll(self, timeout: Duration = 0) -> list[WatchedChange]:
+        """Return the changes since the last call, in order; waits for the first one, at most until the timeout.
 
-        `DeniedError` once the right to read the scope is gone.
+        Raises `DeniedError` once the right to read the scope is gone.
         """
-        if type(timeout) not in (int, float) or not timeout >= 0:
-            raise InvalidError(f"a timeout is a number of seconds from 0 up, not {timeout!r}")
-        found = list(self._waiting) or await self._wait(timeout)
-        self._waiting.clear()
-        self._told = None
+        found = list(self._queue) or await self._wait(parse_seconds(timeout, "timeout"))
+        self._queue.clear()
+        self._last_cursor = None
         return found
 
     @sync_and_async
     async def close(self) -> None:
-        """End the watch: whoever iterates over it, in any thread, comes to the end."""
+        """End the watch, and all iterations over it, in any thread."""
         self._closed.set()
 
     # Inside -----------------------------------------------------------------------------------------------------
 
     @sync_and_async
     async def _next(self) -> WatchedChange | None:
-        if not self._waiting and not self._closed.is_set():
-            self._waiting += await self._wait(None)
+        if not self._queue and not self._closed.is_set():
+            self._queue += await self._wait(None)
         if self._closed.is_set():
             return None
-        found = self._waiting.popleft()
-        self._told = found._cursor if self._waiting else None
+        found = self._queue.popleft()
+        self._last_cursor = found._cursor if self._queue else None
         return found
 
     async def _wait(self, timeout: float | None) -> list[WatchedChange]:
-        """The next changes. Looks into the store ever less often; and between times, whether this process made one."""
+        """Return the next changes. Reads the store ever less often; in between, checks for changes of this process."""
         end = None if timeout is None else time.monotonic() + timeout
         pause = _SHORTEST
         await self._start()
         while not self._closed.is_set():
-            found = await self._look()
+            found = await self._read_changes()
             if found:
                 return found
             due = time.monotonic() + pause
-            while not self._stirred() and (left := due - time.monotonic()) > 0:
+            while not self._tip_changed() and (left := due - time.monotonic()) > 0:
                 if end is not None and (left := min(left, end - time.monotonic())) <= 0:
                     return []
                 await Pause(min(_SHORTEST, left))
@@ -180,40 +181,42 @@ class WatchOperations:
             pause = min(pause * 1.5, _LONGEST)
         return []
 
-    def _stirred(self) -> bool:
-        """Whether this process has changed something, or seen a change, since the store was looked into last."""
-        return any(self._handle.engine.lines.cached_tip(line) != memo for line, memo in self._known.items())
+    def _tip_changed(self) -> bool:
+        """Whether this process has made or seen a change since the last read of the store."""
+        return any(self._handle.engine.lines.cached_tip(line) != memo for line, memo in self._tips.items())
 
     async def _start(self) -> None:
-        if self._places is not None:
+        if self._positions is not None:
             return
         await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes({})
         queries = [Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False) for scope in scopes]
         heads = await self._handle.engine.context.backend.read(queries)
-        self._places = {scope: _after(StepRef.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows}
+        self._positions = {
+            scope: _position_after(StepRef.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows
+        }
 
-    async def _look(self) -> list[WatchedChange]:
-        """What there is to be told now. Nothing is held to be told if this is cancelled."""
-        places = self._places or {}
+    async def _read_changes(self) -> list[WatchedChange]:
+        """Read the changes there are now. If this is cancelled, none counts as reported."""
+        places = self._positions or {}
         await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes(places)
         lines = [self._handle.line(scope) for scope in scopes[:_MANY]]
-        self._known = {line: self._handle.engine.lines.cached_tip(line) for line in lines}
+        self._tips = {line: self._handle.engine.lines.cached_tip(line) for line in lines}
         queries: list[Query] = []
         for scope in scopes:
-            place, line = places.get(scope, _Place()), self._handle.line(scope)
+            place, line = places.get(scope, _WatchPosition()), self._handle.line(scope)
             queries.append(Get(STEPS, [(*line, 0, place.number - 1)] if place.number else []))
             queries.append(Scan(STEPS, (*line, 0), (place.number,), limit=_PAGE))
         found = await self._handle.engine.context.backend.read(queries)
-        trail, telling = _Trail(places), _Telling(self._handle, self._matches, self._encoded)
+        trail, telling = _PositionLog(places), _ChangeCollector(self._handle, self._matches, self._encode)
         for scope, last, rows in zip(scopes, found[::2], found[1::2], strict=True):
-            await telling.add(trail, scope, places.get(scope, _Place()), last, rows)
-        self._places = trail.places()
+            await telling.add(trail, scope, places.get(scope, _WatchPosition()), last, rows)
+        self._positions = trail.positions()
         return telling.changes
 
-    async def _scopes(self, places: _Places) -> list[Scope]:
-        """The scopes to be looked at: those that are known, and those that are new."""
+    async def _scopes(self, places: _Positions) -> list[Scope]:
+        """Return the scopes to read: those of the positions, and new ones."""
         if not self._nested:
             return [self._scope]
         handle = self._handle
@@ -228,18 +231,18 @@ class WatchOperations:
 
     # Cursors ----------------------------------------------------------------------------------------------------
 
-    def _encoded(self, places: _Places) -> str:
+    def _encode(self, places: _Positions) -> str:
         content = [self._nested, {str(scope): tuple(place) for scope, place in places.items()}]
         return base64.urlsafe_b64encode(msgspec.json.encode(content)).decode()
 
-    def _opened(self, cursor: str) -> dict[Scope, _Place]:
-        """The places that a cursor names. An empty one is before everything."""
+    def _decode(self, cursor: str) -> dict[Scope, _WatchPosition]:
+        """Return the positions of a cursor. An empty one is the start of the history."""
         if cursor == "":
             return {}
         try:
             content = base64.b64decode(cursor, altchars=b"-_", validate=True)
             nested, places = msgspec.json.decode(content, type=tuple[bool, dict[str, tuple[_Number, _Number, str]]])
-            found = {Scope.parse(text): _Place(*place) for text, place in places.items()}
+            found = {Scope.parse(text): _WatchPosition(*place) for text, place in places.items()}
         except (binascii.Error, msgspec.MsgspecError, ValueError, TypeError):
             raise InvalidError("this is no cursor of a watch", where=repr(cursor)[:80]) from None
         inside = self._scope.contains if self._nested else self._scope.__eq__
@@ -252,22 +255,22 @@ class WatchOperations:
         return found
 
 
-class _Trail:
-    """The places that one look passed, in order: None for a scope that was gone."""
+class _PositionLog:
+    """The positions that one read passed, in order: None for a scope that was deleted."""
 
-    def __init__(self, before: _Places) -> None:
+    def __init__(self, before: _Positions) -> None:
         self._before = before
-        self._passed: list[tuple[Scope, _Place | None]] = []
+        self._log: list[tuple[Scope, _WatchPosition | None]] = []
 
-    def passed(self, scope: Scope, place: _Place | None) -> int:
-        """One got so far. Returns how many places that makes."""
-        self._passed.append((scope, place))
-        return len(self._passed)
+    def add(self, scope: Scope, place: _WatchPosition | None) -> int:
+        """Add a position. Returns the number of positions."""
+        self._log.append((scope, place))
+        return len(self._log)
 
-    def places(self, count: int | None = None) -> dict[Scope, _Place]:
-        """How far one had got in each scope, after so many places, or after all."""
+    def positions(self, count: int | None = None) -> dict[Scope, _WatchPosition]:
+        """Return the position in each scope, after so many entries, or after all."""
         found = dict(self._before)
-        for scope, place in self._passed[:count]:
+        for scope, place in self._log[:count]:
             if place is None:
                 found.pop(scope, None)
             else:
@@ -275,21 +278,25 @@ class _Trail:
         return found
 
 
-class _Telling:
-    """The changes of one look, with the place after each."""
+class _ChangeCollector:
+    """The changes of one read, with the position after each."""
 
-    def __init__(self, handle: StoreHandle, matches: Callable[[str], bool], encode: Callable[[_Places], str]) -> None:
+    def __init__(
+        self, handle: StoreHandle, matches: Callable[[str], bool], encode: Callable[[_Positions], str]
+    ) -> None:
         self.changes: list[WatchedChange] = []
         self._handle = handle
         self._matches = matches
         self._encode = encode
 
-    async def add(self, trail: _Trail, scope: Scope, place: _Place, last: Sequence[Row], rows: Sequence[Row]) -> None:
-        """What happened in a scope: given the step before one's place, and those from there on."""
+    async def add(
+        self, trail: _PositionLog, scope: Scope, place: _WatchPosition, last: Sequence[Row], rows: Sequence[Row]
+    ) -> None:
+        """Collect the changes of a scope, given the step before its position and those after."""
         line, gone = self._handle.line(scope), list[StepRef]()
         if place.number and not (last and _hash(StepRef.of(last[0])) == place.after):
-            self._of_scope(trail, scope, None, DELETED)
-            place = _Place()
+            self._add_scope_change(trail, scope, None, DELETED)
+            place = _WatchPosition()
             (rows,) = await self._handle.engine.context.backend.read([Scan(STEPS, (*line, 0), limit=_PAGE)])
         for row in rows:
             point = StepRef.of(row)
@@ -298,77 +305,89 @@ class _Telling:
             if point.pruned:
                 gone.append(point)
             else:
-                self._pruned(trail, scope, gone)
+                self._add_pruned(trail, scope, gone)
                 gone = []
                 try:
-                    await self._step(trail, scope, place, line, row)
+                    await self._add_step(trail, scope, place, line, row)
                 except NotFoundError:
                     return  # pruned or deleted just now: the next look will tell so
-            place = _after(point)
-            trail.passed(scope, place)
-        self._pruned(trail, scope, gone)
+            place = _position_after(point)
+            trail.add(scope, place)
+        self._add_pruned(trail, scope, gone)
 
-    def _pruned(self, trail: _Trail, scope: Scope, gone: Sequence[StepRef]) -> None:
+    def _add_pruned(self, trail: _PositionLog, scope: Scope, gone: Sequence[StepRef]) -> None:
         if gone:
             first, last = gone[0], gone[-1]
-            self._of_scope(trail, scope, _after(last), PRUNED, first.seq + 1, last.seq + 1)
+            self._add_scope_change(trail, scope, _position_after(last), PRUNED, first.seq + 1, last.seq + 1)
 
-    def _of_scope(
-        self, trail: _Trail, scope: Scope, place: _Place | None, action: str, before: int = 0, version: int = 0
+    def _add_scope_change(
+        self,
+        trail: _PositionLog,
+        scope: Scope,
+        place: _WatchPosition | None,
+        action: str,
+        before: int = 0,
+        version: int = 0,
     ) -> None:
-        """Something that befell the whole scope."""
-        past = history.HistoryEntry("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
-        self._tell(trail, scope, place, past, MISSING)
+        """Add a change of the whole scope."""
+        entry = history.HistoryEntry("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
+        self._add_change(trail, scope, place, entry, MISSING)
 
-    async def _step(self, trail: _Trail, scope: Scope, place: _Place, line: Line, row: Row) -> None:
+    async def _add_step(self, trail: _PositionLog, scope: Scope, place: _WatchPosition, line: Line, row: Row) -> None:
         point = StepRef.of(row)
         edit = open_step(line, row, self._handle.engine.context.max_bytes).edit
         put = dict(edit.put)
         touched = {names.unpack_key(key) for key in (*put, *edit.removed)}
-        every = [past for past in await history.changes_of(self._handle, line, row) if past.key in touched]
+        every = [entry for entry in await history.changes_of(self._handle, line, row) if entry.key in touched]
         shown = []
-        for number, past in enumerate(every, 1):
-            if number <= place.told or not self._matches(past.key):
+        for number, entry in enumerate(every, 1):
+            if number <= place.delivered or not self._matches(entry.key):
                 continue
             value = MISSING
-            if past.version:
-                value = await self._value(line, point, past.key, put.get(names.pack_key(past.key)))
-            shown.append(past.key)
-            self._tell(
-                trail, scope, _after(point) if number == len(every) else place._replace(told=number), past, value
+            if entry.version:
+                value = await self._value(line, point, entry.key, put.get(pack_name(entry.key)))
+            shown.append(entry.key)
+            self._add_change(
+                trail,
+                scope,
+                _position_after(point) if number == len(every) else place._replace(delivered=number),
+                entry,
+                value,
             )
         if shown:
             await self._handle.guard.saw(scope, shown)
 
     async def _value(self, line: Line, point: StepRef, key: str, made: Operation | None) -> Any:
-        """What a key held after a step: what the step says, or what it made of what was there."""
+        """Return the value of a key after a step."""
         states, codec = self._handle.engine.states, self._handle.codec
         if isinstance(made, Set):
             return unpack(codec, (await states.resolve_pointers(line, {b"": made.value}))[b""])
-        found = await seen(self._handle, line, point, lambda view: view.stored(key))
+        found = await read_line_at(self._handle, line, point, lambda view: view.find(key))
         return MISSING if found is None else unpack(codec, found.entry.value)
 
-    def _tell(self, trail: _Trail, scope: Scope, place: _Place | None, past: history.HistoryEntry, value: Any) -> None:
-        count, encode = trail.passed(scope, place), self._encode
-        told = WatchedChange(
+    def _add_change(
+        self, trail: _PositionLog, scope: Scope, place: _WatchPosition | None, entry: history.HistoryEntry, value: Any
+    ) -> None:
+        count, encode = trail.add(scope, place), self._encode
+        watched = WatchedChange(
             scope=scope,
-            key=past.key,
-            action=past.action,
-            before=past.before,
-            version=past.version,
+            key=entry.key,
+            action=entry.action,
+            before=entry.before,
+            version=entry.version,
             value=value,
-            time=past.time,
-            actor=past.actor,
-            correlation=past.correlation,
-            cause=past.cause,
-            id=past.id,
-            _cursor=lambda: encode(trail.places(count)),
+            time=entry.time,
+            actor=entry.actor,
+            correlation=entry.correlation,
+            cause=entry.cause,
+            id=entry.id,
+            _cursor=lambda: encode(trail.positions(count)),
         )
-        self.changes.append(told)
+        self.changes.append(watched)
 
 
-def _after(point: StepRef) -> _Place:
-    return _Place(point.seq + 1, 0, _hash(point))
+def _position_after(point: StepRef) -> _WatchPosition:
+    return _WatchPosition(point.seq + 1, 0, _hash(point))
 
 
 def _hash(point: StepRef) -> str:
@@ -396,8 +415,8 @@ class Watch(SyncApi, WatchOperations):
 
 
 class AsyncWatch(AsyncApi, WatchOperations):
-    """The same, for asyncio: `async for change in state.watch()`. It begins when it is entered (`async with`), started,
-    or first asked."""
+    """The changes of a scope, for asyncio: `async for change in state.watch()`. It begins when it is entered (`async
+    with`), started, or first polled."""
 
     def __aiter__(self) -> Self:
         return self

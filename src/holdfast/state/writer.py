@@ -1,4 +1,4 @@
-"""Changing keys: what is to be changed becomes a step of each scope's line, and all of them one batch."""
+"""Writing keys: the changes become a step of each scope's line, and all steps one batch."""
 
 from __future__ import annotations
 
@@ -7,60 +7,58 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from msgspec.json import encode as encode_json
-from msgspec.msgpack import encode
-
 from holdfast.backends.interface import Change
 from holdfast.codec import msgpack
 from holdfast.engine import trace_context
-from holdfast.engine.append import AppendRequest, OnConflict
-from holdfast.engine.events import DIGEST, Event, EventContent, digest, event_contents, rows
+from holdfast.engine.append import AppendRequest
+from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit, Preconditions, both_preconditions
 from holdfast.engine.model.diff import diff
 from holdfast.engine.model.operations import EditList, EditMap, EditText, KeepRun, Operation, Set
-from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten
+from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten, pack_name
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.row_format import StepRef
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.engine.step_info import StepInfo
+from holdfast.engine.system_line import LineChange, StepAudit, audited_request
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue
-from holdfast.state.session_guard import alive
+from holdfast.state.session_guard import sessions_active
 
 if TYPE_CHECKING:
     from holdfast.state.key_hooks import KeyHooks
 
 FOLD_EVERY = 128
-"""Steps of scopes are small, and many keys lie in nodes of their own: they are folded less often than threads."""
+"""Steps of scopes are small, and many keys are in nodes of their own: they are folded less often than threads."""
 
 _WORTH_COMPARING = 256
-"""A value of more packed bytes is compared with the old one, so that only what differs is stored."""
+"""A value of more packed bytes is compared with the old one, to store only the difference."""
 
 _MANY = 256
-"""Of more keys than this, a step does not say which versions they had before."""
+"""The step of more keys than this does not have their previous versions."""
 
 
 Compute: TypeAlias = "Callable[[StoredValue | None], Awaitable[Packed | None]]"
-"""Makes a new value of what is there, if anything is; None deletes the key."""
+"""Computes a new value from the current one, if there is one; None deletes the key."""
 
 
 @dataclass(slots=True)
 class KeyWrite:
-    """One change of one key."""
+    """A change of a key."""
 
     key: str
     action: str = "set"
-    """`set`, `patch`, `delete`, or what else it is called in the history."""
+    """`set`, `patch`, `delete`, or another name for the history."""
     packed: Packed = b""
-    """The new value, where it does not depend on the old one."""
+    """The new value, if it does not depend on the old one."""
     compute: Compute | None = None
-    """Makes the new value, where it does."""
+    """Computes the new value, if it does."""
     parts: Mapping[tuple[Any, ...], Any] = field(default_factory=dict)
     removed: Sequence[tuple[Any, ...]] = ()
-    """What a patch changes below the key, and what it takes away."""
+    """The changes of a patch below the key, and what it removes."""
     expected: int | None = None
     """The version that the key must have; 0 for none."""
     expires: int = 0
@@ -68,11 +66,11 @@ class KeyWrite:
     keep_expiry: bool = False
     must_exist: bool = False
     whole: bool = False
-    """Stored as it is, and not as what differs from the old value: its step can then be read by itself."""
+    """Whether to store the whole value, and not the difference from the old one: its step can then be read alone."""
 
 
 class WrittenKey(NamedTuple):
-    """A key that was changed: its version before, and now. 0 where it is not there."""
+    """A key that was changed: its versions before and after; 0 where it does not exist."""
 
     scope: Scope
     key: str
@@ -83,16 +81,16 @@ class WrittenKey(NamedTuple):
 
 
 Writes: TypeAlias = "Sequence[KeyWrite] | Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]"
-"""Changes of one scope's keys; or what works them out, given the scope as it is at each attempt."""
+"""Changes of one scope's keys; or a function that computes them from the scope, at each attempt."""
 
 Check: TypeAlias = Callable[[ScopeView], Awaitable[None]]
-"""Looks at a scope as it is at each attempt, and raises what there is to say against the changes."""
+"""Checks a scope at each attempt, and raises an error to refuse the changes."""
 
 
 async def write(
     handle: StoreHandle, writes: Mapping[Scope, Writes], checks: Mapping[Scope, Check] | None = None
 ) -> list[WrittenKey]:
-    """Make changes of keys in one scope or several, all or none."""
+    """Change keys in one scope or several, all or none."""
     written, _ = await commit(handle, writes, checks)
     return written
 
@@ -102,10 +100,10 @@ async def commit(
     writes: Mapping[Scope, Writes],
     checks: Mapping[Scope, Check] | None = None,
     *,
-    savings: Sequence[AppendRequest] = (),
-    guards: Preconditions | None = None,
+    requests: Sequence[AppendRequest] = (),
+    preconditions: Preconditions | None = None,
 ) -> tuple[list[WrittenKey], list[StepInfo]]:
-    """The same together with checkpoints to be saved, and on further conditions."""
+    """Change keys together with checkpoints to save, on further conditions."""
     trace = trace_context.current_or_new()
     edits = []
     for scope, several in writes.items():
@@ -113,15 +111,15 @@ async def commit(
         permit = await handle.guard.allow("write", scope, keys)
         check = None if checks is None else checks.get(scope)
         edits.append(_LineEdit(handle, scope, several, trace, permit, check))
-    together = [*(edit.saving for edit in edits), *savings]
-    for more in (guards, alive(handle, writes)):
+    together = [*(edit.request for edit in edits), *requests]
+    for more in (preconditions, sessions_active(handle, writes)):
         if more is not None:
             together[0].preconditions = both_preconditions(together[0].preconditions, more)
     heads = await handle.engine.writer.save(*together)
     if handle.engine.hooks is not None:
         for edit, head in zip(edits, heads, strict=False):
-            if edit.hooks is not None and edit.hooks.soon:
-                edit.hooks.committed(head.point.seq + 1, head.point.id)
+            if edit.hooks is not None and edit.hooks.pending:
+                edit.hooks.call_after(head.point.seq + 1, head.point.id)
     written = [
         WrittenKey(scope, key, action, before, head.point.seq + 1 if action != "delete" else 0, head.point.id)
         for edit, head in zip(edits, heads, strict=False)
@@ -130,8 +128,27 @@ async def commit(
     return written, heads[len(edits) :]
 
 
+def edit_request(
+    handle: StoreHandle,
+    line: Line,
+    kind: str,
+    edit: Callable[[ScopeView], Awaitable[LineChange]],
+    preconditions: Preconditions | None = None,
+) -> AppendRequest:
+    """Return the request for an audited step of a scope's line that is not a change of keys by a caller."""
+    return audited_request(
+        handle.engine,
+        line,
+        kind,
+        handle.guard.actor,
+        lambda parent, loaded, time: edit(ScopeView(handle, line, parent, loaded, time)),
+        preconditions,
+        fold_every=FOLD_EVERY,
+    )
+
+
 class _LineEdit:
-    """The changes of one scope: worked out anew against whatever is the latest step at each attempt."""
+    """The changes of one scope, computed again at each attempt."""
 
     def __init__(
         self,
@@ -149,23 +166,22 @@ class _LineEdit:
         self._check = check
         self._line = handle.line(scope)
         self.written: list[WrittenKey] = []
-        self._told: list[EventContent] = []
+        self._audit = StepAudit(handle.engine, self._line, handle.guard.actor, trace)
         self._time = self._version = 0
         self.hooks = None if handle.engine.hooks is None else _key_hooks()(handle, self._line.name, trace)
-        self.saving = AppendRequest(
+        self.request = AppendRequest(
             self._line,
             self._edit,
-            on_conflict=OnConflict.RETRY,
-            attached_changes=self._riders,
+            attached_changes=self._attach,
             preconditions=permit.guards,
             fold_every=FOLD_EVERY,
         )
 
-    async def _edit(self, parent: StepRef | None, held: LoadedState | None) -> EditMap:
+    async def _edit(self, parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
         if self.hooks is not None and self._version:  # it is not the first attempt
-            self.hooks.begin()
+            self.hooks.reset()
         self._version = 1 if parent is None else parent.seq + 2
-        view = ScopeView(self._handle, self._line, parent, held, self._handle.now())
+        view = ScopeView(self._handle, self._line, parent, loaded, self._handle.now())
         if self._check is not None:
             await self._check(view)
         writes = await self._writes(view) if callable(self._writes) else self._writes
@@ -180,21 +196,21 @@ class _LineEdit:
         removed: list[bytes] = []
         self.written = []
         for each in writes:
-            await self._one(view, parent, held, each, put, removed)
+            await self._edit_key(view, parent, loaded, each, put, removed)
         self._describe()
         return EditMap(tuple(removed), tuple(put))
 
-    async def _one(
+    async def _edit_key(
         self,
         view: ScopeView,
         parent: StepRef | None,
-        held: LoadedState | None,
+        loaded: LoadedState | None,
         each: KeyWrite,
         put: list[tuple[bytes, Operation]],
         removed: list[bytes],
     ) -> None:
-        """One key: adds to what is put and what is removed."""
-        old = await (view.stored(each.key) if self._needs_value(each) else view.placed(each.key))
+        """Add the change of one key to what is put and removed."""
+        old = await (view.find(each.key) if self._needs_value(each) else view.find_version(each.key))
         live = None if old is None or 0 < old.expires <= view.now else old
         version = 0 if live is None else live.version
         stored = live if isinstance(live, StoredValue) else None
@@ -207,7 +223,7 @@ class _LineEdit:
             )
         if each.must_exist and live is None:
             raise NotFoundError("there is no such key", where=f"key {each.key!r} of {self._scope}")
-        action, packed, packed_key = each.action, each.packed, names.pack_key(each.key)
+        action, packed, packed_key = each.action, each.packed, pack_name(each.key)
         if each.compute is not None:
             computed = await each.compute(stored)
             if computed is None:
@@ -218,7 +234,7 @@ class _LineEdit:
         parts: Sequence[tuple[bytes, Operation]] | None = None
         if action == "patch":
             edit = self._handle.engine.edit_parts(self._line, each.parts, each.removed)
-            parts = (await (edit(None, None) if live is None else edit(parent, held))).put
+            parts = (await (edit(None, None) if live is None else edit(parent, loaded))).put
         if self.hooks is not None:
             patch = None if parts is None else parts[0][1] if parts else EditMap()
             changed = await self.hooks.before(each.key, action, packed, patch, stored, version)
@@ -233,7 +249,7 @@ class _LineEdit:
             put += parts
         elif stored is not None and not each.whole and weigh(packed) > _WORTH_COMPARING:
             change = diff(stored.entry.value, packed)
-            put.append((packed_key, _same(packed) if change is None else change))
+            put.append((packed_key, _unchanged(packed) if change is None else change))
         else:
             put.append((packed_key, Set(flatten(packed))))
         expires = each.expires
@@ -246,7 +262,7 @@ class _LineEdit:
                 removed.append(names.pack_ttl(each.key))
 
     def _needs_value(self, each: KeyWrite) -> bool:
-        """Whether the old value matters, and not only its version: it may be large."""
+        """Whether the old value is needed, and not only its version: it may be large."""
         if each.compute is not None:
             return True
         if self.hooks is not None and (self.hooks.wants_old or each.action == "patch"):
@@ -254,56 +270,47 @@ class _LineEdit:
         return each.action not in ("delete", "patch") and not each.whole and weigh(each.packed) > _WORTH_COMPARING
 
     def _describe(self) -> None:
-        """Have the step say who made it and why, and which versions its keys had before."""
-        trace = self._trace
-        about: dict[str, object] = {}
-        if self._handle.guard.actor:
-            about["actor"] = self._handle.guard.actor
-        about["correlation"] = trace.correlation
-        if trace.cause:
-            about["cause"] = trace.cause
-        if trace.artifacts:
-            about["artifacts"] = list(trace.artifacts)
+        """Set the metadata of the step: who made it and why, and the previous versions of its keys."""
+        more: dict[str, object] = {}
+        if self._trace.artifacts:
+            more["artifacts"] = list(self._trace.artifacts)
         if len(self.written) <= _MANY:
-            about["before"] = {each.key: each.before for each in self.written}
+            more["before"] = {each.key: each.before for each in self.written}
         actor, self._time = self._handle.guard.actor, self._handle.now()
         events = [Event("change", actor, each.action, each.key) for each in self.written]
         if self.hooks is not None:
             if self.hooks.notes:
-                events = [self._noted(event, self.hooks) for event in events]
+                events = [self._with_notes(event, self.hooks) for event in events]
             events += self.hooks.events
-        self._told = event_contents(self._time, trace, events)
-        about[DIGEST] = digest(self._told)
+        self._audit.describe(self.request, self._time, events, more)
         actions = {each.action for each in self.written}
         if actions != {"set", "delete"} and len(actions) > 1:
             actions -= {"delete"}  # which the keys that it took away tell by themselves
-        self.saving.kind = actions.pop() if len(actions) == 1 else "batch"
-        self.saving.metadata = encode(about)  # plain, all of it: as the codec would pack it
-        self.saving.readable = encode_json(about).decode()
+        self.request.kind = actions.pop() if len(actions) == 1 else "batch"
 
-    def _noted(self, event: Event, hooks: KeyHooks) -> Event:
-        """A change's event, with what hooks noted of it."""
-        detail = hooks.noted(event.target)
+    def _with_notes(self, event: Event, hooks: KeyHooks) -> Event:
+        """Return the event of a change with the notes of hooks."""
+        detail = hooks.packed_notes(event.target)
         return event if not detail else Event(event.kind, event.actor, event.action, event.target, detail=detail)
 
-    def _riders(self, id: str) -> list[Change]:
-        made = rows(self._line, id, self._told)
+    def _attach(self, id: str) -> list[Change]:
+        made = self._audit.rows(id)
         if self._trace.artifacts:
             keys = [each.key for each in self.written]
-            made += artifact_links.rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)
+            made += artifact_links.link_rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)
         return made
 
 
 @cache
 def _key_hooks() -> Callable[[StoreHandle, str, trace_context.Trace], KeyHooks | None]:
-    """What finds the hooks of changes. Loaded only here, since most stores have none."""
+    """Return the function that finds hooks. It is imported late, since most stores have none."""
     from holdfast.state.key_hooks import key_hooks
 
     return key_hooks
 
 
-def _same(packed: Packed) -> Operation:
-    """The change that leaves a value as it is, and yet is one: the key gets a new version."""
+def _unchanged(packed: Packed) -> Operation:
+    """Return the change that keeps a value, but gives the key a new version."""
     if as_map(packed) is not None:
         return EditMap()
     items = as_items(packed)

@@ -11,8 +11,9 @@ from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.security.access.identity import identity_of
+from holdfast.security.access.identity import parse_identity
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import parse_time
 
 if TYPE_CHECKING:
     from holdfast.security.audit.export import AuditExport
@@ -60,7 +61,7 @@ class AuditOperations:
         await self._recorder.flush()
         now = to_datetime(self._handle.now()).astimezone()
         question = query.AuditQuery(
-            "" if actor == "" else None if actor is None else str(identity_of(actor)),
+            "" if actor == "" else None if actor is None else str(parse_identity(actor)),
             "" if scope is None else str(self._handle.guard.scope(scope)),
             key,
             kind,
@@ -73,7 +74,7 @@ class AuditOperations:
         count = validation.require_count(limit, "limit")
 
         async def read(after: str | None) -> Page[AuditRecord]:
-            records = await query.look(self._handle, question, count + 1, after)
+            records = await query.query_audit(self._handle, question, count + 1, after)
             return Page.cut(records, count, lambda record: record.cursor, read)
 
         return await read(cursor)
@@ -111,6 +112,4 @@ class AsyncAudit(AsyncApi, AuditOperations):
 def _moment(when: datetime | str | None, now: datetime) -> int:
     if when is None:
         return 0
-    from holdfast.engine.time_parsing import parse_moment
-
-    return to_time(validation.require_datetime(parse_moment(when, now) if isinstance(when, str) else when))
+    return to_time(parse_time(when, now))

@@ -15,6 +15,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.types import Checkpoint, Revision
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
+from holdfast.time_parsing import Duration, parse_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +58,17 @@ class EveryStep:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Save at the first step or event after an interval in seconds."""
+    """Save at the first step or event after a duration."""
 
-    seconds: float
+    seconds: Duration
     if_changed: bool = True
 
     def __post_init__(self) -> None:
-        if type(self.seconds) not in (int, float) or not self.seconds >= 0:
-            raise ConfigError(f"the interval is a number of seconds from 0 up, not {self.seconds!r}")
+        parse_seconds(self.seconds, "interval")
 
     def due(self, context: PolicyContext) -> bool:
         """Return whether the interval is over."""
-        return context.seconds >= self.seconds
+        return context.seconds >= parse_seconds(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from holdfast.backends.config import resolve
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.composite_urls import shown
+from holdfast.backends.urls import redacted_url, url_to_path
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import CheckLevel, CheckResult, problem
@@ -39,7 +39,7 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> 
         return
     there = True
     for part in storage_path.parts(named):
-        path = storage_path.path_of(part)
+        path = url_to_path(part)
         if path is not None:
             found = list(storage_path.checks(part, path))
             there = there and not any(each.code == "store-there" and not each.ok for each in found)
@@ -60,7 +60,7 @@ def _store(url: str, tenant: str, full: bool) -> Iterator[CheckResult]:
         with store:
             yield from run(store_checks.checks(store._handle, full=full))
             for part in storage_path.parts(url):
-                path = storage_path.path_of(part)
+                path = url_to_path(part)
                 if path is not None and part.startswith("sqlite:"):
                     yield from store_checks.sqlite_settings(path)
     except HoldfastError as error:
@@ -70,4 +70,4 @@ def _store(url: str, tenant: str, full: bool) -> Iterator[CheckResult]:
 def _failed(url: str, error: HoldfastError) -> CheckResult:
     where = f" (at {error.where})" if error.where and error.where not in (url, unquote(url)) else ""
     remedy = error.hint or f"See `holdfast explain {error.code}`"
-    return problem("store-opens", f"{shown(url)}: {error.what}{where} [{error.code}]", remedy)
+    return problem("store-opens", f"{redacted_url(url)}: {error.what}{where} [{error.code}]", remedy)

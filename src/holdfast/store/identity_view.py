@@ -13,22 +13,23 @@ from holdfast.security.access.identity import Identity
 from holdfast.security.access.identity_guard import MODES, DenialReason, GuardMode, IdentityGuard, Mode
 from holdfast.security.access.policy import Policy, Right
 from holdfast.security.access.registry import AccessRegistry
-from holdfast.security.handle import StoreHandle
-from holdfast.state.access_api import Grant, Until, Who, grant_id, shown, wanted
+from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
+from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, to_grant
 from holdfast.state.api import ScopedOperations
-from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.time_parsing import Duration, parse_seconds
 
 
 def guard_mode(
-    mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool
+    mode: Mode, policy: Policy | str | None, children: str | None, window: Duration, *, waits: bool
 ) -> GuardMode:
     """Return the mode of a guard from the arguments of `as_identity`."""
     if mode not in MODES:
         raise InvalidError(f"the mode is 'strict', 'read-only' or 'custom', not {mode!r}")
     if children not in ("read", None):
         raise InvalidError(f"children is 'read' or None, not {children!r}")
-    if type(window) not in (int, float) or not 0 <= window <= 3600:
-        raise InvalidError(f"the window of reads is a number of seconds from 0 to 3600, not {window!r}")
+    seconds = parse_seconds(window, "read_window")
+    if seconds > 3600:
+        raise InvalidError(f"the read_window is at most an hour, not {window!r}")
     if (mode == "custom") is (policy is None):
         raise InvalidError(
             "a policy is given with the mode custom, and with no other", hint="Give a Policy, or a role's name"
@@ -37,7 +38,7 @@ def guard_mode(
         raise InvalidError(f"a policy is a Policy, or the name of a role, not {type(policy).__name__}")
     given = policy if isinstance(policy, Policy) else None
     role = policy if isinstance(policy, str) else ""
-    return GuardMode(mode, given, role, children == "read", float(window), waits)
+    return GuardMode(mode, given, role, children == "read", seconds, waits)
 
 
 class IdentityOperations(ScopedOperations):
@@ -61,7 +62,7 @@ class IdentityOperations(ScopedOperations):
     @property
     def mode(self) -> Mode:
         """The mode: `strict`, `read-only` or `custom`."""
-        return self._guard.how.mode
+        return self._guard.guard_mode.mode
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.identity}, {self.mode}>"
@@ -84,10 +85,10 @@ class IdentityOperations(ScopedOperations):
         passed on. `keys`, `below` and `until` are those of `store.access.grant`; `below` covers only scopes that this
         identity owns.
         """
-        mine = self.identity.scope if scope is None and not parts else named(self._handle, scope, parts)
+        mine = self.identity.scope if scope is None and not parts else parse_scope(self._handle, scope, parts)
         await self._check_own("grant", mine)
-        asked = wanted(self._handle, to, right, mine, keys, BELOW_OWN if below else "", until)
-        return shown(await self._access.grant(asked), self._handle.now())
+        asked = build_request(self._handle, to, right, mine, keys, BELOW_OWN if below else "", until)
+        return to_grant(await self._access.grant(asked), self._handle.now())
 
     @sync_and_async
     async def revoke(self, grant: Grant | str) -> Grant:
@@ -96,20 +97,20 @@ class IdentityOperations(ScopedOperations):
         id = grant_id(grant)
         mine = [each for each in await self._of_own(dead=True) if each.id == id]
         if not mine:
-            await self._guard.refused("revoke", self.identity.scope, (), _NOT_OWN)
-        return shown(await self._access.revoke(mine[0].id if mine else ""), self._handle.now())
+            await self._guard.denied_error("revoke", self.identity.scope, (), _NOT_OWN)
+        return to_grant(await self._access.revoke(mine[0].id if mine else ""), self._handle.now())
 
     @sync_and_async
     async def grants(self, *, dead: bool = False) -> list[Grant]:
         """List the grants of scopes that this identity owns; with `dead`, also those revoked or expired in the last
         weeks."""
-        return [shown(each, self._handle.now()) for each in await self._of_own(dead=dead)]
+        return [to_grant(each, self._handle.now()) for each in await self._of_own(dead=dead)]
 
     @sync_and_async
     async def granted(self, *, dead: bool = False) -> list[Grant]:
         """List the grants that this identity was given itself, without those of its groups."""
         found = await self._access.grants(str(self.identity), dead=dead)
-        return [shown(each, self._handle.now()) for each in found]
+        return [to_grant(each, self._handle.now()) for each in found]
 
     async def _of_own(self, *, dead: bool) -> list[GrantRecord]:
         found = await self._access.grants(dead=dead)
@@ -118,9 +119,9 @@ class IdentityOperations(ScopedOperations):
     async def _check_own(self, action: str, scope: Scope) -> None:
         """Deny it unless the identity owns the scope and acts in the mode strict."""
         if self.mode != "strict":
-            raise await self._guard.refused(action, scope, (), _NARROW)
+            raise await self._guard.denied_error(action, scope, (), _NARROW)
         if not self.identity.owns(scope):
-            raise await self._guard.refused(action, scope, (), _NOT_OWN)
+            raise await self._guard.denied_error(action, scope, (), _NOT_OWN)
 
 
 class IdentityView(SyncApi, IdentityOperations):

@@ -11,10 +11,12 @@ from holdfast.engine.namespaces import is_thread
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import HasHandle, StoreHandle
+from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.integrity.findings import Finding
-    from holdfast.engine.text_index.indexer import IndexReport, Progress
+    from holdfast.engine.text_index.indexer import IndexReport
+    from holdfast.engine.types import Progress
     from holdfast.maintenance.orphans import OrphanReport
     from holdfast.maintenance.pins import HoldInfo
     from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
@@ -65,7 +67,7 @@ class MaintenanceOperations:
 
     @sync_and_async
     async def sweep_orphans(
-        self, *, dry_run: bool = False, grace: str = "1d", progress: Progress | None = None
+        self, *, dry_run: bool = False, grace: Duration = "1d", progress: Progress | None = None
     ) -> OrphanReport:
         """Remove rows that belong to nothing, for example those of a process that was killed during a copy.
 
@@ -143,7 +145,7 @@ class MaintenanceOperations:
 
         given = [source] if isinstance(source, str | HasHandle) else list(source)
         threads = None if thread is None else [self._line(thread).name]
-        async with repairer.opened_sources(self._handle.engine, given, self._handle.tenant) as sources:
+        async with repairer.open_sources(self._handle.engine, given, self._handle.tenant) as sources:
             return await repairer.repair(
                 self._handle.engine,
                 self._handle.tenant,

@@ -97,7 +97,7 @@ async def _open(
     url = resolve(name)
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
-    backend.check_rows_with(is_intact)
+    backend.set_row_check(is_intact)
     if project is None:
         project = backend.capabilities.projected
     engine = Engine(EngineContext(backend, MemoryCache(cache_bytes), codec, project=project))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 from holdfast.agents.entry import AGENTS
 from holdfast.backends.interface import BlockingCall, Capabilities
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
-from holdfast.backends.wrappers.composite_urls import shown as redacted_url
+from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import is_thread
@@ -20,10 +20,9 @@ from holdfast.engine.paths import Path
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import Checkpoint, Revision, S, StoreStats, ThreadInfo
 from holdfast.errors import InvalidError
-from holdfast.security.access.identity import Identity, identity_of
-from holdfast.security.handle import StoreHandle
+from holdfast.security.access.identity import Identity, parse_identity
+from holdfast.security.handle import ScopeParts, StoreHandle
 from holdfast.state.api import ScopedOperations, sync_or_async_property
-from holdfast.state.scope_parts import ScopeParts
 from holdfast.store.checkpoint_fields import CheckpointFields
 from holdfast.store.thread import (
     AsyncThread,
@@ -31,14 +30,15 @@ from holdfast.store.thread import (
     ThreadOperations,
     check_schema,
 )
+from holdfast.time_parsing import Duration
 
 if TYPE_CHECKING:
-    from holdfast.engine.copy.between_stores import CopyReport, Tell
-    from holdfast.engine.text_index.indexer import Progress
+    from holdfast.engine.copy.between_stores import CopyReport, OnCopyProgress
+    from holdfast.engine.types import Progress
     from holdfast.history.search import SearchPage
     from holdfast.hooks.api import AsyncHooks, Hooks
     from holdfast.maintenance.archive.export import ExportReport
-    from holdfast.maintenance.archive.format import Place
+    from holdfast.maintenance.archive.format import ArchiveFile
     from holdfast.maintenance.archive.import_ import ImportReport
     from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
@@ -225,7 +225,7 @@ class StoreOperations(ScopedOperations):
         mode: Mode = "strict",
         policy: Policy | str | None = None,
         children: str | None = "read",
-        read_window: float = _WINDOW,
+        read_window: Duration = _WINDOW,
         **parts: Unpack[ScopeParts],
     ) -> IdentityView:
         """Return the store as an identity sees it: `store.as_identity(agent="researcher")`, or by its text.
@@ -252,7 +252,7 @@ class StoreOperations(ScopedOperations):
         mode: Mode = "strict",
         policy: Policy | str | None = None,
         children: str | None = "read",
-        read_window: float = _WINDOW,
+        read_window: Duration = _WINDOW,
         **parts: Unpack[ScopeParts],
     ) -> AsyncIdentityView:
         from holdfast.store.identity_view import AsyncIdentityView, guard_mode
@@ -311,7 +311,7 @@ class StoreOperations(ScopedOperations):
         *,
         tenants: str = "own",
         threads: Iterable[str] | None = None,
-        progress: Tell | None = None,
+        progress: OnCopyProgress | None = None,
         **options: Any,
     ) -> CopyReport:
         """Copy all threads of this tenant to another store, open or by URL.
@@ -347,7 +347,7 @@ class StoreOperations(ScopedOperations):
     @sync_and_async
     async def export(
         self,
-        file: Place,
+        file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
         format: str = "holdfast",  # noqa: A002 - what it is called everywhere
@@ -378,7 +378,7 @@ class StoreOperations(ScopedOperations):
     @sync_and_async
     async def import_(
         self,
-        file: Place,
+        file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
         as_thread: str | None = None,
@@ -396,8 +396,8 @@ class StoreOperations(ScopedOperations):
 
         named = None if threads is None else list(validation.require_names(threads, "threads"))
         name = None if as_thread is None else self._thread(as_thread)._own_line().name
-        want = import_.wanted(self._handle.tenant, named, name)
-        return await import_.import_threads(self._engine, file, want, dry_run, progress)
+        selection = import_.select_threads(self._handle.tenant, named, name)
+        return await import_.import_threads(self._engine, file, selection, dry_run, progress)
 
     @sync_and_async
     async def stats(self) -> StoreStats:
@@ -468,7 +468,7 @@ class StoreOperations(ScopedOperations):
             raise InvalidError(
                 "an identity is named by its text or by its parts, not by both", where=str(identity)[:80]
             )
-        who = Identity.of(**parts) if identity is None else identity_of(identity)
+        who = Identity.of(**parts) if identity is None else parse_identity(identity)
         return IdentityGuard(self._handle.engine, self._handle.tenant, who, how, self._recorder())
 
 

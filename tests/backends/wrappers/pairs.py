@@ -12,8 +12,8 @@ from holdfast.backends.interface import Backend, Batch, BlockingCall, Query, Row
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOURNAL, TABLES
+from holdfast.backends.urls import compose
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.replica_pair import attach
 from holdfast.backends.wrappers.replication import ReplicatingBackend, WriteBehindBackend
 from holdfast.backends.wrappers.tiering import TieredBackend
@@ -28,7 +28,7 @@ def files(folder: Path) -> tuple[str, str]:
     return f"sqlite:///{folder}/local.db", f"sqlite:///{folder}/remote.db"
 
 
-def pair_url(folder: Path, kind: str = "behind", **options: object) -> str:
+def pair_url(folder: Path, kind: str = "write-behind", **options: object) -> str:
     """Unless told otherwise, with time enough for a machine that is busy."""
     local, remote = files(folder)
     patient = {"drain": 120, **({"patience": 120} if kind == "mirror" else {})}
@@ -42,7 +42,7 @@ def paired(
     bare = remote.inner if isinstance(remote, Faults) else remote
     identity = run(attach(local.inner if isinstance(local, Faults) else local, bare, restore=False))
     store = kind(local, remote, identity, **settings)
-    run(store._begin())
+    run(store._start())
     return store
 
 

@@ -21,10 +21,10 @@ from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Capabilities, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.runtime.group_commit import Outcome, size_of
+from holdfast.backends.runtime.group_commit import Outcome, body_bytes
 from holdfast.backends.tables import JOURNAL, LINES, NODES, STEPS
+from holdfast.backends.urls import compose
 from holdfast.backends.wrappers import journal
-from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.journal import PIECE
 from holdfast.backends.wrappers.lazy_open import LazyBackend
 from holdfast.backends.wrappers.replica_pair import attach
@@ -320,9 +320,9 @@ def test_the_copy_of_another_store_is_refused(tmp_path: Path) -> None:
     for name in ("fresh", "paired"):
         mine = f"sqlite:///{tmp_path}/{name}.db"
         if name == "paired":
-            run(opened(compose("behind", local=mine, remote=f"sqlite:///{tmp_path}/other.db")).close())
+            run(opened(compose("write-behind", local=mine, remote=f"sqlite:///{tmp_path}/other.db")).close())
         with pytest.raises(ConfigError, match="copy of another store"):
-            opened(compose("behind", local=mine, remote=remote))
+            opened(compose("write-behind", local=mine, remote=remote))
 
 
 def test_a_local_store_that_was_set_back_is_noticed(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_local_store_that_was_set_back_is_noticed(tmp_path: Path) -> None:
         assert run(store.apply([Create(STEPS, step(n))])) is None
     run(store.close())
     local.write_bytes(backup)
-    with pytest.raises(ConfigError, match="set back"):
+    with pytest.raises(ConfigError, match="reset to an older state"):
         opened(pair_url(tmp_path))
 
 
@@ -375,14 +375,14 @@ def test_a_lost_local_store_is_filled_from_the_copy_when_that_is_asked_for(tmp_p
     assert contents_at(remote) == contents_at(local)
     # The old one turns up again. It may not write into what now belongs to the new one.
     with pytest.raises(ConfigError, match="taken it over"):
-        opened(compose("behind", local=f"sqlite:///{tmp_path}/old.db", remote=remote))
+        opened(compose("write-behind", local=f"sqlite:///{tmp_path}/old.db", remote=remote))
 
 
 def test_a_store_whose_copy_was_taken_over_says_so(tmp_path: Path) -> None:
     old = opened(pair_url(tmp_path))
     assert run(old.apply([Create(STEPS, step(0))])) is None
     settled(old)
-    new = opened(compose("behind", local=f"sqlite:///{tmp_path}/new.db", remote=files(tmp_path)[1]), restore=True)
+    new = opened(compose("write-behind", local=f"sqlite:///{tmp_path}/new.db", remote=files(tmp_path)[1]), restore=True)
     assert run(new.apply([Create(STEPS, step(1))])) is None
     settled(new)
 
@@ -413,7 +413,7 @@ def test_a_restoration_that_broke_off_goes_on(tmp_path: Path) -> None:
     run(broken.close())
     run(remote.close())
     assert 0 < len(contents_at(new)["steps"]) < 300
-    again = opened(compose("behind", local=new, remote=files(tmp_path)[1]))
+    again = opened(compose("write-behind", local=new, remote=files(tmp_path)[1]))
     assert run(again.read([Scan(STEPS, ())]))[0] == rows
     assert run(again.check()) == []
     run(again.close())
@@ -433,7 +433,7 @@ def test_differences_are_listed(tmp_path: Path) -> None:
     )
     found = run(store.check())
     assert [line.rpartition(", ")[2] for line in found] == ["7)", "150)", "999)"]
-    assert ["not the same" in found[0], "not in the copy" in found[1], "not here" in found[2]] == [True] * 3
+    assert ["differs" in found[0], "missing in the copy" in found[1], "missing here" in found[2]] == [True] * 3
     run(past.close())
     run(store.close())
 
@@ -539,7 +539,7 @@ class Small(MemoryBackend):
         return super().capabilities._replace(max_body=1 << 20, max_batch=(1 << 20) + (1 << 16))
 
     async def apply(self, batch: Batch) -> int | None:
-        if size_of(batch) > self.capabilities.max_batch:
+        if body_bytes(batch) > self.capabilities.max_batch:
             raise TooLargeError("too much for this store at once")
         return await super().apply(batch)
 
@@ -601,5 +601,5 @@ def test_a_store_is_copied_whole_in_pieces_that_the_copy_takes() -> None:
 
 def test_no_row_of_the_journal_is_larger_than_any_store_takes() -> None:
     row = row_of(NODES, "t", "l", 0, b"", body=bytes(3 << 20))
-    made, _ = journal.write(journal.JournalRow(0, 0), [Put(NODES, row)], 1)
+    made, _ = journal.build_entry(journal.JournalRow(0, 0), [Put(NODES, row)], 1)
     assert max(len(change.row.body) for change in made if isinstance(change, Create)) == 1 << 20

@@ -20,14 +20,14 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import NODES, STEPS, TABLES
+from holdfast.backends.urls import compose
 from holdfast.backends.wrappers.cache import CacheBackend
 from holdfast.backends.wrappers.cache_storage import MemoryCacheStorage
-from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.errors import TransientError, UnavailableError
 from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests import servers
 from tests.backends.wrappers.pairs import Clock, Held
+from tests.support.counting import CountingBackend
 from tests.support.faults import Fault, Faults, acknowledgement_lost
 
 ONE = [Get(STEPS, [step().key])]
@@ -260,7 +260,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.conformance.rows import step
 
-cache_storage._SECONDS = 60.0  # a machine that is busy may take longer for an answer than a cache should be waited for
+cache_storage._TIMEOUT = 60.0  # a machine that is busy may take longer for an answer than a cache should be waited for
 store = run(backend_for(sys.argv[1]).open(sys.argv[1]))
 print("ready", flush=True)
 for line in sys.stdin:
@@ -276,7 +276,7 @@ run(store.close())
 
 @pytest.fixture
 def shared_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("holdfast.backends.redis.cache_storage._SECONDS", 60.0)  # as in the child
+    monkeypatch.setattr("holdfast.backends.redis.cache_storage._TIMEOUT", 60.0)  # as in the child
     return compose("cache", store=f"sqlite:///{tmp_path}/store.db", in_=servers.redis(), max_age=60)
 
 

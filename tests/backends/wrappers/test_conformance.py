@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.urls import compose
 from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests.backends.wrappers.pairs import Restless, sqlite
 
@@ -27,7 +27,7 @@ class TestNested(ShortConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         inner = compose("retry", store=sqlite(tmp_path), attempts=3)
-        return Stores(compose("metrics", store=compose("cache", store=inner, max_age="0.5")))
+        return Stores(compose("retry", store=compose("cache", store=inner, max_age="0.5")))
 
 
 @pytest.mark.nightly
@@ -39,7 +39,7 @@ class TestNestedInFull(SyncConformance):
 class TestBehind(ShortConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
-        return Stores(compose("behind", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy")))
+        return Stores(compose("write-behind", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy")))
 
 
 @pytest.mark.nightly
@@ -61,7 +61,7 @@ class TestMirrorInFull(SyncConformance):
 class TestTiers(ShortConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
-        url = compose("tiers", hot=sqlite(tmp_path), cold=sqlite(tmp_path, "cold"), after=0, keep=0)
+        url = compose("tiered", hot=sqlite(tmp_path), cold=sqlite(tmp_path, "cold"), after=0, keep=0)
         return Stores(url, kind=Restless)
 
 
@@ -74,7 +74,7 @@ class TestTiersInFull(SyncConformance):
 class TestTiersInMemory(ShortConformance):
     @pytest.fixture
     def stores(self) -> Stores:
-        url = compose("tiers", hot="memory://", cold="memory://", after=0, keep=0, bring_back=False)
+        url = compose("tiered", hot="memory://", cold="memory://", after=0, keep=0, bring_back=False)
         return Stores(url, kind=Restless)
 
 

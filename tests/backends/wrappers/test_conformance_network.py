@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.urls import compose
 from holdfast.testing import BackendConformance, Stores
 from tests import servers
 from tests.backends.wrappers.pairs import Restless, sqlite
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.nightly
 class TestBehindPostgreSQL(BackendConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
-        return Stores(compose("behind", local=sqlite(tmp_path), remote=servers.postgres()))
+        return Stores(compose("write-behind", local=sqlite(tmp_path), remote=servers.postgres()))
 
 
 class TestMirrorOnMongoDB(BackendConformance):
@@ -35,5 +35,5 @@ class TestCacheBeforePostgreSQL(BackendConformance):
 class TestTiersOnRedisAndFiles(BackendConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
-        url = compose("tiers", hot=servers.redis(), cold=f"file:///{tmp_path}/cold", after=0, keep=0)
+        url = compose("tiered", hot=servers.redis(), cold=f"file://{tmp_path}/cold", after=0, keep=0)
         return Stores(url, kind=Restless)

@@ -13,9 +13,9 @@ from holdfast.backends.interface import Create
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.backends.wrappers.replica_pair import attach, cursor_of, identity_of
-from holdfast.backends.wrappers.tiering import _pair
+from holdfast.backends.urls import compose
+from holdfast.backends.wrappers.replica_pair import attach, read_cursor, read_identity
+from holdfast.backends.wrappers.tiering import _attach
 from tests.backends.wrappers.pairs import contents, opened, paired, settled, sqlite
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
@@ -36,7 +36,7 @@ for url in sys.stdin:
     print("done", flush=True)
 """
 
-PARTS = {"behind": ("local", "remote"), "mirror": ("local", "remote"), "tiers": ("hot", "cold")}
+PARTS = {"write-behind": ("local", "remote"), "mirror": ("local", "remote"), "tiered": ("hot", "cold")}
 
 
 @pytest.mark.parametrize("kind", PARTS)
@@ -82,8 +82,8 @@ def test_a_pair_that_another_makes_meanwhile(part: int) -> None:
 
         with moment.interfere(stores[part], other):
             identity = run(attach(local, remote, restore=False))
-        assert (identity, False) == run(identity_of(local))
-        cursor = run(cursor_of(remote))
+        assert (identity, False) == run(read_identity(local))
+        cursor = run(read_cursor(remote))
         assert cursor is not None
         assert cursor.id == identity.id
         assert len(contents(remote)[STEPS.name]) == moment.came
@@ -97,7 +97,7 @@ def test_a_local_store_that_another_restores_meanwhile(part: int) -> None:
         remote = InterferingBackend()
         lost = paired(MemoryBackend(), remote)
         assert run(lost.apply([Create(STEPS, step(0))])) is None
-        assert lost._sender.arrival(1, 10).wait()
+        assert lost._sender.wait_sent(1, 10).wait()
         lost._sender.stop(10)
         local = InterferingBackend()
         stores = (local, remote)
@@ -123,10 +123,10 @@ def test_a_local_store_that_another_restores_meanwhile(part: int) -> None:
 def test_tiers_that_another_makes_meanwhile(part: int) -> None:
     def scenario(moment: Moment) -> None:
         hot, cold = stores = (InterferingBackend(), InterferingBackend())
-        with moment.interfere(stores[part], lambda: run(_pair(hot, cold))):
-            run(_pair(hot, cold))
+        with moment.interfere(stores[part], lambda: run(_attach(hot, cold))):
+            run(_attach(hot, cold))
         before = contents(hot), contents(cold)
-        run(_pair(hot, cold))
+        run(_attach(hot, cold))
         assert (contents(hot), contents(cold)) == before
 
     at_every_moment(scenario, ["any"], at_least=5)

@@ -86,13 +86,13 @@ def _has(url: str, expected: dict[str, int], *, at_least: bool) -> None:
         assert at_least or len(numbers) - 1 <= last + 1
 
 
-@pytest.mark.parametrize("kind", ["behind", "mirror"])
+@pytest.mark.parametrize("kind", ["write-behind", "mirror"])
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.nightly)])
 def test_nothing_is_lost_when_a_process_is_killed(tmp_path: Path, kind: str, rounds: int) -> None:
     kill_and_look(tmp_path, kind, rounds, seed=1)
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("kind", ["behind", "mirror"])
+@pytest.mark.parametrize("kind", ["write-behind", "mirror"])
 def test_nothing_is_lost_in_a_hundred_kills(tmp_path: Path, kind: str) -> None:
     kill_and_look(tmp_path, kind, rounds=200, seed=2)

@@ -87,7 +87,7 @@ def test_it_goes_on_alone_and_catches_up(drive: str, caplog: pytest.LogCaptureFi
 
     with caplog.at_level(logging.WARNING, logger="holdfast.copies"):
         assert write(0) >= 0.8
-    assert "going on without it" in caplog.text
+    assert "continuing without it" in caplog.text
     # Most of them at least: the machine may be busy elsewhere.
     assert sorted(write(n) for n in range(1, 10))[4] < 0.6, "nobody waits for a copy that is known to be away"
     found = run(store.status())
@@ -143,13 +143,13 @@ def damage(store: Backend, *changes: Change) -> None:
 def test_a_row_that_is_not_sound_is_read_from_the_copy_and_put_right(caplog: pytest.LogCaptureFixture) -> None:
     local, remote = MemoryBackend(), MemoryBackend()
     store = mirror(local, remote)
-    store.sound = sound
+    store.set_row_check(sound)
     rows = [row(n, b"%d" % n) for n in range(5)]
     assert run(store.apply([Create(STEPS, each) for each in rows])) is None
     damage(local, Put(STEPS, rows[2]._replace(body=b"flipped bits and secrets")))
     with caplog.at_level(logging.WARNING, logger="holdfast.copies"):
         assert run(store.read([Scan(STEPS, ()), Get(STEPS, [rows[2].key])])) == [rows, [rows[2]]]
-    assert "put right" in caplog.text
+    assert "is repaired" in caplog.text
     assert "secrets" not in caplog.text
     assert contents(local)["steps"] == rows
     assert run(store.status())["healed"] == 2  # asked for twice
@@ -160,7 +160,7 @@ def test_a_row_that_is_not_sound_is_read_from_the_copy_and_put_right(caplog: pyt
 def test_without_a_sound_copy_the_damage_is_shown() -> None:
     local, remote = MemoryBackend(), Faults(MemoryBackend())
     store = mirror(local, remote, patience=0.2)
-    store.sound = sound
+    store.set_row_check(sound)
     assert run(store.apply([Create(STEPS, row(0, b"0"))])) is None
     broken = row(0, b"0")._replace(body=b"xxxxxx")
     damage(local, Put(STEPS, broken))
@@ -179,7 +179,7 @@ def test_a_copy_that_lags_does_not_answer() -> None:
     local = MemoryBackend()
     remote = Faults(MemoryBackend())
     store = mirror(local, remote, patience=0.2)
-    store.sound = sound
+    store.set_row_check(sound)
     assert run(store.apply([Create(STEPS, row(0, b"old"))])) is None
     remote.plan.append(Fault("apply", 1, down, times=10_000))
     assert run(store.apply([Put(STEPS, row(0, b"new"))])) is None
@@ -232,7 +232,7 @@ def test_what_cannot_be_read_is_answered_by_the_copy(writable: bool) -> None:
 def test_all_is_compared_and_healed() -> None:
     local, remote = Damaged(MemoryBackend()), MemoryBackend()
     store = mirror(local, remote)
-    store.sound = sound
+    store.set_row_check(sound)
     rows = [row(n, b"%d" % n) for n in range(300)]
     assert run(store.apply([Create(STEPS, each) for each in rows])) is None
     local.damaged = {rows[5].key}
@@ -281,17 +281,17 @@ def test_damage_in_a_file_does_not_keep_a_thread_from_being_read(tmp_path: Path)
 def test_a_row_is_not_put_back_over_what_was_written_since() -> None:
     local, remote = MemoryBackend(), MemoryBackend()
     store = mirror(local, remote)
-    store.sound = sound
+    store.set_row_check(sound)
     assert run(store.apply([Create(STEPS, row(0, b"old")), Create(NODES, Row(("t", "l", 0, b"n"), (), b"x"))])) is None
     damage(local, Put(STEPS, row(0, b"old")._replace(body=b"broken")))
-    plain = store._copied
+    plain = store._read_copy
 
     async def slow(queries: list[Query]) -> object:
         copied = await plain(queries)
         await store.apply([Put(STEPS, row(0, b"new"))])
         return copied
 
-    store._copied = slow  # type: ignore[method-assign, assignment]
+    store._read_copy = slow  # type: ignore[method-assign, assignment]
     assert run(store.read([Scan(STEPS, ())])) == [[row(0, b"old")]]
     assert contents(local)["steps"] == [row(0, b"new")]
     run(store.close())
@@ -300,17 +300,17 @@ def test_a_row_is_not_put_back_over_what_was_written_since() -> None:
 def test_the_copy_is_not_put_right_with_what_is_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
     local, remote = MemoryBackend(), MemoryBackend()
     store = mirror(local, remote)
-    store.sound = sound
+    store.set_row_check(sound)
     assert run(store.apply([Create(STEPS, row(0, b"old"))])) is None
     damage(remote, Put(STEPS, row(0, b"old")._replace(body=b"broken")))
-    compare = store._differences
+    compare = store._compare
 
     async def compare_and_write() -> list[RowDifference]:
         found = await compare()
         assert await store.apply([Put(STEPS, row(0, b"new"))]) is None
         return found
 
-    monkeypatch.setattr(store, "_differences", compare_and_write)
+    monkeypatch.setattr(store, "_compare", compare_and_write)
     assert len(run(store.heal())) == 1
     assert contents(remote)["steps"] == contents(local)["steps"] == [row(0, b"new")]
     run(store.close())
@@ -319,7 +319,7 @@ def test_the_copy_is_not_put_right_with_what_is_out_of_date(monkeypatch: pytest.
 def test_a_copy_that_may_not_be_read_does_not_hide_what_is_here() -> None:
     local, remote = MemoryBackend(), Faults(MemoryBackend())
     store = mirror(local, remote)
-    store.sound = sound
+    store.set_row_check(sound)
     broken = row(0, b"text")._replace(body=b"broken")
     assert run(store.apply([Create(STEPS, row(0, b"text")), Create(STEPS, row(1, b"more"))])) is None
     damage(local, Put(STEPS, broken))

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.urls import compose
 from tests import servers
 from tests.backends.wrappers.pairs import contents_at, opened, settled, sqlite
 
@@ -42,11 +42,11 @@ def look(url: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "remote"),
     [
-        ("behind", "postgresql"),
+        ("write-behind", "postgresql"),
         ("mirror", "mongodb"),
         ("mirror", "redis"),
-        pytest.param("behind", "mongodb", marks=pytest.mark.nightly),
-        pytest.param("behind", "redis", marks=pytest.mark.nightly),
+        pytest.param("write-behind", "mongodb", marks=pytest.mark.nightly),
+        pytest.param("write-behind", "redis", marks=pytest.mark.nightly),
         pytest.param("mirror", "postgresql", marks=pytest.mark.nightly),
     ],
 )
@@ -68,8 +68,8 @@ def test_a_copy_on_a_server(tmp_path: Path, kind: str, remote: str) -> None:
     [("postgresql", "file"), ("mongodb", "redis"), pytest.param("redis", "file", marks=pytest.mark.nightly)],
 )
 def test_a_hot_store_on_a_server(tmp_path: Path, hot: str, cold: str) -> None:
-    far = servers.redis() if cold == "redis" else f"file:///{tmp_path}/cold"
-    url = compose("tiers", hot=REMOTES[hot](), cold=far, after=0, keep=0)
+    far = servers.redis() if cold == "redis" else f"file://{tmp_path}/cold"
+    url = compose("tiered", hot=REMOTES[hot](), cold=far, after=0, keep=0)
     use(url)
     backend = opened(url)
     run(backend.tidy())
@@ -79,6 +79,6 @@ def test_a_hot_store_on_a_server(tmp_path: Path, hot: str, cold: str) -> None:
     look(url)
 
 
-@pytest.mark.parametrize(("kind", "store"), [("retry", "mongodb"), ("metrics", "redis"), ("cache", "postgresql")])
+@pytest.mark.parametrize(("kind", "store"), [("retry", "mongodb"), ("cache", "postgresql")])
 def test_around_a_store_on_a_server(kind: str, store: str) -> None:
     use(compose(kind, store=REMOTES[store]()))

@@ -15,10 +15,10 @@ from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.runtime.group_commit import size_of
+from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES
-from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.backends.wrappers.tier_stub import stub_in
+from holdfast.backends.urls import compose
+from holdfast.backends.wrappers.tier_mover import parse_stub
 from holdfast.backends.wrappers.tiering import TieredBackend
 from holdfast.errors import ConfigError, CorruptError, DeniedError, HoldfastError, TooLargeError, TransientError
 from tests.backends.wrappers.pairs import opened
@@ -45,7 +45,7 @@ def stubs(store: TieredBackend) -> list[Row]:
         row
         for rows in run(store.inner.read([Scan(space, ()) for space in (STEPS, NODES, OBJECTS, WRITES)]))
         for row in rows
-        if stub_in(row)
+        if parse_stub(row)
     ]
 
 
@@ -172,7 +172,7 @@ def test_a_body_that_is_gone_is_said_to_be() -> None:
     first, second = run(store.cold.read([Scan(OBJECTS, ())]))[0]
     assert run(store.cold.apply([Delete(OBJECTS, first.key), Put(OBJECTS, second._replace(body=b"forged"))])) is None
     for seq in range(2):
-        with pytest.raises(CorruptError, match="moved to the cold store, and is not there as it was"):
+        with pytest.raises(CorruptError, match="moved to the cold store, and is missing or damaged there"):
             run(store.read([Get(STEPS, [old_step(seq).key])]))
     run(store.read([Scan(STEPS, (), bodies=False)]))
     assert len(run(store.check())) == 2
@@ -247,7 +247,7 @@ def test_a_move_cannot_undo_a_write() -> None:
 def test_writers_readers_movers_and_sweepers_at_once(tmp_path: Path) -> None:
     """Rows that are written over and over, moved, swept and read at a time: each read finds the last or later."""
     url = compose(
-        "tiers",
+        "tiered",
         hot=f"sqlite:///{tmp_path}/hot.db?synchronous=normal",
         cold=f"sqlite:///{tmp_path}/cold.db",
         after=0,
@@ -308,7 +308,7 @@ def test_writers_readers_movers_and_sweepers_at_once(tmp_path: Path) -> None:
 
 def test_the_cold_store_of_another_is_refused(tmp_path: Path) -> None:
     def url(hot: str, cold: str) -> str:
-        return compose("tiers", hot=f"sqlite:///{tmp_path}/{hot}.db", cold=f"sqlite:///{tmp_path}/{cold}.db")
+        return compose("tiered", hot=f"sqlite:///{tmp_path}/{hot}.db", cold=f"sqlite:///{tmp_path}/{cold}.db")
 
     run(opened(url("a", "b")).close())
     run(opened(url("a", "b")).close())
@@ -318,7 +318,7 @@ def test_the_cold_store_of_another_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_has_grown_cold_is_read_and_goes_on(tmp_path: Path) -> None:
-    url = compose("tiers", hot=f"sqlite:///{tmp_path}/hot.db", cold=f"sqlite:///{tmp_path}/cold.db", after=0, keep=0)
+    url = compose("tiered", hot=f"sqlite:///{tmp_path}/hot.db", cold=f"sqlite:///{tmp_path}/cold.db", after=0, keep=0)
     states = [{"messages": [f"{n} " * 100 for n in range(m)]} for m in range(80)]
     with holdfast.open(url) as store:
         for state in states:
@@ -356,7 +356,7 @@ def test_what_is_too_much_for_one_batch_is_read_and_stays_in_the_cold_store() ->
             return super().capabilities._replace(max_body=1 << 20, max_batch=1 << 20)
 
         async def apply(self, batch: Batch) -> int | None:
-            if size_of(batch) > self.capabilities.max_batch:
+            if body_bytes(batch) > self.capabilities.max_batch:
                 raise TooLargeError("too much for this store at once")
             return await super().apply(batch)
 
@@ -375,7 +375,7 @@ def test_a_move_does_not_bring_back_what_was_deleted_whatever_its_fence_says() -
     store = tiers(keep=0)
     fill(store, old_step(0), old_step(1))
     line = ("tenant", "line")
-    token = run(store._mover._put_up(line))
+    token = run(store._mover._place_fence(line))
     rows = run(store.inner.read([Scan(STEPS, line)]))[0]
     # Everything is deleted by somebody who looked for fences before there was this one.
     assert run(store.inner.apply([Delete(STEPS, ())])) is None

@@ -13,7 +13,7 @@ from holdfast.backends.interface import Create, Get
 from holdfast.backends.registry import backend_for, schemes
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.backends.wrappers.composite_urls import COMPOSITIONS, age, compose, shown
+from holdfast.backends.urls import COMPOSITIONS, compose, parse_duration, redacted_url
 from holdfast.errors import ConfigError
 
 PLAIN = {"store": "memory://", "local": "memory://", "remote": "memory://", "hot": "memory://", "cold": "memory://"}
@@ -53,7 +53,7 @@ def test_parts_may_be_given_as_options(kind: str) -> None:
 
 def test_compositions_of_compositions(tmp_path: Path) -> None:
     plain = f"sqlite:///{tmp_path}/a%26b%3F.db?synchronous=normal&busy_timeout=7"
-    url = compose("metrics", store=compose("cache", store=compose("retry", store=plain, attempts=2), max_age=1))
+    url = compose("retry", store=compose("cache", store=compose("retry", store=plain, attempts=2), max_age=1))
     store = run(backend_for(url).open(url))
     assert run(store.apply([Create(STEPS, step())])) is None
     run(store.close())
@@ -64,15 +64,15 @@ def test_compositions_of_compositions(tmp_path: Path) -> None:
     ("url", "what"),
     [
         ("retry:", "needs 'store'"),
-        ("behind:?local=memory://", "needs 'remote'"),
+        ("write-behind:?local=memory://", "needs 'remote'"),
         ("retry:?store=memory://&nonsense=1", "no option 'nonsense'"),
         ("retry:?store=memory://&attempts=none", "attempts cannot be 'none'"),
-        ("retry://host?store=memory://", "no URL of a store of the kind retry"),
+        ("retry://host?store=memory://", "no URL of a retry store"),
         ("cache:?store=memory://&in=sqlite:///a.db", "in memory or in Redis"),
         ("cache:?store=memory://&in=redis://localhost&size=9", "size is for a cache in memory"),
-        ("tiers:?hot=memory://&cold=memory://&after=soon", "after cannot be 'soon'"),
+        ("tiered:?hot=memory://&cold=memory://&after=soon", "after cannot be 'soon'"),
         ("mirror:?local=memory://&remote=memory://&strict=perhaps", "strict cannot be 'perhaps'"),
-        ("readonly:?store=nonsense://", "no backend serves nonsense://"),
+        ("readonly:?store=nonsense://", "no backend serves nonsense:"),
     ],
 )
 def test_what_is_wrong_is_said(url: str, what: str) -> None:
@@ -81,15 +81,15 @@ def test_what_is_wrong_is_said(url: str, what: str) -> None:
 
 
 def test_only_known_kinds_are_composed() -> None:
-    with pytest.raises(ConfigError, match="no kind of composition"):
+    with pytest.raises(ConfigError, match="no composition 'sharded'"):
         compose("sharded", store="memory://")
 
 
 def test_no_password_is_shown() -> None:
     inner = "postgresql://me:hunter2@db/agents?sslpassword=hunter2&schema=a"
     url = compose("retry", store=compose("mirror", local="sqlite:///a.db", remote=inner))
-    assert "hunter2" not in shown(url)
-    assert "me%40" in shown(url) or "me@" in shown(url)
+    assert "hunter2" not in redacted_url(url)
+    assert "me%40" in redacted_url(url) or "me@" in redacted_url(url)
     with pytest.raises(ConfigError) as caught:
         run(backend_for(url).open(url, nonsense=1))
     assert "hunter2" not in str(caught.value)
@@ -98,15 +98,15 @@ def test_no_password_is_shown() -> None:
 def test_a_part_that_cannot_be_opened_leaves_none_open(tmp_path: Path) -> None:
     hot = f"sqlite:///{tmp_path}/hot.db"
     with pytest.raises(ConfigError):
-        run(backend_for("tiers:").open(compose("tiers", hot=hot, cold="sqlite:////no/such/folder/cold.db")))
+        run(backend_for("tiered:").open(compose("tiered", hot=hot, cold="sqlite:////no/such/folder/cold.db")))
     assert not (tmp_path / "hot.db-wal").exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("1.5h", 5400), ("30d", 2592000), (7, 7)]
+    ("text", "number"), [("90", 90), ("90s", 90), ("15m", 900), ("1.5h", 5400), ("30d", 2592000), (7, 7)]
 )
 def test_spans_of_time(text: object, seconds: float) -> None:
-    assert age("tiers:", "after", text) == seconds
+    assert parse_duration("tiered:", "after", text) == seconds
 
 
 # holdfast.toml
@@ -116,7 +116,7 @@ def test_stores_have_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (folder / "holdfast.toml").write_text(
         """
         [stores.main]
-        kind = "behind"
+        kind = "write-behind"
         local = "sqlite:///agents.db"
         remote = "stores.archive"
         drain = 2
@@ -131,7 +131,7 @@ def test_stores_have_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("NAME", "arch/a b")
     archive = "sqlite:///arch/a%20b.db?synchronous=normal"
     assert resolve("stores.archive") == archive
-    assert resolve("stores.main") == compose("behind", local="sqlite:///agents.db", remote=archive, drain=2)
+    assert resolve("stores.main") == compose("write-behind", local="sqlite:///agents.db", remote=archive, drain=2)
     assert resolve() == compose("readonly", store=resolve("stores.main"))
     below = folder / "below" / "it"
     below.mkdir(parents=True)

@@ -144,7 +144,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["check", "plain.json/x"], 2, "cannot be read"),
     (["check", "."], 2, "is a directory"),
     (["check", "plain.json"], 2, "holdfast audit export"),
-    (["check", "plain.json", "--heads", "plain.json"], 2, "holds no heads"),
+    (["check", "plain.json", "--heads", "plain.json"], 2, "contains no heads"),
     (["export", "no/such/folder.jsonl"], 3, "there is no such directory"),
     (["nope"], 2, "No such command"),
 ]

@@ -138,7 +138,7 @@ def test_states_as_json(hf: Run, tmp_path: Path) -> None:
     assert {each["checkpoint"] for each in documents} == {*(f"c{n}" for n in range(6)), "b3", "b4"}
     refused = hf("import", tmp_path / "states.jsonl")
     assert refused.code == exit_codes.USAGE
-    assert "cannot be brought back" in refused.err
+    assert "cannot be imported" in refused.err
 
 
 def test_what_goes_wrong(hf: Run, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_what_goes_wrong(hf: Run, tmp_path: Path) -> None:
     (tmp_path / "cut").write_bytes(data[: len(data) // 2])
     cut = hf("import", tmp_path / "cut")
     assert (cut.code, cut.out) == (exit_codes.INTEGRITY, "")
-    assert "Get the file once more" in cut.err
+    assert "Copy the file again" in cut.err
     assert hf("import", tmp_path / "nowhere").code == exit_codes.NOT_FOUND
     assert hf("export", tmp_path / "no" / "folder").code == exit_codes.ERROR
     assert hf("export", tmp_path / "g", "nowhere").code == exit_codes.NOT_FOUND

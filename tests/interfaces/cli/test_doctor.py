@@ -34,7 +34,7 @@ def test_findings_end_with_6_and_show_the_remedy(hf: Hf, url: str) -> None:
     assert len(done.lines) == 2
     assert "warning  quarantine" in done.lines[0]
     assert "→ `holdfast repair --from URL`" in done.lines[1]
-    assert "1 of these want to be looked at" in hf("doctor").err
+    assert "1 of these need attention" in hf("doctor").err
 
 
 def test_no_store_ends_with_10_and_makes_none(tmp_path: Path) -> None:

@@ -73,15 +73,13 @@ def test_the_store_comes_from_the_settings_file(url: str, tmp_path: Path) -> Non
 def test_a_path_is_a_store_where_that_is_plain(url: str, tmp_path: Path) -> None:
     assert kit.run("threads", "--names", store="agents.db").lines == ["chat/anna", "t1", "t2"]
     assert kit.run("threads", "--names", store=str(tmp_path / "agents.db")).code == 0
-    with holdfast.open(f"file:///{tmp_path}/a dir") as store:
+    with holdfast.open(f"file://{tmp_path}/a dir") as store:
         store.put("t9", {})
     assert kit.run("threads", "--names", store="./a dir").lines == ["t9"]
 
 
-@pytest.mark.parametrize("store", ["nope.db", "sqlite:///nope.db", "file:///nope", "nope/", "readonly:?store=nope.db"])
+@pytest.mark.parametrize("store", ["nope.db", "sqlite:///nope.db", "file:nope", "nope/", "readonly:?store=nope.db"])
 def test_no_store_is_made_by_looking(store: str, tmp_path: Path) -> None:
-    if store.startswith("readonly"):
-        store = "readonly:?store=sqlite:///nope.db"
     found = kit.run("threads", store=store)
     assert (found.code, found.out) == (10, "")
     assert found.err.startswith("error[no-store]: ")

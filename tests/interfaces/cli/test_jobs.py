@@ -50,8 +50,8 @@ def test_a_job_is_added_listed_run_and_looked_at(hf: Hf) -> None:
     ran = hf("jobs", "run", "nightly")
     assert ran.code == 0
     assert ran.out.startswith("nightly: ok 4 checkpoints removed")
-    assert hf("jobs", "list").lines[1].endswith("given back")
-    assert hf("jobs", "log", "nightly").lines[1].split()[-8:-6] == ["checkpoints", "removed,"]
+    assert hf("jobs", "list").lines[1].endswith("freed")
+    assert hf("jobs", "log", "nightly").lines[1].split()[-7:-5] == ["checkpoints", "removed,"]
     assert "not run yet" in hf("jobs", "log", "room").err
 
 
@@ -89,7 +89,7 @@ def test_pause_resume_remove(hf: Hf) -> None:
 
 WRONG: list[tuple[list[str], str]] = [
     (["a", "prun"], "Did you mean prune?"),
-    (["a", "tidy", "--every", "often"], "a span of time"),
+    (["a", "tidy", "--every", "often"], "comes a duration"),
     (["a", "tidy", "--schedule", "on sundays"], "does not begin with 'on'"),
     (["a", "tidy", "--every", "1h", "--schedule", "hourly"], "give one of them"),
     (["a", "tidy", "--set", "x"], "KEY=VALUE"),
@@ -129,7 +129,7 @@ def test_exit_codes_of_a_run(hf: Hf, url: str) -> None:
 
 
 def test_a_job_that_fails_ends_with_its_error(hf: Hf, tmp_path: Path) -> None:
-    files = f"file:///{tmp_path}/files"
+    files = f"file://{tmp_path}/files"
     with holdfast.open(files) as store:
         store.put("t", {"a": 1})
         Jobs(store).add("words", "index")
@@ -153,7 +153,7 @@ def test_work_once_runs_what_is_due_and_tells(hf: Hf, url: str) -> None:
 
 
 def test_work_once_tells_of_failures(tmp_path: Path) -> None:
-    files = f"file:///{tmp_path}/files"
+    files = f"file://{tmp_path}/files"
     with holdfast.open(files) as store:
         store.put("t", {"a": 1})
         Jobs(store).add("words", "index", schedule="every 1h")

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.sqlite.database_file import checksum_vfs
-from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.urls import compose
 from holdfast.interfaces.cli.log import LogReader
 from tests.interfaces.cli import kit
 

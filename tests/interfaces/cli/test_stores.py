@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.config import of_path
-from holdfast.interfaces.cli.store_option import path_of
+from holdfast.backends.config import to_url
+from holdfast.backends.urls import url_to_path
 from tests.interfaces.cli import kit
 from tests.interfaces.cli.conftest import fill
 
@@ -23,7 +23,8 @@ PATHS: list[tuple[str, str]] = [
     ("./agents.db", "sqlite:///agents.db"),
     ("/var/lib/agents.db", "sqlite:////var/lib/agents.db"),
     ("a b?.db", "sqlite:///a%20b%3F.db"),
-    ("dir/", "file:///dir"),
+    ("dir/", "file:dir"),
+    ("/var/lib/a b/", "file:///var/lib/a%20b"),
     ("postgresql://db/agents", "postgresql://db/agents"),
     ("memory://", "memory://"),
 ]
@@ -32,13 +33,16 @@ PATHS: list[tuple[str, str]] = [
 def test_paths_as_urls(subtests: pytest.Subtests) -> None:
     for text, url in PATHS:
         with subtests.test(text=text):
-            assert of_path(text) == url
+            assert to_url(text) == url
 
 
 def test_urls_as_paths() -> None:
-    assert path_of("sqlite:///a%20b.db?busy_timeout=3") == Path("a b.db")
-    assert path_of("file:////var/lib/x") == Path("/var/lib/x")
-    assert path_of("postgresql:///x") is None
+    assert url_to_path("sqlite:///a%20b.db?busy_timeout=3") == Path("a b.db")
+    assert url_to_path("file:///var/lib/x") == url_to_path("file:////var/lib/x") == Path("/var/lib/x")
+    assert url_to_path("file://localhost/x%20y") == Path("/x y")
+    assert url_to_path("file:dir/x?grace=30") == Path("dir/x")
+    assert [url_to_path(f"file:{rest}") for rest in ("", "//", "///", "//host/x")] == [None] * 4
+    assert url_to_path("postgresql:///x") is None
 
 
 def test_what_is_no_database(tmp_path: Path) -> None:

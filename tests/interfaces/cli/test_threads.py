@@ -91,7 +91,7 @@ def test_stats_of_little(url: str) -> None:
 
 
 def test_stats_tell_how_a_store_of_several_is_doing(url: str) -> None:
-    found = kit.run("stats", store=f"metrics:?store={url}")
-    assert any(line.startswith("Reads:") for line in found.lines)
+    found = kit.run("stats", store=f"retry:?store={url}")
+    assert any(line.startswith("Retried:") for line in found.lines)
     with holdfast.open(url) as store:
         assert store.thread("t1").info().steps == 8

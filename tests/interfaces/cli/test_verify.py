@@ -33,7 +33,7 @@ def test_a_sound_store(hf: Run) -> None:
     done = hf("verify")
     assert (done.code, "sound" in done.out) == (0, True)
     assert hf("verify", "t1", "--level", "decode").code == 0
-    assert json.loads(hf("verify", "--json").out)["sound"] is True
+    assert json.loads(hf("verify", "--json").out)["ok"] is True
     assert hf("verify", "none").code == 3
 
 
@@ -51,7 +51,7 @@ def test_damage_is_told_and_mended_from_a_copy(hf: Run, url: str, tmp_path: Path
     assert hf("repair", "--from", copy).code != 0  # nobody there to be asked
     done = hf("repair", "--from", copy, "--yes", "--json")
     assert done.code == 0
-    assert json.loads(done.out)["mended"][0]["thread"] == "t1"
+    assert json.loads(done.out)["repaired"][0]["thread"] == "t1"
     assert hf("verify").code == 0
 
 
@@ -97,7 +97,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
         truth = {each.thread: store.get(each.thread).state for each in store.threads()}
         for number in range(8):
             run(store._engine.context.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))
-    mending = "holdfast.maintenance.repair.repairer:_Run._thread"
+    mending = "holdfast.maintenance.repair.repairer:_Repair._thread"
     with kit.halted("repair", "--from", copy, "--yes", "--store", url, after=3, at=mending) as terminal:
         terminal.expect("halted")
         terminal.send("\x03")
@@ -159,6 +159,6 @@ def test_notices_alone_have_a_code_of_their_own(hf: Run, url: str, tmp_path: Pat
     with holdfast.open(url) as store:
         store.thread("t1").tag("finished")
     done = hf("verify", "--heads", tmp_path / "heads.json", "--json")
-    assert (done.code, done.records[0]["sound"]) == (6, True)
+    assert (done.code, done.records[0]["ok"]) == (6, True)
     assert [each["code"] for each in done.records[0]["findings"]] == ["changed-names"]
     assert "changed-names" in hf("verify", "--heads", tmp_path / "heads.json").out

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.counting import CountingBackend
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, UnavailableError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
@@ -25,6 +24,7 @@ from tests.engine.lines import store_on
 from tests.interfaces.langgraph.calls import Caller, made, parent_of, write
 from tests.interfaces.langgraph.savers import HOLDFAST, holdfast_saver
 from tests.interfaces.langgraph.sessions import on
+from tests.support.counting import CountingBackend
 
 
 @pytest.fixture(params=[f"{kind}-{how}" for kind in HOLDFAST for how in ("sync", "async")])

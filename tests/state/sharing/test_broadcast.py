@@ -336,7 +336,7 @@ def test_bad_arguments(store: Store) -> None:
         topic.subscribe("a").receive_many(0)
     with pytest.raises(InvalidError, match="timeout"):
         topic.subscribe("a").receive(-1)
-    with pytest.raises(InvalidError, match="no custom scope"):
+    with pytest.raises(InvalidError, match="cannot be in a custom scope"):
         store.sharing.topic("news", custom="x")
     with pytest.raises(InvalidError, match="at most"):
         store.sharing.topic("é" * 200, user="é" * 250, agent="é" * 100)

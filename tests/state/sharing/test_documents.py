@@ -90,13 +90,29 @@ def test_edits_of_the_same_place(store: Store, base: Any, theirs: Any, mine: Any
     version = plan.save(base, 0).version
     after = plan.save(theirs, version).version
     with pytest.raises(ConflictError, match="both changed the same") as caught:
-        plan.save(mine, version, settle="refuse")
+        plan.save(mine, version, on_conflict=lambda _: UNRESOLVED)
     assert caught.value.conflicts
     assert caught.value.code == "version-mismatch"
+    with pytest.raises(ConflictError, match="version 1 was expected"):
+        plan.save(mine, version, on_conflict="raise")
     assert plan.read() == (theirs, after)
-    assert plan.save(mine, version, settle="theirs").value == theirs
-    assert plan.save(mine, version, settle="union").value == union
-    assert plan.save(mine, version, settle="mine").value == mine
+    assert plan.save(mine, version, on_conflict=lambda conflict: conflict.theirs).value == theirs
+    assert plan.save(mine, version, on_conflict="merge").value == union
+    assert plan.save(mine, version, on_conflict=lambda conflict: conflict.ours).value == mine
+
+
+def test_save_without_a_merge(store: Store) -> None:
+    plan = store.sharing.document("plan")
+    assert plan.save({"a": 1}, 0, on_conflict="raise") == ({"a": 1}, 1)
+    assert plan.save({"a": 2}, 1, on_conflict="raise") == ({"a": 2}, 2)
+    with pytest.raises(ConflictError) as caught:
+        plan.save({"b": 1}, 1, on_conflict="raise")
+    assert caught.value.code == "version-mismatch"
+    assert plan.save({"b": 1}, 1, on_conflict="overwrite") == ({"b": 1}, 3)
+    plan.delete()
+    with pytest.raises(ConflictError):
+        plan.save({"c": 1}, 3, on_conflict="raise")
+    assert plan.save({"c": 1}, 3, on_conflict="overwrite").value == {"c": 1}
 
 
 def test_what_cannot_be_united_is_refused_or_settled_by_a_function(store: Store) -> None:
@@ -107,18 +123,18 @@ def test_what_cannot_be_united_is_refused_or_settled_by_a_function(store: Store)
         plan.save({"n": 3, "m": 3}, version)
     seen: list[MergeConflict] = []
 
-    def settle(clash: MergeConflict) -> Any:
+    def resolve(clash: MergeConflict) -> Any:
         seen.append(clash)
         return clash.ours + clash.theirs if clash.where == "n" else MISSING
 
-    assert plan.save({"n": 3, "m": 3}, version, settle=settle).value == {"n": 5}
+    assert plan.save({"n": 3, "m": 3}, version, on_conflict=resolve).value == {"n": 5}
     assert [(clash.where, clash.base, clash.ours, clash.theirs) for clash in seen] == [("n", 1, 3, 2), ("m", 1, 3, 2)]
     with pytest.raises(ConflictError):
-        plan.save({"n": 4}, version, settle=lambda _: UNRESOLVED)
+        plan.save({"n": 4}, version, on_conflict=lambda _: UNRESOLVED)
     with pytest.raises(ConflictError):
-        plan.save({"n": 4}, version, settle=lambda _: MISSING if _.path == () else UNRESOLVED)
-    with pytest.raises(InvalidError, match="settled by"):
-        plan.save(1, 0, settle="both")  # type: ignore[arg-type]
+        plan.save({"n": 4}, version, on_conflict=lambda _: MISSING if _.path == () else UNRESOLVED)
+    with pytest.raises(InvalidError, match="on_conflict is"):
+        plan.save(1, 0, on_conflict="both")  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="version"):
         plan.save(1, -1)
 

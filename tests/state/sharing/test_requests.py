@@ -21,8 +21,8 @@ from holdfast.errors import (
     RequestTimeoutError,
     TransientError,
 )
-from holdfast.state.reader import viewed
-from holdfast.state.sharing.heartbeats import Heartbeat, beating
+from holdfast.state.reader import read_scope
+from holdfast.state.sharing.heartbeats import Heartbeat
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 
@@ -40,7 +40,7 @@ def store(clock: Clock) -> Iterator[Store]:
 
 def keys(store: Store, name: str = "planner") -> list[str]:
     requests = store.sharing.requests(name)
-    return run(viewed(store._handle, requests._place.own, lambda view: view.keys()))
+    return run(read_scope(store._handle, requests._resource.name, lambda view: view.keys()))
 
 
 def test_a_call_is_answered(store: Store) -> None:
@@ -193,7 +193,7 @@ def test_cancelling(store: Store) -> None:
 def test_an_answer_that_comes_with_the_deadline_is_not_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = store.sharing.requests("planner")
     id = requests.ask(1)
-    looked = requests._answered
+    looked = requests._find_answer
 
     async def just_missed(id: str) -> Any:
         found = await looked(id)
@@ -202,7 +202,7 @@ def test_an_answer_that_comes_with_the_deadline_is_not_lost(store: Store, monkey
         await type(requests).answer(requests, request, "now")
         return found
 
-    monkeypatch.setattr(requests, "_answered", just_missed)
+    monkeypatch.setattr(requests, "_find_answer", just_missed)
     assert requests.wait(id, timeout=0) == "now"
 
 
@@ -243,17 +243,23 @@ def test_hearts_go_on_after_a_failure_that_passes_and_stop_after_one_that_does_n
             ended.set()
             raise ConflictError("gone")
 
-    with Heartbeat(0.006) as heart, heart.beating(beat):
+    def handler(_: object) -> None:
         assert ended.wait(60)
         time.sleep(0.02)
+
+    with Heartbeat(0.006) as heartbeat:
+        heartbeat.call(handler, None, beat).wait()
     assert beats == [0, 1, 2]
+
+    async def async_handler(_: object) -> None:
+        while len(beats) < 3:
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(0.02)
 
     async def main() -> None:
         beats.clear()
-        async with beating(beat, 0.006):
-            while len(beats) < 3:
-                await asyncio.sleep(0.002)
-            await asyncio.sleep(0.02)
+        with Heartbeat(0.006) as heartbeat:
+            await heartbeat.call(async_handler, None, beat).watch()
         assert beats == [0, 1, 2]
 
     asyncio.run(main())

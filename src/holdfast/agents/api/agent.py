@@ -86,7 +86,7 @@ async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any],
     async with persister.save_lock.acquire():
         await reload(persister)
     hooks = await persister.call_hooks("agent.restore")
-    hooks.done(persister.version, "" if persister.point is None else persister.point.id)
+    hooks.call_after(persister.version, "" if persister.point is None else persister.point.id)
     return attached
 
 

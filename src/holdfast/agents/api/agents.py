@@ -35,11 +35,13 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import both_preconditions
 from holdfast.engine.row_format import StepRef
+from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
-from holdfast.security.audit.retain import remove
+from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import Time, parse_time
 
 A = TypeVar("A", bound=PersistentAgent)
 B = TypeVar("B", bound=AsyncPersistentAgent)
@@ -208,8 +210,8 @@ class AgentsOperations:
                 return [Expect(STEPS, (*line.line, last.branch, last.seq + 1), None)]
 
             guards = both_preconditions(permit.guards, require_unchanged)
-            await remove(handle.engine, [line.line], handle.guard.actor, guards)
-            hooks.done(newest.depth + 1, newest.id)
+            await remove_lines(handle.engine, [line.line], handle.guard.actor, guards)
+            hooks.call_after(newest.depth + 1, newest.id)
 
     # History --------------------------------------------------------------------------------------------------
 
@@ -306,8 +308,8 @@ class AgentsOperations:
         metadata: Mapping[str, Any] | None = None,
         pending: bool | None = None,
         prefix: str = "",
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         after: str = "",
         limit: int = 100,
     ) -> list[AgentInfo]:
@@ -316,7 +318,8 @@ class AgentsOperations:
         save (`since`, and before `until`); `after` is the id that the page follows. No states are read. An identity
         gets those that it may read."""
         name = kind if kind is None or isinstance(kind, str) else registry.of(kind).name
-        first, last = (None if each is None else validation.require_datetime(each) for each in (since, until))
+        now = to_datetime(self._handle.now()).astimezone()
+        first, last = (None if each is None else parse_time(each, now) for each in (since, until))
         entries = validation.require_mapping(metadata or {}, "metadata")
         conditions = AgentFilter(name, status, state, entries, first, last, pending)
         return await listing.list_agents(

@@ -110,8 +110,9 @@ class Spec:
         except HoldfastError:
             raise
         except (TypeError, ValueError) as error:
+            name = _qualified_name(self.factory)
             raise InvalidError(
-                f"{_qualified_name(self.factory)} cannot be created with {sorted(configuration)}: {error}",
+                f"{name} cannot be created from configuration {sorted(configuration)}: {error}",
                 where=where,
                 hint="Its constructor must accept these as keyword arguments, with defaults for what was added since",
                 code="agent-invalid",

@@ -23,10 +23,11 @@ from typing import Any
 
 from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy, DirtyTracker, TrackedAgent, TrackerQueue
-from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, SaveStatistics, StoreMetrics, add_up
+from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, StoreMetrics, read_saves
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError, UnavailableError
 from holdfast.hooks.breaker import HookBreaker
@@ -59,14 +60,14 @@ class AutosaveWorker:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.statistics = SaveStatistics()
+        self.statistics = Metrics()
         """Statistics of all agents of the store."""
         self.creations: dict[Hashable, Any] = {}
         """New agents of which it is uncertain whether they were saved, by the request."""
         self._breakers: dict[tuple[int, float, float], HookBreaker] = {}
         self._closed = False
-        self.renew_locks()
-        renew_after_fork(self)
+        self.reinit_locks()
+        reinit_after_fork(self)
         self._at_exit = _exit_callback(weakref.ref(self))
         atexit.register(self._at_exit)
         weakref.finalize(self, atexit.unregister, self._at_exit).atexit = False
@@ -82,7 +83,7 @@ class AutosaveWorker:
                     engine.workers.append(worker := AutosaveWorker())
         return worker
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """Reset after a fork: agents that came from the parent are the parent's to save, until the child changes
         them."""
         agents = list(getattr(self, "_agents", ()))
@@ -90,11 +91,10 @@ class AutosaveWorker:
         self._agents: weakref.WeakSet[TrackedAgent] = weakref.WeakSet(agents)
         self._thread_queue = SaveQueue(self.clock)
         self._loop_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SaveQueue] = weakref.WeakKeyDictionary()
-        self.statistics.renew_locks()
         for breaker in self._breakers.values():
-            breaker.renew_locks()
+            breaker.reinit_locks()
         for agent in agents:
-            agent.renew_locks()
+            agent.reinit_locks()
 
     def breaker(self, settings: Autosave) -> HookBreaker:
         """Return the breaker that all agents with the same settings for it share."""
@@ -169,8 +169,8 @@ class AutosaveWorker:
     def metrics(self, actor: str = "") -> StoreMetrics:
         """Return the metrics of all agents, or of one identity's."""
         live = [each for each in self.agents() if actor in ("", each.line.handle.guard.actor)]
-        statistics = add_up(each.statistics for each in live) if actor else self.statistics
-        counts, buckets = statistics.read()
+        statistics = Metrics.sum(each.statistics for each in live) if actor else self.statistics
+        counts, buckets = read_saves(statistics)
         agents = {each.line.id: metrics_of(each) for each in live}
         unsaved = sum(each.unsaved for each in agents.values())
         counts.changes += unsaved
@@ -236,7 +236,7 @@ def _exit_callback(worker: weakref.ref[AutosaveWorker]) -> Callable[[], None]:
 
 def metrics_of(agent: TrackedAgent) -> AgentMetrics:
     """Return the metrics of one agent."""
-    counts, buckets = agent.statistics.read()
+    counts, buckets = read_saves(agent.statistics)
     tracker, error = agent.tracker, agent.error
     text = "" if error is None else error_text(error)
     if tracker is None:
@@ -412,7 +412,7 @@ class SaveQueue:
         while self._ready:
             tracker = self._ready.popleft()
             soon = 0.0
-            if not tracker.breaker.lets():
+            if not tracker.breaker.allows():
                 tracker.is_saving = False
                 tracker.set_overdue(False)
                 pause = min(tracker.settings.rest, 1.0) * random.uniform(0.5, 1)  # noqa: S311 - not all at once
@@ -434,7 +434,7 @@ class SaveQueue:
             finally:
                 tracker.is_saving = False
                 if is_trial:  # otherwise the trial, if there is one, is another agent's
-                    tracker.breaker.left()
+                    tracker.breaker.cancel_trial()
             at = max(tracker.due(), soon)
             if at < inf:
                 self.put(tracker, at)

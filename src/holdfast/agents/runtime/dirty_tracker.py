@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 from holdfast.agents.definition.options import AgentOptions, Autosave
 from holdfast.agents.runtime.data import AgentData, CapturedState
-from holdfast.agents.runtime.metrics import SaveStatistics
+from holdfast.agents.runtime.metrics import SAVE
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.runtime.drivers import arun
+from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError, TransientError, UnavailableError, UnsupportedError
 from holdfast.hooks.breaker import HookBreaker
@@ -47,7 +48,7 @@ class TrackedAgent(Protocol):
     options: AgentOptions
     point: StepRef | None
     lock: RLock
-    statistics: SaveStatistics
+    statistics: Metrics
     tracker: DirtyTracker | None
     open_blocks: int
     committing_thread: int
@@ -59,7 +60,7 @@ class TrackedAgent(Protocol):
     def mark_changed(self, count: int = 1) -> None: ...
     async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> StepRef: ...
     async def write_through(self) -> None: ...
-    def renew_locks(self) -> None: ...
+    def reinit_locks(self) -> None: ...
 
 
 class TrackerQueue(Protocol):
@@ -298,7 +299,7 @@ class DirtyTracker:
         """Note that the agent loaded a state that is saved."""
         self.mark_saved(self.start_capture())
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """Reset after a fork: unsaved changes are the parent's to save, until the child makes one of its own."""
         self._lock = Lock()
         self.queue, self.next_check, self.due_when_idle, self.is_saving = None, math.inf, False, False
@@ -315,7 +316,7 @@ class SaveTimer:
         self._agent = agent
 
     def __enter__(self) -> None:
-        self._done = self._agent.statistics.counts.done
+        self._done = self._agent.statistics.counter("done")
         self._started = time.perf_counter()
         self._agent.committing_thread = get_ident()
 
@@ -331,8 +332,8 @@ class SaveTimer:
             statistics.add(failed=1, retried=again, opened=opened, invalid=invalid)
         elif again:
             statistics.add(retried=1)
-        if statistics.counts.done > self._done:
-            statistics.add_duration(seconds)
+        if statistics.counter("done") > self._done:
+            statistics.add_duration(SAVE, seconds)
 
 
 def _is_concurrent_change(error: BaseException) -> bool:

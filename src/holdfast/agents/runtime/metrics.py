@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from threading import Lock
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from holdfast.backends.runtime.metrics import Metrics, Timing
 from holdfast.engine.events import Event
-from holdfast.hooks.builtin import BOUNDS
+
+SAVE = "save"
+"""The timing of saves that appended a step."""
 
 BreakerState: TypeAlias = Literal["closed", "open", "trying"]
 """The state of the breaker of automatic saves: saves run, are suspended, or a single one is tried."""
@@ -143,69 +144,19 @@ def _bound(bound: float) -> str:
     return "+Inf" if bound == float("inf") else f"{bound:g}"
 
 
-@dataclass(slots=True)
-class SaveStatistics:
-    """Counts saves: those of an agent count towards those of its store."""
-
-    store: SaveStatistics | None = None
-    counts: SaveCounts = field(default_factory=SaveCounts)
-    bucket_counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    lock: Lock = field(default_factory=Lock)
-
-    def add(self, **more: int) -> None:
-        """Add to counters, by the names of `SaveCounts`."""
-        statistics: SaveStatistics | None = self
-        while statistics is not None:
-            with statistics.lock:
-                for name, count in more.items():
-                    setattr(statistics.counts, name, getattr(statistics.counts, name) + count)
-            statistics = statistics.store
-
-    def add_step(self, events: Iterable[Event]) -> None:
-        """Count a saved step and its events."""
-        more = Counter({"done": 1})
-        for event in events:
-            if event.kind == "transition":
-                more["transitions" if event.outcome == "ok" else "failed_transitions"] += 1
-            elif event.kind == "recovery":
-                more["recoveries"] += 1
-        self.add(**more)
-
-    def add_duration(self, seconds: float) -> None:
-        """Count the duration of a save that appended a step."""
-        statistics: SaveStatistics | None = self
-        while statistics is not None:
-            with statistics.lock:
-                counts = statistics.counts
-                counts.seconds += seconds
-                counts.worst = max(counts.worst, seconds)
-                statistics.bucket_counts[bisect_left(BOUNDS, seconds)] += 1
-            statistics = statistics.store
-
-    def read(self) -> tuple[SaveCounts, dict[float, int]]:
-        """Return a copy of the counters, and the buckets."""
-        with self.lock:
-            counts = SaveCounts(**{each.name: getattr(self.counts, each.name) for each in fields(SaveCounts)})
-            bucket_counts = list(self.bucket_counts)
-        buckets, total = {}, 0
-        for bound, count in zip((*BOUNDS, float("inf")), bucket_counts, strict=True):
-            total += count
-            buckets[bound] = total
-        return counts, buckets
-
-    def renew_locks(self) -> None:
-        """Reset after a fork."""
-        self.lock = Lock()
+def count_step(metrics: Metrics, events: Iterable[Event]) -> None:
+    """Count a saved step and its events."""
+    counts = Counter({"done": 1})
+    for event in events:
+        if event.kind == "transition":
+            counts["transitions" if event.outcome == "ok" else "failed_transitions"] += 1
+        elif event.kind == "recovery":
+            counts["recoveries"] += 1
+    metrics.add(**counts)
 
 
-def add_up(several: Iterable[SaveStatistics]) -> SaveStatistics:
-    """Add up the statistics of several agents."""
-    total = SaveStatistics()
-    for statistics in several:
-        with statistics.lock:
-            for each in fields(SaveCounts):
-                mine, other = getattr(total.counts, each.name), getattr(statistics.counts, each.name)
-                setattr(total.counts, each.name, max(mine, other) if each.name == "worst" else mine + other)
-            pairs = zip(total.bucket_counts, statistics.bucket_counts, strict=True)
-            total.bucket_counts = [mine + other for mine, other in pairs]
-    return total
+def read_saves(metrics: Metrics) -> tuple[SaveCounts, dict[float, int]]:
+    """Return the counters of saves, and the buckets of their durations."""
+    counters, timings = metrics.read()
+    timing = timings.get(SAVE, Timing())
+    return SaveCounts(**counters, seconds=timing.seconds, worst=timing.worst), timing.buckets()

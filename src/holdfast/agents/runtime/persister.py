@@ -20,12 +20,13 @@ from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
 from holdfast.agents.runtime.fair_lock import FairLock
 from holdfast.agents.runtime.message_buffer import UnsavedMessages
-from holdfast.agents.runtime.metrics import SaveStatistics
+from holdfast.agents.runtime.metrics import count_step
 from holdfast.agents.runtime.two_phase import Lifecycle
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.backends.runtime.drivers import Pause, run
+from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine import validation
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit
@@ -72,7 +73,7 @@ class AgentPersister:
         self.uncertain_attempt: Attempt | None = None
         """A step of which it is uncertain whether it was saved. That is resolved before anything else is saved."""
         self.worker = AutosaveWorker.of(line.handle.engine)
-        self.statistics = SaveStatistics(self.worker.statistics)
+        self.statistics = Metrics(self.worker.statistics)
         self.tracker: DirtyTracker | None = None
         """Set if the agent is saved automatically."""
         self.open_blocks = 0
@@ -111,13 +112,12 @@ class AgentPersister:
                 with suppress(HoldfastError):  # `error` has it, and the next save of the program raises it
                     run(self.save(if_changed=True))
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """Reset after a fork."""
         self.lock, self.save_lock = threading.RLock(), FairLock()
-        self.lifecycle.renew_locks()
-        self.statistics.renew_locks()
+        self.lifecycle.reinit_locks()
         if self.tracker is not None:
-            self.tracker.renew_locks()
+            self.tracker.reinit_locks()
 
     def find_method(self, name: str) -> Callable[..., Any] | None:
         """Return a method of the agent's author, such as `on_start`; None if there is none."""
@@ -267,7 +267,7 @@ class AgentPersister:
                     raise  # what the agent does just now, in its own thread, would be lost
                 await self._resolve(conflict)
                 continue
-            hooks.done(self.version, point.id)
+            hooks.call_after(self.version, point.id)
             return point
         raise ConflictError(
             f"other saves were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
@@ -311,7 +311,7 @@ class AgentPersister:
         self.point, self._saved_channels, self.uncertain_attempt = point, attempt.captured.packed, None
         self._message_cache = (0, 0, [])
         self.data.conversation.mark_saved(attempt.captured.messages)
-        self.statistics.add_step(attempt.events)
+        count_step(self.statistics, attempt.events)
         if self.tracker is not None:
             self.tracker.record_step(attempt.captured.mark)
 

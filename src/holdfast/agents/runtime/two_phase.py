@@ -102,7 +102,7 @@ class Lifecycle:
         if persister.spec.machine is not None:
             persister.spec.machine.check(persister.agent)
 
-    def renew_locks(self) -> None:
+    def reinit_locks(self) -> None:
         """Reset after a fork."""
         self._lock = FairLock()
 
@@ -205,7 +205,7 @@ class Lifecycle:
                 event = self.build_event(pending, perf_counter_ns(), text)._replace(outcome="ok")
                 position = data.position._replace(status="failed")
                 point = await self.persister.commit("lifecycle", [event, *hooks.events], position=position)
-                hooks.done(self.persister.version, point.id)
+                hooks.call_after(self.persister.version, point.id)
                 self.owns_status = True
                 on_fail = self.persister.find_method("on_fail")
                 if on_fail is not None:
@@ -260,7 +260,7 @@ class Lifecycle:
             events, begin_step = [], point.id
             await self.run_action(change, started)
         await self.finish(UnsavedResult(change, started, begin_step), events)
-        hooks.done(self.persister.version, self.persister.point.id if self.persister.point is not None else "")
+        hooks.call_after(self.persister.version, self.persister.point.id if self.persister.point is not None else "")
 
     async def run_action(self, change: TwoPhaseChange, started: int, events: Sequence[Event] = ()) -> None:
         """Run the action of a change; if it fails, save that."""

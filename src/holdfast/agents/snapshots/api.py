@@ -19,8 +19,9 @@ from holdfast.agents.snapshots.header import (
     SnapshotListing,
     info_of,
 )
-from holdfast.agents.snapshots.locations import SUFFIX, Location, Target, locate, locate_folder
+from holdfast.agents.snapshots.locations import SUFFIX, Location
 from holdfast.agents.snapshots.secret_scan import SecretScan
+from holdfast.agents.snapshots.targets import Target, locate, locate_folder
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import (
@@ -230,7 +231,7 @@ async def list(  # noqa: A001 - reads as snapshots.list
     storage = locate_folder(folder, options)
     entries = sorted(
         entry
-        for entry in await storage.listed("")
+        for entry in await storage.list_objects("")
         if entry.name > after and entry.name.endswith(SUFFIX) and entry.name != SUFFIX and "/" not in entry.name
     )
     snapshots = []

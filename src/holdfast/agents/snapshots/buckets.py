@@ -12,8 +12,8 @@ from holdfast.agents.snapshots.locations import SnapshotStorage
 from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Suspension
 from holdfast.backends.object_store.cloud import Bucket
-from holdfast.backends.object_store.object_storage import ObjectInfo, RetryingStorage, within
-from holdfast.backends.urls import without_password
+from holdfast.backends.object_store.object_storage import ObjectInfo, RetryingStorage, deadline_in
+from holdfast.backends.urls import redacted_url
 from holdfast.errors import OutcomeUnknownError, SnapshotInvalidError, TransientError
 
 T = TypeVar("T")
@@ -41,15 +41,15 @@ class SnapshotBucket(SnapshotStorage):
         _check_name(name, self.where(name))
         return await self._send(lambda: self._storage.get(name, start, length))
 
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
-        return await self._send(lambda: self._storage.listed(prefix))
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
+        return await self._send(lambda: self._storage.list_objects(prefix))
 
     async def delete(self, names: Sequence[str]) -> None:
         await self._send(lambda: self._storage.delete(names))
 
     async def _send(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def send() -> T:
-            with within(self._timeout):
+            with deadline_in(self._timeout):
                 try:
                     return await request()
                 except ServerInterrupted as error:
@@ -82,12 +82,12 @@ def split(url: str) -> tuple[str, str]:
     _check_url(url)
     folder, _, name = address.rpartition("/")
     if not name or folder.endswith(":/"):
-        raise SnapshotInvalidError("this names no object", where=without_password(url), hint="s3://bucket/agent.hfsnap")
+        raise SnapshotInvalidError("this names no object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap")
     return f"{folder}{mark}{query}", unquote(name)
 
 
 def _check_url(url: str) -> None:
-    _check_name(unquote(url.partition("?")[0].partition("://")[2].rstrip("/")), without_password(url))
+    _check_name(unquote(url.partition("?")[0].partition("://")[2].rstrip("/")), redacted_url(url))
 
 
 def _check_name(path: str, where: str) -> None:

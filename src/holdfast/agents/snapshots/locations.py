@@ -1,4 +1,4 @@
-"""Locations of snapshots: files of a directory, or objects in a bucket, by a path or URL."""
+"""Locations of snapshots: an object in a storage, such as a file in a directory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import os
 import secrets
 import stat
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import unquote
+from typing import NamedTuple
 
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import split_options, without_password
 from holdfast.errors import (
     ConfigError,
     DeniedError,
@@ -29,11 +27,6 @@ from holdfast.errors import (
 )
 
 SUFFIX = ".hfsnap"
-
-Target: TypeAlias = "str | os.PathLike[str]"
-"""A path, or a URL: `file:///agent.hfsnap`, `s3://bucket/agent.hfsnap`, `gs://…`, `az://…`."""
-
-_BUCKETS = ("s3", "gs", "az")
 
 
 class SnapshotStorage(ObjectStorage):
@@ -109,7 +102,7 @@ class PlainDirectory(SnapshotStorage):
         call: BlockingCall[bool] = BlockingCall(lambda: self._exists(self._path / name))
         return await call
 
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         call: BlockingCall[list[ObjectInfo]] = BlockingCall(lambda: self._list(self._path / prefix))
         return await call
 
@@ -221,76 +214,3 @@ def _file_error(error: OSError, path: Path, operation: str) -> HoldfastError:
     if isinstance(error, IsADirectoryError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return SnapshotInvalidError(what, where=str(path))
     return UnavailableError(what, where=str(path), hint="Check the disk, and try again", code="write-failed")
-
-
-# Paths and URLs -----------------------------------------------------------------------------------------------------
-
-
-def locate(target: Target, options: Mapping[str, Any], *, require_suffix: bool = False) -> Location:
-    """Return the location that a path or URL names."""
-    text, scheme = _parse(target)
-    last = text.partition("?")[0] if scheme else text
-    if require_suffix and (not last.endswith(SUFFIX) or last.endswith(f"/{SUFFIX}") or last == SUFFIX):
-        raise SnapshotInvalidError(
-            f"the name of a snapshot ends in {SUFFIX}", where=without_password(text), hint=f"For example agent{SUFFIX}"
-        )
-    if scheme in _BUCKETS:
-        _require_driver(text)
-        from holdfast.agents.snapshots.buckets import SnapshotBucket, split
-
-        url, name = split(text)
-        return Location(SnapshotBucket(url, options), name)
-    path = _path(text, scheme, options)
-    return Location(PlainDirectory(path.parent), path.name)
-
-
-def locate_folder(target: Target, options: Mapping[str, Any]) -> SnapshotStorage:
-    """Return the directory, or the prefix in a bucket, that a path or URL names."""
-    text, scheme = _parse(target)
-    if scheme in _BUCKETS:
-        _require_driver(text)
-        from holdfast.agents.snapshots.buckets import SnapshotBucket
-
-        return SnapshotBucket(text, options)
-    return PlainDirectory(_path(text, scheme, options))
-
-
-def _require_driver(url: str) -> None:
-    from holdfast.backends.registry import backend_for
-
-    backend_for(url)  # its error says what to install
-
-
-def _parse(target: Target) -> tuple[str, str]:
-    """Return a path or URL as text, and its scheme; empty for a path."""
-    value: Any = target
-    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
-        raise SnapshotInvalidError(f"{target!r} is neither a path nor a URL", hint=f"agent{SUFFIX}, or s3://bucket/…")
-    if "\0" in text:
-        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
-    scheme, separator, _ = text.partition("://")
-    if not isinstance(target, str) or not separator or "/" in scheme:
-        return text, ""
-    if scheme != "file" and scheme not in _BUCKETS:
-        raise ConfigError(
-            f"snapshots cannot be stored at {scheme}://",
-            where=without_password(text),
-            hint="Name a file, or s3://bucket/…, gs://bucket/…, az://container/…",
-        )
-    return text, scheme
-
-
-def _path(text: str, scheme: str, options: Mapping[str, Any]) -> Path:
-    rest, _ = split_options(text if scheme else f"file:///{text}", {}, options) if scheme or options else (text, {})
-    if scheme:
-        rest = unquote(rest.removeprefix("file:///"))
-        if "://" in rest or "?" in rest or not rest:
-            raise ConfigError(
-                "this names no file",
-                where=without_password(text),
-                hint=f"file:///agent{SUFFIX} is a file here, file:////srv/agent{SUFFIX} one anywhere",
-            )
-        if "\0" in rest:
-            raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
-    return Path(rest)

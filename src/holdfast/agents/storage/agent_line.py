@@ -15,10 +15,10 @@ from holdfast.agents.storage.conflicts import HINT
 from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, build_record
 from holdfast.backends.interface import Change, Expect, Get
 from holdfast.backends.tables import STEPS
-from holdfast.engine import trace_context, validation
+from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.branch_graph import BranchGraph
-from holdfast.engine.events import DIGEST, Event, digest, event_contents, rows
+from holdfast.engine.events import Event
 from holdfast.engine.guard import Action, Permit, Preconditions, both_preconditions
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.missing import MISSING
@@ -26,13 +26,16 @@ from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Operati
 from holdfast.engine.model.packed_state import Packed, flatten, pack_name, unpack, unpack_state
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import AGENTS
-from holdfast.engine.row_format import Line, StepRef, readable
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.system_line import StepAudit
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.history.revisions import resolve
-from holdfast.hooks.feature_hooks import FeatureHooks, calling
+from holdfast.hooks.feature_hooks import FeatureHooks
+from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import parse_time
 
 PREFIX = AGENTS
 """The prefix of the names of agents' lines."""
@@ -129,7 +132,7 @@ class AgentLine:
     async def resolve_step(self, at: str | datetime) -> StepRef:
         """Return the last step at a time, or the step of a revision, such as its id. Raises `NotFoundError`."""
         await self.require_step()
-        text = at if isinstance(at, str) else f"HEAD@{{{validation.require_datetime(at).isoformat()}}}"
+        text = at if isinstance(at, str) else f"HEAD@{{{parse_time(at, at).isoformat()}}}"
         try:
             return await resolve(self.handle.engine, self.line, text)
         except NotFoundError as error:
@@ -187,32 +190,25 @@ class AgentLine:
     ) -> AppendRequest:
         """Build the request that appends a step, alone or together with those of other agents. The step follows the
         newest; or an older one, on a branch of its own, if the newest is to be skipped."""
-        trace, actor = trace_context.current_or_new(), self.handle.guard.actor
-        event_rows = event_contents(self.handle.now(), trace, events)
-        metadata = {**summary, **({"actor": actor} if actor else {}), "correlation": trace.correlation}
-        metadata |= {"cause": trace.cause} if trace.cause else {}
-        metadata |= {DIGEST: digest(event_rows)} if event_rows else {}
+        audit = StepAudit(self.handle.engine, self.line, self.handle.guard.actor)
         edit = delta.to_operation()
 
         async def get_edit(parent: StepRef | None, state: LoadedState | None) -> EditMap:  # noqa: ARG001 - it is that of the delta
             return edit
 
-        def attach_events(id: str) -> list[Change]:
-            return rows(self.line, id, event_rows)
-
-        return AppendRequest(
+        request = AppendRequest(
             self.line,
             get_edit,
             parent=ROOT if parent is None else parent.id,
             on_conflict=OnConflict.REFUSE,
             id=id,
             kind=kind,
-            metadata=self.handle.codec.pack(metadata),
-            readable=readable(self.handle.codec, metadata),
-            attached_changes=attach_events,
+            attached_changes=audit.rows,
             preconditions=both_preconditions(permit.guards, self._require_newest(instead_of or parent, instead_of)),
             new_branch="" if instead_of is None else f"after-{instead_of.id}",
         )
+        audit.describe(request, self.handle.now(), events, summary, self.handle.codec.pack)
+        return request
 
     def _require_newest(self, point: StepRef | None, skipped: StepRef | None) -> Preconditions:
         """Return the condition that a step is still the newest. The cached tip of the line is trusted at first, and the
@@ -235,7 +231,7 @@ class AgentLine:
         """Call the hooks before a change of the agent. Raises `VetoError`."""
         handle, scope, trace = self.handle, str(self.scope), trace_context.current_or_new()
         actor = handle.guard.actor
-        return await calling(
+        return await call_feature_hooks(
             handle.engine, hook, scope=scope, key=self.id, value=value, actor=actor, trace=trace, metadata=metadata
         )
 

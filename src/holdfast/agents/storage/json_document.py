@@ -80,7 +80,7 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
         (point,) = await line.save(request)
     except ConflictError as error:
         raise agent_exists_error(line) from error
-    hooks.done(1, point.id)
+    hooks.call_after(1, point.id)
     return await line.read_record(point)
 
 

@@ -122,7 +122,7 @@ class TransferRun:
         events = [self.build_event(giver, offer, "begun"), *hooks.events]
         await giver.commit("transfer.begin", events, position=giver.data.position._replace(pending=pending))
         result = await self.complete(offer, to, receiver)
-        hooks.done(giver.version, "" if giver.point is None else giver.point.id)
+        hooks.call_after(giver.version, "" if giver.point is None else giver.point.id)
         return result
 
     async def complete(

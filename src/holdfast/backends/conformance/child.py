@@ -1,6 +1,6 @@
-"""What the suite has other processes do: `python -m holdfast.backends.conformance.child TASK URL OPTIONS …`.
+"""The program of the suite for other processes: `python -m holdfast.backends.conformance.child TASK URL OPTIONS …`.
 
-A process says "ready" once the store is open, and from then on one line for each thing done, after it was acknowledged.
+A process prints "ready" once the store is open, and then one line for each batch, after it was acknowledged.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, STEPS
 
 WIDTH = 5
-"""How many rows a batch of the stream has in each space."""
+"""How many rows a batch of the stream has in each table."""
 
 Open = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Backend]]
 
 
 async def open_by_url(url: str, options: dict[str, Any]) -> Backend:
-    """The store that a URL names."""
     return await backend_for(url).open(url, **options)
 
 
 def batch(writer: str, number: int, weight: int) -> list[Create]:
-    """A batch of a stream: rows in two spaces, whose bodies say which batch they are of."""
+    """Return a batch of a stream: rows in two tables, with the number of the batch in their bodies."""
     body = b"%d " % number * weight
     line = f"{writer}-{number:05}"
     nodes = [Create(NODES, row_of(NODES, "stream", line, 0, bytes([n]), body=body)) for n in range(WIDTH)]
@@ -36,53 +35,53 @@ def batch(writer: str, number: int, weight: int) -> list[Create]:
 
 
 def claim(key: int, worker: str) -> Create:
-    """The change with which a worker claims a key."""
+    """Return the change by which a worker claims a key."""
     return Create(STEPS, row_of(STEPS, "claims", "line", 0, key, kind=worker))
 
 
 def main(
     arguments: Sequence[str],
-    said: TextIO = sys.stdin,
-    say: Callable[[str], object] | None = None,
+    input_lines: TextIO = sys.stdin,
+    report: Callable[[str], object] | None = None,
     *,
     opened: Open = open_by_url,
 ) -> None:
-    """Do what the arguments say, with a store that `opened` opens."""
+    """Run the task of the arguments, with a store that `opened` opens."""
     task, url, options, *rest = arguments
-    say = say or (lambda line: print(line, flush=True))  # noqa: T201 - this is a program
-    run(TASKS[task](run(opened(url, json.loads(options))), rest, said, say))
+    report = report or (lambda line: print(line, flush=True))  # noqa: T201 - this is a program
+    run(TASKS[task](run(opened(url, json.loads(options))), rest, input_lines, report))
 
 
-async def _stream(backend: Backend, rest: list[str], _: TextIO, say: Callable[[str], object]) -> None:
-    """Write batch after batch, as fast as it goes."""
+async def _stream(backend: Backend, rest: list[str], _: TextIO, report: Callable[[str], object]) -> None:
+    """Write batch after batch, as fast as possible."""
     writer, count, weight = rest
-    say("ready")
+    report("ready")
     for number in range(int(count)):
         if await backend.apply(batch(writer, number, int(weight))) is not None:
             raise AssertionError("a batch that nobody else writes was refused")
-        say(str(number))
+        report(str(number))
     await backend.close()
 
 
-async def _claim(backend: Backend, rest: list[str], said: TextIO, say: Callable[[str], object]) -> None:
-    """Claim keys when told to begin, and say which were won."""
+async def _claim(backend: Backend, rest: list[str], input_lines: TextIO, report: Callable[[str], object]) -> None:
+    """Claim keys after a line of input, and print those that were won."""
     worker, count = rest
-    say("ready")
-    said.readline()
+    report("ready")
+    input_lines.readline()
     for key in range(int(count)):
         if await backend.apply([claim(key, worker)]) is None:
-            say(str(key))
+            report(str(key))
     await backend.close()
 
 
-async def _echo(backend: Backend, rest: list[str], said: TextIO, say: Callable[[str], object]) -> None:
-    """Claim each key that is said, and say it back."""
+async def _echo(backend: Backend, rest: list[str], input_lines: TextIO, report: Callable[[str], object]) -> None:
+    """Claim each key of the input, and print it."""
     (worker,) = rest
-    say("ready")
-    for line in said:
+    report("ready")
+    for line in input_lines:
         if await backend.apply([claim(int(line), worker)]) is not None:
             raise AssertionError("a key that nobody else claims was taken")
-        say(line.strip())
+        report(line.strip())
     await backend.close()
 
 

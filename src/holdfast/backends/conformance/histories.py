@@ -1,4 +1,4 @@
-"""Random histories: whatever is done, a backend answers as the model does."""
+"""Random histories: a backend answers as the model does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.backends.conformance.model import Model
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import NODES, STEPS, TABLES, WRITES, Key, Table
 
-# Few values of each kind, those that are most often put in the wrong place.
+# Few values of each type, those that are most often sorted wrongly.
 TEXT = st.sampled_from(["", "B", "a", "a\0", "ab", "b", "\uffff", "\U00010000"])
 NUMBERS = st.sampled_from([0, 1, 2, 10, 2**63 - 1])
 PLACES = st.sampled_from([-2, -1, 0, 10])
@@ -21,10 +21,10 @@ BODIES = st.sampled_from([b"", b"1", b"22", b"\0" * 300])
 OWNERS = st.sampled_from(["a", "b"])
 
 USED = (STEPS, WRITES, NODES)
-"""The spaces that histories are about: with an index, with negative numbers, without columns."""
+"""The tables of histories: with an index, with negative numbers, without columns."""
 
 POOL = 5
-"""How many rows of each space a history is about: few, so that its batches and queries meet."""
+"""The number of rows of each table in a history: few, so that its batches and queries overlap."""
 
 Pool = dict[Table, list[Row]]
 Step = tuple[list[Change], list[Query]]
@@ -38,7 +38,7 @@ def _rows(space: Table) -> st.SearchStrategy[Row]:
     return st.tuples(*values.values()).map(lambda found: Row(found[:width], found[width:]))
 
 
-# What is drawn are numbers that choose from the pool: strategies made anew for every history would take the most time.
+# Numbers are drawn that select from the pool: building strategies for every history would take the most time.
 _SPACE = st.sampled_from(USED)
 _ONE = st.integers(0, POOL - 1)
 _WIDTH = st.integers(0, 6)
@@ -55,7 +55,7 @@ HISTORIES = st.tuples(_POOL, st.lists(_STEP, min_size=1, max_size=8))
 
 
 def _history(pool: Pool, steps: list[Any]) -> list[Step]:
-    """The batches and queries that the numbers stand for."""
+    """Return the batches and queries of the drawn numbers."""
     return [
         (_each_key_once([_change(pool, *drawn) for drawn in changes]), [_query(pool, drawn) for drawn in queries])
         for changes, queries in steps
@@ -89,9 +89,9 @@ def _query(pool: Pool, drawn: tuple[Any, ...]) -> Query:
 
 
 def _each_key_once(changes: list[Change]) -> list[Change]:
-    """Leave out what would write a key again, or remove what the batch has written: backends need not cope with it."""
+    """Leave out changes that a batch may not have: writing a key twice, or removing what it wrote."""
     written: list[tuple[Table, Key]] = []
-    kept = []
+    allowed = []
     for change in changes:
         if isinstance(change, Delete):
             width = len(change.prefix)
@@ -101,15 +101,15 @@ def _each_key_once(changes: list[Change]) -> list[Change]:
             if (change.space, change.row.key) in written:
                 continue
             written.append((change.space, change.row.key))
-        kept.append(change)
-    return kept
+        allowed.append(change)
+    return allowed
 
 
 class Histories(Suite):
     """Random batches and queries over few keys."""
 
     def test_a_backend_answers_as_the_model_does(self, plain: Driven) -> None:
-        # The decorated function is inside: it is then this test's own, whichever class inherits the test.
+        # Decorated inside: so that each class that inherits the test has its own function.
         @settings(
             deadline=None,
             max_examples=self.histories or settings().max_examples,

@@ -1,4 +1,4 @@
-"""What the parts of the suite share: getting at stores, driving them, and rows to put into them."""
+"""Tools of the suite: stores, drivers and fixtures."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ T = TypeVar("T")
 Drive = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
-def _as_it_is(backend: Backend) -> Backend:
+def _unwrapped(backend: Backend) -> Backend:
     return backend
 
 
 @dataclass
 class Stores:
-    """Where the suite finds a store, which is empty when a test begins.
+    """A store for the suite, which is empty when a test starts.
 
-    The suite opens it any number of times: one after another to see what was kept, and at once where the backend says
-    that it may be shared. Other processes open it through the command.
+    The suite opens it any number of times: one after another to check what was stored, and at once if the backend is
+    `shared`. Other processes open it through the command.
     """
 
     url: str
     options: dict[str, Any] = field(default_factory=dict)
     kind: type[Backend] | None = None
-    """The backend, if it is not the one that is registered for the URL's scheme."""
-    wrap: Callable[[Backend], Backend] = _as_it_is
-    """What to put around a store that was opened."""
+    """The backend, if it is not the one for the scheme of the URL."""
+    wrap: Callable[[Backend], Backend] = _unwrapped
+    """Wraps an open store."""
     command: Sequence[str] = (sys.executable, "-m", "holdfast.backends.conformance.child")
     """Runs `holdfast.backends.conformance.child.main` with the arguments that follow."""
 
@@ -46,19 +46,18 @@ class Stores:
         return self.wrap(await self.backend().open(self.url, **self.options))
 
     def backend(self) -> type[Backend]:
-        """What opens the store."""
         return self.kind or backend_for(self.url)
 
 
 class Driven:
-    """An open store, with a driver that waits for its answers."""
+    """An open store with its driver."""
 
     def __init__(self, backend: Backend, drive: Drive) -> None:
         self.backend = backend
         self.drive = drive
 
     def read(self, *queries: Query) -> list[list[Row]]:
-        """The answers to queries of one moment."""
+        """Read, as of one moment."""
         found: list[list[Row]] = self.drive(self.backend.read(queries))
         return found
 
@@ -68,15 +67,15 @@ class Driven:
         return refused
 
     def fill(self, space: Table, rows: Sequence[Row]) -> None:
-        """Have these rows in a space."""
+        """Put rows into a table."""
         assert self.apply(*(Put(space, row) for row in rows)) is None
 
     def scan(self, space: Table, prefix: Key = (), **options: Any) -> list[Row]:
-        """The rows that one scan finds."""
+        """Return the rows of one scan."""
         return self.read(Scan(space, prefix, **options))[0]
 
     def everything(self) -> dict[str, list[Row]]:
-        """All rows of the store, by the name of their space."""
+        """Return all rows of the store, by the name of their table."""
         found = self.read(*(Scan(space, ()) for space in TABLES))
         return {space.name: rows for space, rows in zip(TABLES, found, strict=True)}
 
@@ -86,10 +85,10 @@ class Driven:
 
 
 class Suite:
-    """The base of every part of the suite. A subclass gives `stores`; the rest follows from it."""
+    """The base of every part of the suite. A subclass provides `stores`."""
 
     histories: int | None = None
-    """How many random histories are tried; None is as many as hypothesis is set to. Fewer do for a slow store."""
+    """The number of random histories; None for the default of hypothesis. Fewer are enough for a slow store."""
 
     kills: int = 5
     """How many processes are killed while they write."""
@@ -99,12 +98,12 @@ class Suite:
 
     @pytest.fixture
     def stores(self) -> Stores:
-        """Where a store is."""
-        raise NotImplementedError("a subclass of the conformance suite has to give the fixture `stores`")
+        """The store to test."""
+        raise NotImplementedError("a subclass of the conformance suite has to provide the fixture `stores`")
 
     @pytest.fixture(params=["sync", "async"])
     def drive(self, request: pytest.FixtureRequest) -> Iterator[Drive]:
-        """Both ways to run a backend's coroutines."""
+        """Both drivers."""
         if request.param == "sync":
             yield run
             return
@@ -128,7 +127,7 @@ class Suite:
 
 @contextmanager
 def case(name: object) -> Iterator[None]:
-    """Name the case in whatever goes wrong inside: for tests that loop over many cases, on one store."""
+    """Add the name of the case to errors: for tests that loop over many cases on one store."""
     try:
         yield
     except Exception as error:
@@ -137,21 +136,21 @@ def case(name: object) -> Iterator[None]:
 
 
 def seqs(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-    """Branch and number of rows of `STEPS`."""
+    """Return branch and number of rows of `STEPS`."""
     return [row.key[2:] for row in rows]
 
 
 def put_steps(rows: Sequence[Row]) -> list[Change]:
-    """Changes that put rows into `STEPS`."""
+    """Return changes that put rows into `STEPS`."""
     return [Put(STEPS, row) for row in rows]
 
 
 def same(found: Sequence[Row], expected: Sequence[Row]) -> bool:
-    """Whether rows are these, for rows so many or large that pytest would take minutes to show how they differ."""
+    """Return whether rows are equal: for so many or large rows that pytest would take minutes to show a difference."""
     return list(found) == list(expected)
 
 
 def needs_fresh(store: Driven) -> None:
-    """For tests of what one handle sees of another's."""
+    """Skip a test of what one handle sees of another, unless the store is `fresh`."""
     if not store.backend.capabilities.fresh:
         pytest.skip("does not claim to be fresh")

@@ -1,4 +1,4 @@
-"""A store's life: opening, closing, opening again."""
+"""Tests of opening and closing a store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALLS: dict[str, Callable[[Backend], Coroutine[Any, Any, Any]]] = {
 
 
 class Lifetime(Suite):
-    """`open`, `close`, and what tells about a store."""
+    """`open`, `close`, `url`, `capabilities`, `size`, `check` and `tidy`."""
 
     def test_the_backend_serves_the_scheme(self, stores: Stores) -> None:
         assert urlsplit(stores.url).scheme in stores.backend().schemes
@@ -93,7 +93,7 @@ class Lifetime(Suite):
                 assert [row.key[3] for row in found if row.key[2] == worker][:count] == list(range(count))
             again.close()
 
-    # What is kept
+    # Durability
 
     def test_everything_is_there_after_opening_again(self, stores: Stores, drive: Drive) -> None:
         first = Driven(drive(stores.open()), drive)

@@ -1,6 +1,6 @@
-"""The port in its plainest form: a dict of rows, searched from end to end.
+"""A model of a backend: a dict of rows, searched linearly.
 
-Slow, and meant to be right at a glance. The suite compares backends with it.
+It is slow, and obviously correct. The suite compares backends with it.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, E
 from holdfast.backends.tables import Key, Table
 
 Rows = dict[tuple[str, Key], Row]
-"""Rows by the name of their space and their key."""
+"""Rows by the name of their table and their key."""
 
 
 class Model:
-    """What a store holds, and what it must answer."""
+    """The content of a store, and its answers."""
 
     def __init__(self) -> None:
         self.rows: Rows = {}
 
     def read(self, query: Query) -> list[Row]:
-        """The rows that a query finds. For `Get`, a backend may give them in another order."""
+        """Return the rows of a query. For `Get`, a backend may return them in another order."""
         rows = [row for (space, _), row in self.rows.items() if space == query.space.name]
         if isinstance(query, Get):
             return [row for row in rows if row.key in query.keys]
-        rows = [row for row in rows if _found(row, query)]
+        rows = [row for row in rows if _matches(row, query)]
         rows.sort(key=lambda row: (_order(query.space, query.by, row), _comparable(row.key)), reverse=query.reverse)
         return rows if query.limit is None else rows[: query.limit]
 
     def apply(self, batch: Batch) -> list[int]:
-        """Make the changes and return nothing; or none of them, and return the places whose conditions do not hold."""
+        """Apply a batch, or return the positions of the conditions that do not hold."""
         rows = dict(self.rows)
-        failed = [place for place, change in enumerate(batch) if not _change(rows, change)]
+        failed = [position for position, change in enumerate(batch) if not _change(rows, change)]
         if not failed:
             self.rows = rows
         return failed
@@ -61,7 +61,7 @@ def _change(rows: Rows, change: Change) -> bool:
     return True
 
 
-def _found(row: Row, scan: Scan) -> bool:
+def _matches(row: Row, scan: Scan) -> bool:
     values = _order(scan.space, scan.by, row)
     prefix, start, stop = _comparable(scan.prefix), _comparable(scan.start), _comparable(scan.stop)
     rest = values[len(prefix) :]
@@ -73,7 +73,7 @@ def _found(row: Row, scan: Scan) -> bool:
 
 
 def _order(space: Table, by: str, row: Row) -> tuple[bytes | int, ...]:
-    """The columns that count for an order, as they compare."""
+    """Return the columns of an order, in comparable form."""
     values = dict(zip(space.all_columns, row.key + row.columns, strict=True))
     return _comparable([values[name] for name in space.order(by)])
 

@@ -1,4 +1,4 @@
-"""Other processes: several at once, and some that die."""
+"""Tests with other processes: several at once, and some that are killed."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from holdfast.backends.tables import LINES, NODES, STEPS
 KEYS = 60
 
 KILLED = 1 if sys.platform == "win32" else -signal.SIGKILL
-"""The exit code of a process that `Popen.kill` ended. Windows has no signals."""
+"""The exit code after `Popen.kill`. Windows has no signals."""
 
 
 class Processes(Suite):
-    """Where `capabilities` say `shared` and `durable`."""
+    """For stores that are `shared` and `durable`."""
 
     def test_of_processes_that_create_one_key_one_wins(self, stores: Stores, plain: Driven) -> None:
         _needs_shared(plain)
         with ExitStack() as stack:
             children = {name: stack.enter_context(_child(stores, "claim", name, KEYS)) for name in "abc"}
             for child in children.values():
-                _say(child, "go")
+                _send(child, "go")
             keys = {name: [int(line) for line in _finish(child)] for name, child in children.items()}
         assert sorted(key for claimed in keys.values() for key in claimed) == list(range(KEYS))
         owners = {key: name for name, claimed in keys.items() for key in claimed}
@@ -55,9 +55,9 @@ class Processes(Suite):
         _needs_shared(plain)
         with _child(stores, "stream", "a", 40, 10) as a, _child(stores, "stream", "b", 40, 10) as b:
             while a.poll() is None or b.poll() is None:
-                _whole_batches(plain)
+                _complete_batches(plain)
             assert _finish(a) == _finish(b) == [str(number) for number in range(40)]
-        assert len(_whole_batches(plain)) == 80
+        assert len(_complete_batches(plain)) == 80
 
     def test_what_a_killed_process_was_acknowledged_is_there_and_whole(self, stores: Stores) -> None:
         backend = run(stores.open())
@@ -70,25 +70,25 @@ class Processes(Suite):
         for number in range(self.kills):
             writer = f"w{number}"
             with _child(stores, "stream", writer, 100_000, rng.choice([1, 50, 5000])) as child:
-                said = _lines_until(child, count=rng.randrange(1, 60))
+                reported = _read_lines(child, count=rng.randrange(1, 60))
                 time.sleep(rng.random() * 0.003)
                 child.kill()
-                said += _finish(child, killed=True)
-            expected |= {f"{writer}-{int(line):05}" for line in said}
+                reported += _finish(child, killed=True)
+            expected |= {f"{writer}-{int(line):05}" for line in reported}
             store = Driven(run(stores.open()), run)
-            found = _whole_batches(store)
+            found = _complete_batches(store)
             assert expected <= found, f"acknowledged, and not there: {sorted(expected - found)[:5]}"
-            # Of each, at most the one under way when it died is there without having been said. A server may have
-            # taken its time over it.
-            unsaid = Counter(name.rpartition("-")[0] for name in found - expected)
-            assert max(unsaid.values(), default=0) <= 1
+            # Of each writer, at most the batch in progress when it died is there without having been reported. A server
+            # may commit it late.
+            unreported = Counter(name.rpartition("-")[0] for name in found - expected)
+            assert max(unreported.values(), default=0) <= 1
             expected = found
             assert run(store.backend.check()) == []
             store.close()
 
 
-def _whole_batches(store: Driven) -> set[str]:
-    """The names of the batches that streams have written so far; no batch may be there in part."""
+def _complete_batches(store: Driven) -> set[str]:
+    """Return the names of the batches that streams have written so far, and check that each is complete."""
     lines: dict[str, list[bytes]] = {}
     for rows in store.read(Scan(NODES, ("stream",)), Scan(LINES, ())):
         for row in rows:
@@ -107,48 +107,48 @@ def _needs_shared(store: Driven) -> None:
 
 @contextmanager
 def _child(stores: Stores, task: str, *arguments: str | int) -> Iterator[subprocess.Popen[str]]:
-    """A process that has the store open and is ready; killed if it still runs in the end."""
+    """Start a process that opens the store, and wait until it is ready. It is killed in the end."""
     command = [*stores.command, task, stores.url, json.dumps(stores.options), *map(str, arguments)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:  # noqa: S603 - our own
         try:
             assert child.stdout is not None
-            said = child.stdout.readline()
-            if said != "ready\n":
+            reported = child.stdout.readline()
+            if reported != "ready\n":
                 child.kill()
                 _, errors = child.communicate()
-                raise AssertionError(f"a process could not open the store: {said}{errors}")
+                raise AssertionError(f"a process could not open the store: {reported}{errors}")
             yield child
         finally:
             child.kill()
 
 
-def _say(child: subprocess.Popen[str], line: str) -> None:
+def _send(child: subprocess.Popen[str], line: str) -> None:
     assert child.stdin is not None
     child.stdin.write(line + "\n")
     child.stdin.flush()
 
 
 def _ask(child: subprocess.Popen[str], line: str) -> str:
-    _say(child, line)
+    _send(child, line)
     assert child.stdout is not None
     return child.stdout.readline().strip()
 
 
-def _lines_until(child: subprocess.Popen[str], count: int) -> list[str]:
+def _read_lines(child: subprocess.Popen[str], count: int) -> list[str]:
     assert child.stdout is not None
     return [child.stdout.readline().strip() for _ in range(count)]
 
 
 def _finish(child: subprocess.Popen[str], *, killed: bool = False) -> list[str]:
-    """The lines that a process still says, once it has ended."""
+    """Wait for the end of a process, and return the rest of its output."""
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
     child.stdin.close()
-    # Not communicate(): that would miss what was buffered while a line was read.
+    # Not communicate(): that would miss what readline() has buffered.
     lines, errors = child.stdout.read(), child.stderr.read()
     child.wait(timeout=60)
     assert child.returncode == (KILLED if killed else 0), errors
-    # One that was killed may have said half of its last line: whole lines only.
+    # A killed process may have printed half a line.
     return lines[: lines.rfind("\n") + 1].split()

@@ -1,4 +1,4 @@
-"""Races: many threads, tasks and handles at a time."""
+"""Tests with many threads, tasks and handles at a time."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ T = TypeVar("T")
 THREADS = 8
 KEYS = 40
 PAUSE = 9
-"""After how many batches a writer waits until all readers have looked."""
+"""After how many batches a writer waits for all readers."""
 WIDTH = 6
-"""How many rows a batch has where the test is whether it is seen whole."""
+"""The number of rows of a batch in tests of atomicity."""
 
 
 class Races(Suite):
-    """Whoever comes first wins, once; nobody sees half of anything."""
+    """Atomicity, isolation and cancellation."""
 
     @pytest.fixture
     def handles(self, stores: Stores, plain: Driven) -> Iterator[list[Backend]]:
-        """One for each thread: several handles on the store where it may be shared, else the same one."""
+        """Return a handle for each thread: several if the store is shared, otherwise the same one."""
         if not plain.backend.capabilities.shared:
             yield [plain.backend] * THREADS
             return
@@ -82,7 +82,7 @@ class Races(Suite):
 
         def count(worker: int) -> None:
             done = 0
-            # Whenever one fails, another has succeeded meanwhile.
+            # If one fails, another has succeeded meanwhile.
             for _ in range(each * THREADS):
                 ((row,),) = run(handles[worker].read([Get(LINES, [key])]))
                 raised = row_of(LINES, *key, created=int(column(LINES, row, "created")) + 1, form=worker)
@@ -95,7 +95,7 @@ class Races(Suite):
         assert column(LINES, plain.scan(LINES)[0], "created") == each * THREADS
 
     def test_of_batches_that_exclude_each_other_one_is_made(self, plain: Driven, handles: list[Backend]) -> None:
-        """Each is made on condition that the other's row is not there."""
+        """Each is conditional on the absence of the other's row."""
         for lines in (("line", "line"), ("one", "other")):
             with case(lines):
                 _exclude_each_other(plain, handles, lines)
@@ -106,33 +106,33 @@ class Races(Suite):
         plain.apply(*_version(0))
         stop = threading.Event()
         acknowledged = 0
-        looks = [0] * 4
-        looked = threading.Condition()
+        reads = [0] * 4
+        read_done = threading.Condition()
 
         def watch(reader: int) -> None:
-            seen = 0
+            last_version = 0
             try:
                 while not stop.is_set():
-                    seen = _whole_version(handles[reader], max(seen, acknowledged))
-                    with looked:
-                        looks[reader] += 1
-                        looked.notify()
+                    last_version = _read_version(handles[reader], max(last_version, acknowledged))
+                    with read_done:
+                        reads[reader] += 1
+                        read_done.notify()
             finally:
                 stop.set()
-                with looked:
-                    looked.notify()
+                with read_done:
+                    read_done.notify()
 
-        with ThreadPoolExecutor(len(looks)) as pool:
-            readers = [pool.submit(watch, reader) for reader in range(len(looks))]
+        with ThreadPoolExecutor(len(reads)) as pool:
+            readers = [pool.submit(watch, reader) for reader in range(len(reads))]
             try:
                 for version in range(1, self.watched):
                     assert plain.apply(*_version(version)) is None
                     acknowledged = version
                     if version % PAUSE == 0:
-                        # However busy the machine is, every reader looks now: of two looks, one begins after this.
-                        with looked:
-                            enough = [count + 2 for count in looks]
-                            assert looked.wait_for(lambda: stop.is_set() or all(map(ge, looks, enough)), 120)  # noqa: B023
+                        # However busy the machine is, every reader reads now: of two reads, one starts after this.
+                        with read_done:
+                            enough = [count + 2 for count in reads]
+                            assert read_done.wait_for(lambda: stop.is_set() or all(map(ge, reads, enough)), 120)  # noqa: B023
             finally:
                 stop.set()
             for reader in readers:
@@ -148,14 +148,14 @@ class Races(Suite):
 
         async def main() -> int:
             writing = asyncio.create_task(write())
-            looks = 0
+            reads = 0
             while not writing.done():
                 found = await arun(backend.read([Scan(NODES, ()), Scan(STEPS, ())]))
                 assert len({row.body for rows in found for row in rows}) == 1, "parts of several batches at once"
-                looks += 1
+                reads += 1
                 await asyncio.sleep(0)
             await writing
-            return looks
+            return reads
 
         assert asyncio.run(main()) > 0
 
@@ -188,7 +188,7 @@ class Races(Suite):
                     tasks[rng.randrange(number + 1)].cancel()
             answers = await asyncio.gather(*tasks, return_exceptions=True)
             assert {type(answer) for answer in answers} <= {type(None), asyncio.CancelledError}
-            # Whatever was under way when its task was cancelled has been made or dropped after this one.
+            # After this one, all batches of cancelled tasks have been applied or dropped.
             assert await arun(backend.apply([])) is None
             return {number for number, answer in enumerate(answers) if answer is None}
 
@@ -227,13 +227,13 @@ class Races(Suite):
         assert asyncio.run(main()) == 20
 
 
-def _whole_version(backend: Backend, least: int) -> int:
-    """Read a version, all of it, that is no older than another."""
+def _read_version(backend: Backend, least: int) -> int:
+    """Read a version, and check that it is complete and not older than another."""
     found = run(backend.read([Scan(NODES, ()), Scan(STEPS, ()), Scan(NODES, (), reverse=True, limit=1)]))
     versions = {int(row.body) for rows in found for row in rows}
     assert len(versions) == 1, f"parts of several batches at once: {sorted(versions)}"
     assert [len(rows) for rows in found] == [WIDTH, WIDTH, 1]
-    assert min(versions) >= least, "older than what was acknowledged or seen before"
+    assert min(versions) >= least, "older than what was acknowledged or last_version before"
     return min(versions)
 
 
@@ -274,7 +274,7 @@ def _branch(number: int) -> Row:
 
 
 def _version(number: int) -> list[Put]:
-    """A batch that gives all of a dozen rows, in two spaces, the same number."""
+    """Return a batch that puts the same number into a dozen rows of two tables."""
     body = b"%d" % number
     nodes = [Put(NODES, row_of(NODES, "tenant", f"line {n}", 0, b"n", body=body)) for n in range(WIDTH)]
     return [*nodes, *(Put(STEPS, step(0, line=f"line {n}", body=body)) for n in range(WIDTH))]

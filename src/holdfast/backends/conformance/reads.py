@@ -1,4 +1,4 @@
-"""Reading: which rows a query finds, and in which order."""
+"""Tests of queries: which rows they return, and in which order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFIXES: dict[Key, int] = {
     ("tenan",): 0,
     ("",): 0,
 }
-"""How many rows of the grid start so."""
+"""Prefixes, and how many rows of the grid they match."""
 
 BOUNDS: list[tuple[Key, Key, list[tuple[int, int]]]] = [
     ((1,), (), [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0), (2, 1), (2, 2), (2, 3), (2, 4)]),
@@ -141,7 +141,7 @@ class Reads(Suite):
         assert seqs(store.scan(STEPS, line, by="id", reverse=True)) == in_order[::-1]
         assert seqs(store.scan(STEPS, (*line, "same"), by="id", start=(1,), stop=(2,))) == in_order[1:4]
         assert seqs(store.scan(STEPS, (*line, "same", 1), by="id", reverse=True, limit=2)) == [(1, 2), (0, 10)]
-        # Whoever reads in pages goes on from a row, and many may have the same id.
+        # A scan in pages continues after a row, and many rows may have the same id.
         assert seqs(store.scan(STEPS, line, by="id", start=("same", 1, 0, 10))) == in_order[2:]
         assert seqs(store.scan(STEPS, line, by="id", start=("same", 1, 1), stop=("same", 2, 0, 9))) == in_order[3:4]
         assert seqs(store.scan(STEPS, line, by="id", stop=("same", 1, 1))) == in_order[:3]
@@ -188,7 +188,7 @@ def _bounds(store: Driven, start: Key, stop: Key, found: list[tuple[int, int]]) 
 
 
 def _ordered(store: Driven, rows: list[Row], place: int) -> None:
-    """Rows that differ in one column come in this order, and bounds cut where they should."""
+    """Check the order of rows that differ in one column, and bounds."""
     space = {2: BRANCHES, 3: NODES, 4: WRITES, 1: REFS}[place]
     store.fill(space, [*rows[1::2], *rows[::2]])
     prefix = rows[0].key[:place]

@@ -1,4 +1,4 @@
-"""Rows to test with, whatever columns their space has."""
+"""Rows for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.backends.tables import STEPS, JsonText, Scalar, Table, WordList
 
 
 def row_of(space: Table, *key: Scalar, body: bytes = b"", **columns: Scalar) -> Row:
-    """A row with this key, and columns of no meaning but for those that are said."""
+    """Return a row with this key, these columns, and empty values for the others."""
     unknown = columns.keys() - space.columns.keys()
     if unknown:
         raise TypeError(f"{space.name} has no column {min(unknown)!r}")
@@ -20,18 +20,17 @@ def row_of(space: Table, *key: Scalar, body: bytes = b"", **columns: Scalar) -> 
 
 
 def step(seq: int = 0, *, line: str = "line", branch: int = 0, body: bytes = b"body", **columns: Scalar) -> Row:
-    """A row for `STEPS`."""
+    """Return a row of `STEPS`."""
     return row_of(STEPS, "tenant", line, branch, seq, body=body, **columns)
 
 
 def column(space: Table, row: Row, name: str) -> Scalar:
-    """What a row has in a column."""
+    """Return the value of a column."""
     return row.columns[list(space.columns).index(name)]
 
 
 def meaning(space: Table, row: Row) -> tuple[Any, ...]:
-    """What a row says: all of it, and for JSON what it means, since stores may write that in their own way; and words
-    in one order."""
+    """Return a row in comparable form: JSON by its meaning, and words in order, as stores may write both their way."""
     columns = zip(space.columns.values(), row.columns, strict=True)
     return row.key, [_meaning(kind, value) for kind, value in columns], row.body
 

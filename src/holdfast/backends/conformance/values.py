@@ -1,4 +1,4 @@
-"""Values: what is stored comes back as it was, whatever it looks like."""
+"""Tests of values: they are returned as they were stored."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ JSON = {
     "names of special meaning": '[{"$date": 1}, {"$oid": "x"}, {"$numberLong": "1"}, {"$ref": "a", "$id": 1}]',
     "deep": "[" * 80 + "]" * 80,
 }
-"""What a column of JSON may hold: text without NUL, numbers of up to 64 bits, a depth of up to 80."""
+"""Values of a JSON column: text without NUL, numbers of up to 64 bits, a depth of up to 80."""
 
 
 class Values(Suite):
@@ -199,7 +199,7 @@ def _everything(store: Driven) -> dict[str, list[object]]:
 
 
 def _kinds(tree: object) -> object:
-    """Of what kind all is in a tree of JSON: in Python, true equals 1. JSON has one kind of numbers."""
+    """Return the types in a tree of JSON: in Python, true equals 1. JSON has one type of numbers."""
     if isinstance(tree, dict):
         return {key: _kinds(item) for key, item in tree.items()}
     if isinstance(tree, list):

@@ -1,4 +1,4 @@
-"""Words: rows are found by them, all that have them and no line's but those that were asked for."""
+"""Tests of searches for words."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ ODD = {
 
 
 def words_row(seq: int, words: str, *, tenant: str = "tenant", line: str = "line", time: int = 0) -> Row:
-    """A row for `WORDS`."""
+    """Return a row of `WORDS`."""
     return row_of(WORDS, tenant, line, 0, seq, time=time or seq, words=words)
 
 
 class WordsFound(Suite):
-    """What `match` finds, and the rows of `WORDS` themselves."""
+    """`match`, and the rows of `WORDS`."""
 
     @pytest.fixture
     def found(self, store: Driven) -> Driven:
-        """A store that looks for words."""
+        """A store that can search words."""
         _needs_words(store)
         return store
 
@@ -145,14 +145,14 @@ class WordsFound(Suite):
         )
         @given(st.lists(changes, max_size=8), words, words, st.sampled_from(["", "t"]), st.sampled_from([None, "x"]))
         def follow(
-            made: list[tuple[type, Key, list[str], int]],
-            wanted: list[str],
+            history: list[tuple[type, Key, list[str], int]],
+            search: list[str],
             prefixes: list[str],
             tenant: str,
             line: str | None,
         ) -> None:
             assert plain.apply(Delete(WORDS, ())) is None
-            for kind, key, found, width in made:
+            for kind, key, found, width in history:
                 row = Row(key, (width, " ".join(found)))
                 plain.apply(Delete(WORDS, key[:width]) if kind is Delete else kind(WORDS, row))
             (rows,) = plain.read(Scan(WORDS, ()))
@@ -161,10 +161,10 @@ class WordsFound(Suite):
                 for row in rows
                 if row.key[0] == tenant
                 and line in (None, row.key[1])
-                and set(wanted) <= {*_words(row)}
+                and set(search) <= {*_words(row)}
                 and all(any(word.startswith(prefix) for word in _words(row)) for prefix in prefixes)
             }
-            assert set(_match(plain, wanted, prefixes=prefixes, tenant=tenant, line=line, limit=2)) == expected
+            assert set(_match(plain, search, prefixes=prefixes, tenant=tenant, line=line, limit=2)) == expected
 
         follow()
 
@@ -186,7 +186,7 @@ def _apart(found: Driven, other: str) -> None:
 
 def _needs_words(store: Driven) -> None:
     if not store.backend.capabilities.words:
-        pytest.skip("does not claim to look for words")
+        pytest.skip("does not claim to search words")
 
 
 def _match(
@@ -198,7 +198,7 @@ def _match(
     line: str | None = None,
     limit: int = 100,
 ) -> list[Key]:
-    """All that is found, page by page."""
+    """Return all results, page by page."""
     keys: list[Key] = []
     after: str | None = None
     for _ in range(100):

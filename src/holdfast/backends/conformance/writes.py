@@ -1,4 +1,4 @@
-"""Writing: what each change does, and that a batch is made whole or not at all."""
+"""Tests of changes, and of the atomicity of batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OLD = step(0, id="old", time=1, body=b"old")
 NEW = step(0, id="new", time=2, body=b"new")
 ABSENT = ("tenant", "line", 0, 99)
 OTHER: dict[type, Scalar] = {str: "x", int: 77, bytes: b"x"}
-"""A value of each kind that no row has."""
+"""A value of each type that no row has."""
 
 AFTER_CHANGES: dict[str, tuple[list[Change], int | None]] = {
     "there": ([Create(STEPS, NEW), Expect(STEPS, NEW.key, NEW.columns)], None),
@@ -24,7 +24,7 @@ AFTER_CHANGES: dict[str, tuple[list[Change], int | None]] = {
     "put": ([Put(STEPS, NEW), Create(STEPS, OLD)], 1),
     "ensured": ([Ensure(STEPS, NEW), Create(STEPS, OLD)], 1),
 }
-"""Batches with conditions about what comes before them, and the place of the one that fails."""
+"""Batches with conditions on earlier changes, and the position of the one that fails."""
 
 
 class Writes(Suite):

@@ -1,13 +1,14 @@
 """`mongodb://` and `mongodb+srv://`: rows as documents, in a replica set.
 
-A group of batches is one transaction, acknowledged when most of the servers have it on disk. Reads are of a snapshot
-that the primary gives of what most of the servers have.
+A group of batches is one transaction, acknowledged when a majority of the servers has it on disk. Reads use a snapshot
+on the primary of what the majority has.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qsl
@@ -18,31 +19,30 @@ from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
 from holdfast.backends import urls
-from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend
+from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend, ServerUnreachable
 from holdfast.backends.interface import Batch, Capabilities, Query, Row, WordMatch, WordMatches
-from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, weight_of
+from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, cache_weight, read_transaction_limit
 from holdfast.backends.mongodb.committer import Committer
-from holdfast.backends.mongodb.errors import Sessionless, errors_of, translated
-from holdfast.backends.mongodb.maintenance import damage, size, tidy
-from holdfast.backends.mongodb.orphaned_transactions import DRIVER
-from holdfast.backends.mongodb.reader import answer
+from holdfast.backends.mongodb.errors import SessionsUnsupported, translate, translate_errors
+from holdfast.backends.mongodb.maintenance import DRIVER_NAME, find_damage, size, tidy
+from holdfast.backends.mongodb.reader import run_queries
 from holdfast.backends.mongodb.row_mapping import Document
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.mongodb.text_search import find_matches
-from holdfast.backends.mongodb.transaction_limit import room
-from holdfast.backends.runtime.group_commit import Outcome, size_of
+from holdfast.backends.runtime.group_commit import Outcome, body_bytes
 from holdfast.errors import ConfigError, TooLargeError
 
 _DATABASE = "holdfast"
-_OPTIONS: dict[str, object] = {"timeout": TIMEOUT, "prefix": ""}
+_OPTIONS: dict[str, object] = {"timeout": TIMEOUT, "connect_timeout": 0, "prefix": ""}
 
 _SELECTION_MS = 2_000
-"""For how long the driver looks for a primary. Then it is tried again from here, until the store's own deadline."""
+"""How long the driver looks for a primary. Then the store retries, until its own deadline."""
 _CONNECT_MS = 5_000
+_POLL_SECONDS = 0.02
 
-_FEW = 1_000
-_LIGHT = 4 << 20
-"""A batch of no more rows and no more bytes fits into a transaction of any server."""
+_SMALL_ROWS = 1_000
+_SMALL_BYTES = 4 << 20
+"""A batch of no more rows and bytes fits into a transaction of any server."""
 
 
 class MongoDBBackend(ServerBackend):
@@ -50,31 +50,39 @@ class MongoDBBackend(ServerBackend):
 
     schemes = ("mongodb", "mongodb+srv")
 
-    def __init__(self, address: str, prefix: str, timeout: float) -> None:
-        super().__init__(urls.without_password(address), timeout)
+    def __init__(self, address: str, prefix: str, timeout: float, connect_timeout: float) -> None:
+        super().__init__(urls.redacted_url(address), timeout, connect_timeout)
         self._address = address
         self._prefix = prefix
         self._client: AsyncMongoClient[Document] | None = None
-        self._users: Counter[Collections] = Counter()
-        self._renewing = False
+        self._use_counts: Counter[Collections] = Counter()
+        self._reconnecting = False
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> MongoDBBackend:
-        """`timeout`: for how many seconds to go on trying. `prefix`: what the names of all collections start with."""
+        """Open the store, and make its collections if they do not exist.
+
+        - `prefix`: the start of the names of all collections.
+        - `timeout`: for how many seconds to retry when the server cannot be reached any more, 30 by default.
+        - `connect_timeout`: for how long opening retries to reach the server, as `30` or `30s`; by default it does not.
+        """
         if url.partition("://")[0] not in cls.schemes:
             raise ConfigError(
-                "this names no MongoDB", where=urls.without_password(url), hint="Open mongodb://localhost/agents"
+                "this is not the URL of a MongoDB database",
+                where=urls.redacted_url(url),
+                hint="Open mongodb://localhost/agents",
             )
         address, found = urls.split_options(url, _OPTIONS, options)
         prefix = found.get("prefix", "")
         if not isinstance(prefix, str) or "$" in prefix or "\0" in prefix or prefix.startswith((".", "system.")):
             raise ConfigError(
                 f"prefix cannot be {prefix!r}",
-                where=urls.without_password(url),
+                where=urls.redacted_url(url),
                 hint="It is text without $, such as holdfast_",
             )
-        timeout = urls.number(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
-        store = cls(address, prefix, timeout)
+        timeout = urls.parse_duration(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
+        connect_timeout = urls.parse_duration(url, "connect_timeout", found.get("connect_timeout", 0))
+        store = cls(address, prefix, timeout, connect_timeout)
         await store.start()
         return store
 
@@ -85,43 +93,43 @@ class MongoDBBackend(ServerBackend):
         )
 
     async def apply(self, batch: Batch) -> int | None:
-        if len(batch) > _FEW or size_of(batch) > _LIGHT:
-            weight, most = weight_of(batch), await self._asked(self._room)
+        if len(batch) > _SMALL_ROWS or body_bytes(batch) > _SMALL_BYTES:
+            weight, most = cache_weight(batch), await self._run_in_loop(self._transaction_limit)
             if most is not None and weight > most:
                 raise TooLargeError(
-                    f"a change of about {weight} bytes is over the {most} that this store makes at once: a fifth of the"
+                    f"a change of about {weight} bytes is over the {most} that this store takes at once: a fifth of the"
                     " server's cache",
                     where=self.url,
-                    hint="Save less at a time, or give the server more cache (storage.wiredTiger.engineConfig"
+                    hint="Save less at once, or give the server more cache (storage.wiredTiger.engineConfig"
                     ".cacheSizeGB). Without readable rows (project=False), a change takes less",
                 )
         return await super().apply(batch)
 
-    async def matched(self, match: WordMatch) -> WordMatches:
-        return await self._asked(lambda: self._match(match))
+    async def match_words(self, match: WordMatch) -> WordMatches:
+        return await self._run_in_loop(lambda: self._search(match))
 
     async def size(self) -> int:
-        return await self._asked(self._size)
+        return await self._run_in_loop(self._size)
 
     async def check(self) -> list[str]:
-        return await self._asked(self._check)
+        return await self._run_in_loop(self._check)
 
     async def tidy(self) -> None:
-        await self._asked(self._tidy)
+        await self._run_in_loop(self._tidy)
 
     async def _connect(self) -> object:
         client = self._new_client()
         try:
-            with errors_of(self.url):
-                layout = Collections(client.get_default_database(_DATABASE), self._prefix)
-                await layout.prepare(self.url)
+            with translate_errors(self.url):
+                collections = Collections(client.get_default_database(_DATABASE), self._prefix)
+                await _run_if_reachable(client, collections.prepare(self.url))
         except BaseException:
             await client.close()
             raise
         self._client = client
-        self._layout = layout
-        self._committer = Committer(layout)
-        return client, layout
+        self._collections = collections
+        self._committer = Committer(collections)
+        return client, collections
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -129,74 +137,98 @@ class MongoDBBackend(ServerBackend):
             await client.close()
 
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
-        async with self._used() as layout, layout.database.client.start_session(snapshot=True) as session:
-            return await answer(layout, session, queries)
+        async with (
+            self._open_collections() as collections,
+            collections.database.client.start_session(snapshot=True) as session,
+        ):
+            return await run_queries(collections, session, queries)
 
     async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
-        async with self._used():
+        async with self._open_collections():
             return await self._committer.commit(batches, stamp)
 
-    async def _room(self) -> int | None:
-        async with self._used() as layout:
-            return await room(layout)
+    async def _transaction_limit(self) -> int | None:
+        async with self._open_collections() as collections:
+            return await read_transaction_limit(collections)
 
-    async def _match(self, match: WordMatch) -> WordMatches:
-        async with self._used() as layout, layout.database.client.start_session(snapshot=True) as session:
-            return await find_matches(layout, session, match)
+    async def _search(self, match: WordMatch) -> WordMatches:
+        async with (
+            self._open_collections() as collections,
+            collections.database.client.start_session(snapshot=True) as session,
+        ):
+            return await find_matches(collections, session, match)
 
     async def _size(self) -> int:
-        async with self._used() as layout:
-            return await size(layout)
+        async with self._open_collections() as collections:
+            return await size(collections)
 
     async def _check(self) -> list[str]:
-        async with self._used() as layout:
-            return await damage(layout)
+        async with self._open_collections() as collections:
+            return await find_damage(collections)
 
     async def _tidy(self) -> None:
-        async with self._used() as layout:
-            await tidy(layout)
+        async with self._open_collections() as collections:
+            await tidy(collections)
 
     @asynccontextmanager
-    async def _used(self) -> AsyncIterator[Collections]:
-        """The collections, through a client that is not closed meanwhile."""
-        layout = self._layout
-        self._users[layout] += 1
+    async def _open_collections(self) -> AsyncIterator[Collections]:
+        """The collections, whose client is not closed while the block runs."""
+        collections = self._collections
+        self._use_counts[collections] += 1
         try:
-            with errors_of(self.url):
-                yield layout
-        except Sessionless:
-            # Its driver would keep the connection, and fail with it for ever.
-            if layout is self._layout and not self._renewing:
-                self._renewing = True
+            with translate_errors(self.url):
+                yield collections
+        except SessionsUnsupported:
+            # The driver would reuse the connection, and fail forever.
+            if collections is self._collections and not self._reconnecting:
+                self._reconnecting = True
                 try:
-                    self._left.append(await self._connect())
+                    self._abandoned.append(await self._connect())
                 finally:
-                    self._renewing = False
+                    self._reconnecting = False
             raise
         finally:
-            self._users[layout] -= 1
-            if layout is not self._layout and not self._users[layout]:
-                del self._users[layout]
-                await layout.database.client.close()
+            self._use_counts[collections] -= 1
+            if collections is not self._collections and not self._use_counts[collections]:
+                del self._use_counts[collections]
+                await collections.database.client.close()
 
     def _new_client(self) -> AsyncMongoClient[Document]:
-        """A client with our settings, where the URL says nothing else."""
-        settings: dict[str, Any] = {
+        """Create a client, with defaults for what the URL does not set."""
+        defaults: dict[str, Any] = {
             "serverSelectionTimeoutMS": _SELECTION_MS,
             "connectTimeoutMS": _CONNECT_MS,
             "socketTimeoutMS": int(1000 * min(self._timeout, TIMEOUT * 10)),
         }
         query = self._address.partition("?")[2]
-        said = {name.lower() for name, _ in parse_qsl(query)}
+        in_url = {name.lower() for name, _ in parse_qsl(query)}
         try:
             if query:
-                split_options(query)  # raises where the client would only warn, and go on without the option
+                split_options(query)  # raises where the client would only warn
             return AsyncMongoClient(
                 self._address,
-                driver=DriverInfo(DRIVER),
-                **{name: value for name, value in settings.items() if name.lower() not in said},
+                driver=DriverInfo(DRIVER_NAME),
+                **{name: value for name, value in defaults.items() if name.lower() not in in_url},
             )
         except (PyMongoError, ValueError, TypeError) as error:
             if isinstance(error, PyMongoError):
-                raise translated(error, self.url) from error
-            raise ConfigError(f"MongoDB cannot be used so: {error}", where=self.url, hint="Mend the URL") from error
+                raise translate(error, self.url) from error
+            raise ConfigError(f"the MongoDB URL is invalid: {error}", where=self.url, hint="Correct the URL") from error
+
+
+async def _run_if_reachable(client: AsyncMongoClient[Document], work: Coroutine[Any, Any, None]) -> None:
+    """Run the first work of a client. Raises at once if no server can be reached.
+
+    The driver alone would try to connect until its selection times out.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([task], timeout=_POLL_SECONDS))[0]:
+            servers = client.topology_description.server_descriptions().values()
+            reasons = [str(server.error).partition(" (configured timeouts")[0] for server in servers if server.error]
+            if reasons and len(reasons) == len(servers):
+                raise ServerUnreachable("; ".join(reasons))
+        await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -1,12 +1,15 @@
-"""A group of batches, and what has to be known to commit it."""
+"""A group of batches, analysed for its commit, and the size of transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pymongo.errors import OperationFailure
+
 from holdfast.backends.async_backend import GroupStamp
-from holdfast.backends.batch_eval import Effect, Place, asked
+from holdfast.backends.batch_eval import Effect, RowKey, condition_keys
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
+from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import JsonText, Key, Table
 from holdfast.errors import HoldfastError, InvalidError, TooLargeError
@@ -14,22 +17,22 @@ from holdfast.errors import HoldfastError, InvalidError, TooLargeError
 MAX_BODY = 1 << 28
 MAX_BATCH = 1 << 28
 
-PART = 8 << 20
-"""How many bytes of a body are kept in one document."""
+PART_BYTES = 8 << 20
+"""The most bytes of a body in one document."""
 
 _MAX_COLUMNS = 6 << 20
-_TOO_MUCH = 1 << 63
-_ROOM = 16 << 20
-"""How many bytes of bodies go into one transaction: it has to fit into the server's cache, several times."""
-_SPARED = 1 << 18
-"""Bodies smaller than this stay in it all the same."""
+_INT64_LIMIT = 1 << 63
+_MAX_INLINE = 16 << 20
+"""The most bytes of bodies in one transaction, which must fit into the server's cache several times."""
+_ALWAYS_INLINE = 1 << 18
+"""Smaller bodies are always stored in the transaction."""
 
 _ROW = 512
-"""How many bytes of that cache a row takes besides its text and its body: for names of fields, entries of indexes, and
-what the server notes of each."""
+"""The bytes of that cache that a row takes besides its text and its body: names of fields, entries of indexes, and the
+server's own records."""
 
-LINE = 2
-"""How many columns of a key name the line, over which groups come into conflict."""
+LINE_WIDTH = 2
+"""The number of columns of a key that name the line, over which groups conflict."""
 
 
 class CommitGroup:
@@ -37,40 +40,40 @@ class CommitGroup:
 
     def __init__(self, batches: Sequence[Batch], stamp: GroupStamp) -> None:
         self.stamp = stamp
-        self._wrong = [_wrong(batch) for batch in batches]
-        self.batches = [batch for batch, error in zip(batches, self._wrong, strict=True) if error is None]
+        self._errors = [_find_error(batch) for batch in batches]
+        self.batches = [batch for batch, error in zip(batches, self._errors, strict=True) if error is None]
         changes = [change for batch in self.batches for change in batch]
-        self.asked = asked(self.batches)
-        self.expected: set[Place] = {(each.space, each.key) for each in changes if isinstance(each, Expect)}
-        self.put: set[Place] = {(each.space, each.row.key) for each in changes if isinstance(each, Put)}
-        self.deleted: set[Place] = {(each.space, each.prefix) for each in changes if isinstance(each, Delete)}
-        self.created: set[Place] = {(each.space, each.row.key) for each in changes if isinstance(each, Create)}
+        self.lookups = condition_keys(self.batches)
+        self.expected: set[RowKey] = {(each.space, each.key) for each in changes if isinstance(each, Expect)}
+        self.put: set[RowKey] = {(each.space, each.row.key) for each in changes if isinstance(each, Put)}
+        self.deleted: set[RowKey] = {(each.space, each.prefix) for each in changes if isinstance(each, Delete)}
+        self.created: set[RowKey] = {(each.space, each.row.key) for each in changes if isinstance(each, Create)}
         ensured = {(each.space, each.row.key) for each in changes if isinstance(each, Ensure)}
         self.only_ensured = ensured - self.created - self.put - self.expected
-        """What is stored if it is not there, and nobody asks whether it was."""
-        self.wide = {prefix for space, prefix in self.deleted if len(prefix) < _width(space)}
-        """The prefixes that are deleted and name less than a line."""
+        """Rows that are stored unless they exist, and on which no condition depends."""
+        self.wide_deletes = {prefix for space, prefix in self.deleted if len(prefix) < _width(space)}
+        """The deleted prefixes that are shorter than a line."""
         gone = Effect()
         for space, prefix in self.deleted:
             gone.delete(space, prefix)
         self.deletes_created = bool(self.deleted) and any(gone.deletes(*place) for place in self.created)
-        """Whether something is created and deleted as well: inserting it does not tell then that its key was free."""
-        self.lines = lines_of(self.batches)
-        self.outgrown = _outgrown(self.batches)
+        """Whether a row is both created and deleted: inserting it does not show then that its key was free."""
+        self.lines = find_lines(self.batches)
+        self.large_rows = _find_large_rows(self.batches)
 
     def all_outcomes(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
-        """The outcomes of all batches, given those of the ones that can be made at all."""
+        """Merge the outcomes of the valid batches with the errors of the others."""
         rest = iter(outcomes)
-        return [next(rest) if error is None else error for error in self._wrong]
+        return [next(rest) if error is None else error for error in self._errors]
 
 
 def line_of(key: Key) -> Key:
-    """The line that a key is in."""
-    return key[:LINE]
+    """Return the line of a key."""
+    return key[:LINE_WIDTH]
 
 
-def lines_of(batches: Iterable[Batch]) -> set[Key]:
-    """The lines that batches touch, but for what is deleted by less than a line."""
+def find_lines(batches: Iterable[Batch]) -> set[Key]:
+    """Find the lines that batches touch, except by deleting a prefix shorter than a line."""
     lines: set[Key] = set()
     for batch in batches:
         for change in batch:
@@ -83,14 +86,14 @@ def lines_of(batches: Iterable[Batch]) -> set[Key]:
     return lines
 
 
-def weight_of(batch: Batch) -> int:
-    """About how many bytes of the server's cache a batch takes until it is committed. Nothing of that can be written
-    back before; what is uploaded beforehand does not count."""
+def cache_weight(batch: Batch) -> int:
+    """Estimate the bytes of the server's cache that a batch takes until it is committed, without what is uploaded
+    before."""
     rows = [change.row for change in batch if isinstance(change, Create | Ensure | Put)]
-    uploaded = {id(row) for _, row in _outgrown([batch])}
+    uploaded = {id(row) for _, row in _find_large_rows([batch])}
     weight = _ROW * len(rows)
     for row in rows:
-        # What the key has is in the index as well.
+        # The key is in the index too.
         weight += sum(len(value) for value in (*row.key, *row.key, *row.columns) if not isinstance(value, int))
         if id(row) not in uploaded:
             weight += len(row.body)
@@ -98,25 +101,25 @@ def weight_of(batch: Batch) -> int:
 
 
 def _width(space: Table) -> int:
-    return min(LINE, len(space.key))
+    return min(LINE_WIDTH, len(space.key))
 
 
-def _wrong(batch: Batch) -> HoldfastError | None:
-    """What is wrong with a batch that MongoDB could not hold. Others in its group are not to suffer from it."""
+def _find_error(batch: Batch) -> HoldfastError | None:
+    """Return the error of a batch that MongoDB cannot store, so that others in its group are not affected."""
     try:
-        columns = max((_measured(change) for change in batch), default=0)
+        columns = max((_measure_columns(change) for change in batch), default=0)
     except UnicodeEncodeError as error:
-        return InvalidError(f"a name is no text: {error}")
+        return InvalidError(f"a name is not valid text: {error}")
     except OverflowError as error:
         return InvalidError(f"a number is too large: {error}")
     if columns > _MAX_COLUMNS:
-        what = f"columns of {columns} bytes are over the {_MAX_COLUMNS} that a document has room for"
+        what = f"columns of {columns} bytes are over the {_MAX_COLUMNS} that fit into a document"
         return TooLargeError(what, hint="Save less metadata with one step")
     return None
 
 
-def _measured(change: Change) -> int:
-    """How many bytes the columns of a change take; their text and numbers are such as MongoDB can hold."""
+def _measure_columns(change: Change) -> int:
+    """Return the bytes of the columns of a change. Raises if MongoDB cannot store a value."""
     if isinstance(change, Delete | Expect):
         key, columns = (change.prefix, ()) if isinstance(change, Delete) else (change.key, change.columns or ())
     else:
@@ -124,7 +127,7 @@ def _measured(change: Change) -> int:
     size = 0
     for kind, value in zip(change.space.all_columns.values(), (*key, *columns), strict=False):
         if isinstance(value, int):
-            if not -_TOO_MUCH <= value < _TOO_MUCH:
+            if not -_INT64_LIMIT <= value < _INT64_LIMIT:
                 raise OverflowError(f"{value} has more than 64 bits")
         elif isinstance(value, bytes) or value.isascii():
             size += len(value)
@@ -133,9 +136,32 @@ def _measured(change: Change) -> int:
     return size
 
 
-def _outgrown(batches: Iterable[Batch]) -> list[tuple[Table, Row]]:
-    """The rows whose bodies are too large for a document, or together for a transaction."""
+def _find_large_rows(batches: Iterable[Batch]) -> list[tuple[Table, Row]]:
+    """Find the rows whose bodies are too large for a document, or together for a transaction."""
     changes = [change for batch in batches for change in batch if isinstance(change, Create | Ensure | Put)]
     rows = {id(change.row): (change.space, change.row) for change in changes}
-    much = sum(len(row.body) for _, row in rows.values()) > _ROOM
-    return [(space, row) for space, row in rows.values() if len(row.body) > (_SPARED if much else PART)]
+    overflow = sum(len(row.body) for _, row in rows.values()) > _MAX_INLINE
+    return [
+        (space, row) for space, row in rows.values() if len(row.body) > (_ALWAYS_INLINE if overflow else PART_BYTES)
+    ]
+
+
+_DIRTY_SHARE = 5
+"""One part in so many of the cache may be dirty; what is not committed cannot be written back. Beyond that share the
+server blocks all writers and aborts the oldest transaction: this one. On a busy server it may do so from less than half
+of that on, since the log of the replica set is in the cache too."""
+
+
+_MAY_NOT_ASK = frozenset({13, 59, 115, 303, 8000})
+
+
+async def read_transaction_limit(collections: Collections) -> int | None:
+    """Return the most bytes of changes that the primary takes in one transaction; None if it does not report it."""
+    try:
+        status = await collections.database.client.admin.command("serverStatus", repl=0, metrics=0, locks=0)
+    except OperationFailure as error:
+        if error.code not in _MAY_NOT_ASK:
+            raise
+        return None
+    cache = status.get("wiredTiger", {}).get("cache", {}).get("maximum bytes configured")
+    return None if cache is None else int(cache) // _DIRTY_SHARE

@@ -1,14 +1,14 @@
-"""Committing groups of batches to MongoDB.
+"""Commits groups of batches to MongoDB.
 
-**How batches are kept apart.** For each line there is a document that says which group wrote to it last. A group is
-judged by what was read at one moment, these documents among it. Its transaction then begins by replacing them, on
-condition that they are as they were read; MongoDB lets only one of two transactions do so. So whatever was read of the
-lines still holds when the transaction commits. One that deletes by less than a line replaces the documents of all lines
-there are under it, and one more that is common to all such groups.
+**Isolation.** For each line there is a lock document with the token of the group that wrote to it last. A group is
+evaluated on a snapshot, which includes matching documents. Its transaction starts by replacing them, on condition that
+they have not changed; of two transactions, MongoDB lets only one do so. So what was read of the lines still holds when
+the transaction commits. A group that deletes a prefix shorter than a line replaces the documents of all lines under it,
+and one more that is common to all such groups.
 
-**What it costs.** A store remembers of a line who wrote to it last, and what conditions were about. While nobody else
-writes to the line it need not read: the usual group is three round trips, with a key that may be taken inserted rather
-than looked up. Where that goes wrong, the group is read and judged anew.
+**Cost.** For each line, the token of the last group and the columns that conditions depend on are cached. While no
+other process writes to the line, nothing is read: a typical group takes three round trips, and inserts keys instead of
+looking them up. If the cache was wrong, the group is read and evaluated again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,23 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
 from holdfast.backends.async_backend import GroupStamp, ServerInterrupted
-from holdfast.backends.batch_eval import Columns, Effect, Place, judge
+from holdfast.backends.batch_eval import Columns, Effect, RowKey, evaluate
 from holdfast.backends.interface import Batch, Row
-from holdfast.backends.mongodb.commit_group import LINE, CommitGroup, line_of, lines_of, weight_of
-from holdfast.backends.mongodb.errors import DUPLICATE, OVERFLOW, WRITE_CONFLICT, codes_of
+from holdfast.backends.mongodb.commit_group import LINE_WIDTH, CommitGroup, cache_weight, find_lines, line_of
+from holdfast.backends.mongodb.errors import DUPLICATE, OVERFLOW, WRITE_CONFLICT, error_codes
 from holdfast.backends.mongodb.large_bodies import LargeBodies
-from holdfast.backends.mongodb.orphaned_transactions import end_abandoned
-from holdfast.backends.mongodb.reader import FindRequest, find, parts_under
-from holdfast.backends.mongodb.row_mapping import BODY, PARTS, Document, document_of, id_of, key_of, row_of, under
+from holdfast.backends.mongodb.maintenance import end_orphaned_transactions
+from holdfast.backends.mongodb.reader import FindRequest, find, part_range
+from holdfast.backends.mongodb.row_mapping import (
+    BODY,
+    PARTS,
+    Document,
+    build_id,
+    id_range,
+    read_key,
+    to_document,
+    to_row,
+)
 from holdfast.backends.mongodb.schema import DURABLE, Collections
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import LINES, Key, Table
@@ -44,273 +53,279 @@ from holdfast.errors import UnavailableError
 _ATTEMPTS = 12
 _LONGEST_PAUSE = 0.05
 
-_ABORTING = 1.0
-"""For how many seconds to try to tell the server that a transaction is given up."""
+_ABORT_SECONDS = 1.0
+"""How long to try to abort a transaction on the server."""
 
-_LINES = 4096
-"""Of how many lines it is remembered who wrote last."""
-_KNOWN = 32
-"""Of how many rows of a line the columns are remembered."""
+_CACHED_LINES = 4096
+"""The number of lines that are cached."""
+_CACHED_ROWS = 32
+"""The number of rows of a line whose columns are cached."""
 
-_KEYS = 1_000
-"""How many keys are deleted by one operation."""
+_KEYS_PER_REQUEST = 1_000
+"""The most keys in one operation."""
 
-_MANY = 100
-"""So many rows are not put before it was looked which of them are there."""
+_MAX_BLIND_PUTS = 100
+"""More rows than this are not put before it is read which of them exist."""
 
-_LIGHT = 8 << 20
-"""What takes fewer bytes of the server's cache has room in the smallest, if others leave it."""
+_SMALL = 8 << 20
+"""A group that takes fewer bytes fits into the smallest server's cache, unless other transactions fill it."""
 
-_ROWS = 2_000
-"""How many rows are sent at a time: to make documents of them takes all of the loop's time, and room."""
+_ROWS_PER_REQUEST = 2_000
+"""The most rows in one request: converting them to documents blocks the loop, and takes memory."""
 
 _ALL_LINES: Key = ("", "", "")
-"""Stands for the document that all groups replace which delete by less than a line. No line is named so."""
+"""Stands for the lock document of all groups that delete less than a line. No line has this key."""
 
 _Operation: TypeAlias = "DeleteMany | DeleteOne | InsertOne[Document] | ReplaceOne[Document] | UpdateOne"
 
 
-class _Stale(Exception):
-    """What the group was judged by does not hold any more."""
+class _ConcurrentChange(Exception):
+    """The data that a group was evaluated on has changed."""
 
 
 @dataclass
-class _Line:
-    """What is known of a line: the group that wrote to it last, and columns of rows as that left them."""
+class _LineState:
+    """The state of a line: the token of the group that wrote to it last, and columns of rows after that."""
 
     last: str = ""
     parts: bool = False
-    """Whether bodies in it were ever kept in parts."""
-    known: dict[Place, Columns | None] = field(default_factory=dict)
+    """Whether any of its bodies was ever stored in parts."""
+    cached: dict[RowKey, Columns | None] = field(default_factory=dict)
 
 
 @dataclass
-class _View:
-    """What a group is judged by."""
+class _GroupView:
+    """The data that a group is evaluated on."""
 
-    lines: dict[Key, _Line]
-    whole: bool
-    """Whether it was read for this group; if not, it is what is remembered, and the rest is guessed."""
-    columns: dict[Place, Columns | None] = field(default_factory=dict)
-    present: set[Place] = field(default_factory=set)
-    """What is there of that which the group puts."""
-    replaced: dict[Place, Document] = field(default_factory=dict)
-    """Where parts are of bodies that the group may replace or delete."""
+    lines: dict[Key, _LineState]
+    is_read: bool
+    """Whether it was read for this group; if not, it is cached, and the rest is guessed."""
+    columns: dict[RowKey, Columns | None] = field(default_factory=dict)
+    present: set[RowKey] = field(default_factory=set)
+    """The rows that the group puts and that exist."""
+    replaced: dict[RowKey, Document] = field(default_factory=dict)
+    """The parts of bodies that the group may replace or delete."""
 
     def lookup(self, space: Table, key: Key) -> Columns | None:
-        """The columns of a row. What a guess does not have is to be created or ensured, and guessed not to be there."""
+        """Return the columns of a row. Rows that are not cached are to be created, and guessed not to exist."""
         return self.columns.get((space, key))
 
 
 class Committer:
     """Commits the groups of one client."""
 
-    def __init__(self, layout: Collections) -> None:
-        self._layout = layout
-        self._uploads = LargeBodies(layout)
-        self._lines: OrderedDict[Key, _Line] = OrderedDict()
-        self._busy: set[Key] = set()
-        self._turn = asyncio.Condition()
+    def __init__(self, collections: Collections) -> None:
+        self._collections = collections
+        self._uploads = LargeBodies(collections)
+        self._lines: OrderedDict[Key, _LineState] = OrderedDict()
+        self._locked_lines: set[Key] = set()
+        self._unlocked = asyncio.Condition()
 
     async def commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
-        """Make a group, or find out what became of it."""
+        """Commit a group, or find out its recorded outcomes."""
         group = CommitGroup(batches, stamp)
-        async with self._alone(group):
+        async with self._lock_lines(group):
             try:
-                parts = await self._uploads.of(group)
+                parts = await self._uploads.upload(group)
                 for attempt in range(_ATTEMPTS):
                     try:
                         outcomes = await self._attempt(group, parts, guess=attempt == 0 and not parts)
                         return group.all_outcomes(outcomes)
-                    except _Stale:
-                        self._forget(group)
+                    except _ConcurrentChange:
+                        self._drop_cached(group)
                         if attempt:
                             pause = min(_LONGEST_PAUSE, 0.002 * 2**attempt)
-                            await asyncio.sleep(pause * random.random())  # noqa: S311 - so that one of two gets ahead
+                            await asyncio.sleep(pause * random.random())  # noqa: S311 - so that one of two succeeds
             except BaseException:
-                self._forget(group)
+                self._drop_cached(group)
                 raise
-        await end_abandoned(self._layout)
-        raise ServerInterrupted("others write to the same threads all the time")
+        await end_orphaned_transactions(self._collections)
+        raise ServerInterrupted("others keep writing to the same threads")
 
     @asynccontextmanager
-    async def _alone(self, group: CommitGroup) -> AsyncIterator[None]:
-        """Wait for other groups of this client that touch the same lines: they would only get into conflict."""
-        lines = {*group.lines, _ALL_LINES} if group.wide else group.lines
-        async with self._turn:
-            await self._turn.wait_for(lambda: self._is_free(lines))
-            self._busy |= lines
+    async def _lock_lines(self, group: CommitGroup) -> AsyncIterator[None]:
+        """Wait for other groups of this client that touch the same lines, which would conflict."""
+        lines = {*group.lines, _ALL_LINES} if group.wide_deletes else group.lines
+        async with self._unlocked:
+            await self._unlocked.wait_for(lambda: self._can_lock(lines))
+            self._locked_lines |= lines
         try:
             yield
         finally:
-            async with self._turn:
-                self._busy -= lines
-                self._turn.notify_all()
+            async with self._unlocked:
+                self._locked_lines -= lines
+                self._unlocked.notify_all()
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncClientSession]:
-        """A session for one transaction, which is aborted if it is not committed."""
-        session = self._layout.database.client.start_session()
+        """A session for one transaction, which is aborted unless it is committed."""
+        session = self._collections.database.client.start_session()
         try:
             yield session
         finally:
             try:
-                async with asyncio.timeout(_ABORTING):
+                async with asyncio.timeout(_ABORT_SECONDS):
                     await session.end_session()
             except TimeoutError:
-                pass  # the connection is dead: it is aborted as abandoned, or when the session is used again
+                pass  # the connection is dead; the transaction is ended as orphaned, or when the session is used again
 
-    def _is_free(self, lines: set[Key]) -> bool:
-        if _ALL_LINES in lines or _ALL_LINES in self._busy:
-            return not self._busy
-        return self._busy.isdisjoint(lines)
+    def _can_lock(self, lines: set[Key]) -> bool:
+        if _ALL_LINES in lines or _ALL_LINES in self._locked_lines:
+            return not self._locked_lines
+        return self._locked_lines.isdisjoint(lines)
 
     async def _attempt(self, group: CommitGroup, parts: dict[int, Document], guess: bool) -> list[int | None]:
-        view = self._remembered(group) if guess else None
+        view = self._cached_view(group) if guess else None
         if view is None:
-            recorded = await self._recorded(group)
+            recorded = await self._read_view(group)
             if isinstance(recorded, list):
                 return recorded
             view = recorded
-        outcomes, effect = judge(group.batches, view.lookup)
+        outcomes, effect = evaluate(group.batches, view.lookup)
         if not effect.written and not effect.deleted:
-            if not view.whole:
-                raise _Stale
+            if not view.is_read:
+                raise _ConcurrentChange
             await self._uploads.discard(group)
             return outcomes
-        made = [batch for batch, refused in zip(group.batches, outcomes, strict=True) if refused is None]
+        accepted = [batch for batch, refused in zip(group.batches, outcomes, strict=True) if refused is None]
         token = f"{group.stamp.client}-{group.stamp.slot}-{group.stamp.number}"
-        lines = {line: view.lines.get(line, _Line()) for line in lines_of(made)}
-        if group.wide:
+        lines = {line: view.lines.get(line, _LineState()) for line in find_lines(accepted)}
+        if group.wide_deletes:
             lines |= view.lines
-        if not view.whole and not group.lines <= lines.keys():
-            raise _Stale  # a batch was refused for what is remembered of a line, and nothing would tell if that is true
+        if not view.is_read and not group.lines <= lines.keys():
+            raise _ConcurrentChange  # a batch was refused because of cached data that nothing verifies
         async with self._session() as session:
             await session.start_transaction(ReadConcern("snapshot"), DURABLE, ReadPreference.PRIMARY)
             try:
                 await self._replace_locks(session, group, lines, token, effect, parts, outcomes)
                 await self._write(session, group, view, effect, parts)
             except PyMongoError as error:
-                if codes_of(error) & {DUPLICATE, WRITE_CONFLICT}:
-                    raise _Stale from error
-                if codes_of(error) & {OVERFLOW} and sum(map(weight_of, group.batches)) < _LIGHT:
-                    raise ServerInterrupted("the server's cache is full of what others have not committed") from error
+                if error_codes(error) & {DUPLICATE, WRITE_CONFLICT}:
+                    raise _ConcurrentChange from error
+                if error_codes(error) & {OVERFLOW} and sum(map(cache_weight, group.batches)) < _SMALL:
+                    raise ServerInterrupted("the server's cache is full of uncommitted changes") from error
                 raise
             try:
                 await session.commit_transaction()
             except PyMongoError as error:
-                if codes_of(error) & {WRITE_CONFLICT}:
-                    raise _Stale from error
-                if error.has_error_label("TransientTransactionError") or codes_of(error) & {OVERFLOW}:
-                    raise  # the server says that it was not made; of anything else nobody knows
+                if error_codes(error) & {WRITE_CONFLICT}:
+                    raise _ConcurrentChange from error
+                if error.has_error_label("TransientTransactionError") or error_codes(error) & {OVERFLOW}:
+                    raise  # it was not committed; after any other error that is unknown
                 raise ServerInterrupted(str(error), sent=True) from error
-        self._remember(group, view, lines, token, effect, parts)
+        self._cache_lines(group, view, lines, token, effect, parts)
         self._uploads.forget(group)
         return outcomes
 
-    # What is known beforehand
+    # Reading
 
-    def _remembered(self, group: CommitGroup) -> _View | None:
-        """What is remembered, if that may be enough."""
-        if group.wide:
+    def _cached_view(self, group: CommitGroup) -> _GroupView | None:
+        """Return the view from the cache, if that may be enough."""
+        if group.wide_deletes:
             return None
-        lines: dict[Key, _Line] = {}
+        lines: dict[Key, _LineState] = {}
         for line in group.lines:
-            found = self._lines.get(line)
-            if found is None and (LINES, line) not in group.created:
+            state = self._lines.get(line)
+            if state is None and (LINES, line) not in group.created:
                 return None
-            lines[line] = found or _Line()  # one that is to be created is new: nobody has written to it yet
+            lines[line] = state or _LineState()  # a line that is created is new
         if (group.put or group.deleted) and any(line.parts for line in lines.values()):
             return None
-        if len(group.put) > _MANY and any(lines[line_of(key)].last for _, key in group.put):
+        if len(group.put) > _MAX_BLIND_PUTS and any(lines[line_of(key)].last for _, key in group.put):
             return None
         if group.deletes_created:
             return None
-        known = {place: columns for line in lines.values() for place, columns in line.known.items()}
+        cached = {place: columns for line in lines.values() for place, columns in line.cached.items()}
         for place in group.expected:
             if not lines[line_of(place[1])].last:
-                known[place] = None
-        return _View(lines, False, known) if group.expected <= known.keys() else None
+                cached[place] = None
+        return _GroupView(lines, False, cached) if group.expected <= cached.keys() else None
 
-    async def _recorded(self, group: CommitGroup) -> _View | list[int | None]:
-        """Read what the group is about; or the outcomes, if it was made already."""
-        layout = self._layout
+    async def _read_view(self, group: CommitGroup) -> _GroupView | list[int | None]:
+        """Read the view of the group; or its outcomes, if it was committed already."""
+        collections = self._collections
         client, ids = _client_id(group.stamp), [_lock_id(line) for line in group.lines]
-        locks: list[Document] = [{"_id": {"$in": [client, *ids, *([_lock_id(_ALL_LINES)] if group.wide else [])]}}]
-        locks += [{"_id": under(LINES, prefix)} for prefix in group.wide]
-        questions = [FindRequest(layout.commits, [{"$match": {"$or": locks}}], len(ids))]
+        locks: list[Document] = [
+            {"_id": {"$in": [client, *ids, *([_lock_id(_ALL_LINES)] if group.wide_deletes else [])]}}
+        ]
+        locks += [{"_id": id_range(LINES, prefix)} for prefix in group.wide_deletes]
+        requests = [FindRequest(collections.commits, [{"$match": {"$or": locks}}], len(ids))]
         spaces: list[Table] = []
-        for space, keys in _by_space(group.asked):
-            for some in _some(keys):
-                these = {"_id": {"$in": [id_of(space, key) for key in some]}}
-                questions.append(
-                    FindRequest(layout.of(space), [{"$match": these}, {"$project": {BODY: 0, PARTS: 0}}], len(some))
+        for space, keys in _group_by_table(group.lookups):
+            for chunk in _chunks(keys):
+                matching = {"_id": {"$in": [build_id(space, key) for key in chunk]}}
+                requests.append(
+                    FindRequest(
+                        collections.table(space), [{"$match": matching}, {"$project": {BODY: 0, PARTS: 0}}], len(chunk)
+                    )
                 )
                 spaces.append(space)
         columns = len(spaces)
         bare = {"$project": {PARTS: 1}}
-        for space, keys in _by_space(group.put):
-            for some in _some(keys):
-                these = {"_id": {"$in": [id_of(space, key) for key in some]}}
-                questions.append(FindRequest(layout.of(space), [{"$match": these}, bare], len(some)))
+        for space, keys in _group_by_table(group.put):
+            for chunk in _chunks(keys):
+                matching = {"_id": {"$in": [build_id(space, key) for key in chunk]}}
+                requests.append(FindRequest(collections.table(space), [{"$match": matching}, bare], len(chunk)))
                 spaces.append(space)
-        for space, prefixes in _by_space(group.deleted):
-            for range_ in _ranges(space, prefixes):
-                kept = {"_id": range_, PARTS: {"$exists": True}}
-                questions.append(FindRequest(layout.of(space), [{"$match": kept}, bare], len(range_.get("$in", ".."))))
+        for space, prefixes in _group_by_table(group.deleted):
+            for range_ in _id_ranges(space, prefixes):
+                in_parts = {"_id": range_, PARTS: {"$exists": True}}
+                requests.append(
+                    FindRequest(collections.table(space), [{"$match": in_parts}, bare], len(range_.get("$in", "..")))
+                )
                 spaces.append(space)
-        async with layout.database.client.start_session(snapshot=True) as session:
-            found = await find(session, questions)
-        view = _View({}, True, dict.fromkeys(group.asked))
+        async with collections.database.client.start_session(snapshot=True) as session:
+            found = await find(session, requests)
+        view = _GroupView({}, True, dict.fromkeys(group.lookups))
         for document in found[0]:
             if document["_id"] == client:
-                outcomes = _outcomes(document, group.stamp)
+                outcomes = _recorded_outcomes(document, group.stamp)
                 if outcomes is not None:
                     return outcomes
             elif "last" in document:
-                view.lines[_line_of_lock(document)] = _Line(document["last"], document.get("parts", False))
-        for line in (*group.lines, _ALL_LINES) if group.wide else group.lines:
-            view.lines.setdefault(line, _Line())
+                view.lines[_line_of_lock(document)] = _LineState(document["last"], document.get("parts", False))
+        for line in (*group.lines, _ALL_LINES) if group.wide_deletes else group.lines:
+            view.lines.setdefault(line, _LineState())
         for number, (space, documents) in enumerate(zip(spaces, found[1:], strict=True)):
             for document in documents:
                 if number < columns:
-                    row = row_of(space, document)
+                    row = to_row(space, document)
                     view.columns[space, row.key] = row.columns
                 else:
-                    place = (space, key_of(space, document))
+                    place = (space, read_key(space, document))
                     view.present.add(place)
                     if PARTS in document:
                         view.replaced[place] = document[PARTS]
         return view
 
-    # What is remembered
+    # The cache
 
-    def _remember(
+    def _cache_lines(
         self,
         group: CommitGroup,
-        view: _View,
-        lines: dict[Key, _Line],
+        view: _GroupView,
+        lines: dict[Key, _LineState],
         token: str,
         effect: Effect,
         parts: dict[int, Document],
     ) -> None:
-        """Note what the lines are like now."""
-        if group.wide:
+        """Cache the state of the lines after a commit."""
+        if group.wide_deletes:
             return
         for line, old in lines.items():
-            asked = [place for place in group.expected if line_of(place[1]) == line]
-            guessed = not view.whole and (LINES, line) in group.only_ensured
+            expected = [place for place in group.expected if line_of(place[1]) == line]
+            guessed = not view.is_read and (LINES, line) in group.only_ensured
             if (LINES, line) in effect.written and not guessed:
-                asked.append((LINES, line))  # it will be asked for
-            known = list(dict.fromkeys([*old.known, *asked]))[-_KNOWN:]
-            columns = {(space, key): effect.columns(space, key, view.lookup) for space, key in known}
-            self._lines[line] = _Line(token, old.parts or bool(parts), columns)
+                expected.append((LINES, line))  # conditions will depend on it
+            keys = list(dict.fromkeys([*old.cached, *expected]))[-_CACHED_ROWS:]
+            columns = {(space, key): effect.columns(space, key, view.lookup) for space, key in keys}
+            self._lines[line] = _LineState(token, old.parts or bool(parts), columns)
             self._lines.move_to_end(line)
-        while len(self._lines) > _LINES:
+        while len(self._lines) > _CACHED_LINES:
             self._lines.popitem(last=False)
 
-    def _forget(self, group: CommitGroup) -> None:
-        if group.wide:
+    def _drop_cached(self, group: CommitGroup) -> None:
+        if group.wide_deletes:
             self._lines.clear()
         for line in group.lines:
             self._lines.pop(line, None)
@@ -321,25 +336,25 @@ class Committer:
         self,
         session: AsyncClientSession,
         group: CommitGroup,
-        lines: dict[Key, _Line],
+        lines: dict[Key, _LineState],
         token: str,
         effect: Effect,
         parts: dict[int, Document],
         outcomes: list[int | None],
     ) -> None:
-        """Say who writes to the lines, and what becomes of the group."""
-        emptied = {prefix for prefixes in effect.deleted.values() for prefix in prefixes if len(prefix) <= LINE}
+        """Replace the lock documents of the lines, and record the outcomes."""
+        emptied = {prefix for prefixes in effect.deleted.values() for prefix in prefixes if len(prefix) <= LINE_WIDTH}
         operations: list[_Operation] = []
-        for line, seen in lines.items():
+        for line, state in lines.items():
             change: Document = {"$set": {"last": token}}
             if parts:
                 change["$set"]["parts"] = True
-            if any(line[:width] in emptied for width in range(LINE + 1)):
+            if any(line[:width] in emptied for width in range(LINE_WIDTH + 1)):
                 change["$set"]["emptied"] = True
             else:
                 change["$unset"] = {"emptied": ""}
-            # Where there is none yet, one is inserted; if that has been done meanwhile, the key is taken.
-            operations.append(UpdateOne({"_id": _lock_id(line), "last": seen.last}, change, upsert=not seen.last))
+            # A missing one is inserted, which fails if another process has inserted it since.
+            operations.append(UpdateOne({"_id": _lock_id(line), "last": state.last}, change, upsert=not state.last))
         stamp = group.stamp
         operations.append(
             UpdateOne(
@@ -348,85 +363,90 @@ class Committer:
                 upsert=True,
             )
         )
-        uploads = {kept["upload"] for kept in parts.values()}
+        uploads = {location["upload"] for location in parts.values()}
         removals: list[_Operation] = [DeleteOne({"_id": {"upload": upload}, "swept": None}) for upload in uploads]
-        done = await self._layout.commits.bulk_write([*operations, *removals], session=session)
+        done = await self._collections.commits.bulk_write([*operations, *removals], session=session)
         if done.matched_count + done.upserted_count != len(operations) or done.deleted_count != len(removals):
-            raise _Stale
-        for prefix in group.wide:
-            # A line that came after the group was judged: its rows would go, and whoever made it would not know.
-            unseen = {"_id": under(LINES, prefix), "last": {"$exists": True, "$ne": token}}
-            if await self._layout.commits.find_one(unseen, {"_id": 1}, session=session):
-                raise _Stale
+            raise _ConcurrentChange
+        for prefix in group.wide_deletes:
+            # A line that was created after the group was evaluated would be deleted without its writer noticing.
+            unseen = {"_id": id_range(LINES, prefix), "last": {"$exists": True, "$ne": token}}
+            if await self._collections.commits.find_one(unseen, {"_id": 1}, session=session):
+                raise _ConcurrentChange
 
     async def _write(
-        self, session: AsyncClientSession, group: CommitGroup, view: _View, effect: Effect, parts: dict[int, Document]
+        self,
+        session: AsyncClientSession,
+        group: CommitGroup,
+        view: _GroupView,
+        effect: Effect,
+        parts: dict[int, Document],
     ) -> None:
-        # To look for what is not there takes MongoDB long where much was deleted: what can be is inserted.
-        fresh = effect.fresh | (group.put - view.present if view.whole else set())
+        # Looking up missing keys is slow in MongoDB where much was deleted: so rows are inserted if possible.
+        fresh = effect.created | (group.put - view.present if view.is_read else set())
         rows: dict[Table, list[Row]] = {space: [] for space in effect.deleted}
         for place, row in sorted(effect.written.items(), key=lambda item: item[0] not in fresh):
             rows.setdefault(place[0], []).append(row)
 
         def operation(space: Table, row: Row) -> _Operation:
-            place, document = (space, row.key), document_of(space, row, parts.get(id(row)))
-            # In a line that nobody wrote to there is nothing. If that is wrong, what is inserted meets what is there.
-            guessed_new = not view.whole and not view.lines[line_of(row.key)].last
-            if not view.whole and not guessed_new and place in group.only_ensured:
+            place, document = (space, row.key), to_document(space, row, parts.get(id(row)))
+            # A line without a writer is empty. If that guess is wrong, the insert fails.
+            guessed_new = not view.is_read and not view.lines[line_of(row.key)].last
+            if not view.is_read and not guessed_new and place in group.only_ensured:
                 found = document.pop("_id")
                 return UpdateOne({"_id": found}, {"$setOnInsert": document}, upsert=True)
             if guessed_new or place in fresh:
                 return InsertOne(document)
             return ReplaceOne({"_id": document["_id"]}, document, upsert=True)
 
-        for space, those in rows.items():
+        for space, table_rows in rows.items():
             operations: list[_Operation] = [
-                DeleteMany({"_id": these}) for these in _ranges(space, effect.deleted.get(space, ()))
+                DeleteMany({"_id": matching}) for matching in _id_ranges(space, effect.deleted.get(space, ()))
             ]
-            for start in range(0, max(1, len(those)), _ROWS):
-                operations += [operation(space, row) for row in those[start : start + _ROWS]]
-                await self._layout.of(space).bulk_write(operations, session=session)
+            for start in range(0, max(1, len(table_rows)), _ROWS_PER_REQUEST):
+                operations += [operation(space, row) for row in table_rows[start : start + _ROWS_PER_REQUEST]]
+                await self._collections.table(space).bulk_write(operations, session=session)
                 operations = []
-        useless = list(_useless(view, effect, parts))
+        useless = list(_unused_parts(view, effect, parts))
         if useless:
-            await self._layout.parts.bulk_write(useless, session=session)
+            await self._collections.parts.bulk_write(useless, session=session)
 
 
-def _useless(view: _View, effect: Effect, parts: dict[int, Document]) -> Iterator[_Operation]:
-    """Removes parts of bodies that are replaced or deleted, and of those that were not wanted after all."""
-    wanted = {id(row) for row in effect.written.values()}
-    kept = [where for row, where in parts.items() if row not in wanted]
-    kept += [
+def _unused_parts(view: _GroupView, effect: Effect, parts: dict[int, Document]) -> Iterator[_Operation]:
+    """Yield the removals of parts of bodies that are replaced or deleted, and of uploads that were not needed."""
+    written = {id(row) for row in effect.written.values()}
+    locations = [where for row, where in parts.items() if row not in written]
+    locations += [
         where for place, where in view.replaced.items() if place in effect.written or effect.deletes(place[0], place[1])
     ]
-    for where in kept:
-        yield DeleteMany({"_id": parts_under(where["upload"], where["first"], where["count"])})
+    for where in locations:
+        yield DeleteMany({"_id": part_range(where["upload"], where["first"], where["count"])})
 
 
-def _ranges(space: Table, prefixes: Iterable[Key]) -> Iterator[Document]:
-    """What finds the `_id`s that start with these prefixes: whole keys together, and all others one by one."""
+def _id_ranges(space: Table, prefixes: Iterable[Key]) -> Iterator[Document]:
+    """Yield filters for the `_id`s that start with matching prefixes: whole keys together, others one by one."""
     whole = [prefix for prefix in prefixes if len(prefix) == len(space.key)]
-    for some in _some(whole):
-        yield {"$in": [id_of(space, key) for key in some]}
+    for chunk in _chunks(whole):
+        yield {"$in": [build_id(space, key) for key in chunk]}
     for prefix in prefixes:
         if len(prefix) < len(space.key):
-            yield under(space, prefix)
+            yield id_range(space, prefix)
 
 
-def _by_space(places: set[Place]) -> Iterator[tuple[Table, list[Key]]]:
+def _group_by_table(places: set[RowKey]) -> Iterator[tuple[Table, list[Key]]]:
     spaces: dict[Table, list[Key]] = {}
     for space, key in places:
         spaces.setdefault(space, []).append(key)
     yield from spaces.items()
 
 
-def _some(keys: list[Key]) -> Iterator[list[Key]]:
-    for start in range(0, len(keys), _KEYS):
-        yield keys[start : start + _KEYS]
+def _chunks(keys: list[Key]) -> Iterator[list[Key]]:
+    for start in range(0, len(keys), _KEYS_PER_REQUEST):
+        yield keys[start : start + _KEYS_PER_REQUEST]
 
 
 def _lock_id(line: Key) -> Document:
-    return {"all": True} if line is _ALL_LINES else id_of(LINES, line)
+    return {"all": True} if line is _ALL_LINES else build_id(LINES, line)
 
 
 def _line_of_lock(document: Document) -> Key:
@@ -438,8 +458,8 @@ def _client_id(stamp: GroupStamp) -> Document:
     return {"client": stamp.client, "slot": stamp.slot}
 
 
-def _outcomes(document: Document, stamp: GroupStamp) -> list[int | None] | None:
-    """What was recorded of a group, if anything was."""
+def _recorded_outcomes(document: Document, stamp: GroupStamp) -> list[int | None] | None:
+    """Return the recorded outcomes of a group; None if there are none."""
     if document["number"] > stamp.number:
-        raise UnavailableError("a later group of this client was made before this one", hint="Look what was made")
+        raise UnavailableError("a later group of this client was committed first", hint="Check what was saved")
     return list(document["outcomes"]) if document["number"] == stamp.number else None

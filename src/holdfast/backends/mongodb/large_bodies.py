@@ -1,8 +1,8 @@
-"""Bodies that are kept in parts beside their documents.
+"""Bodies that are stored in parts beside their documents.
 
-They are stored before the transaction that refers to them: one of hundreds of megabytes would not fit into a server's
-cache. A document in `commits` names an upload until that transaction removes it; so an upload that nobody will refer to
-is known, and swept once it is old.
+They are uploaded before the transaction that refers to them: hundreds of megabytes would not fit into a server's cache.
+A document in `commits` names an upload until that transaction removes the document; so uploads that were never used are
+found, and removed once they are old.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import secrets
 
 from bson import Binary
 
-from holdfast.backends.mongodb.commit_group import PART, CommitGroup
-from holdfast.backends.mongodb.reader import parts_of
-from holdfast.backends.mongodb.row_mapping import Document, id_of
+from holdfast.backends.mongodb.commit_group import PART_BYTES, CommitGroup
+from holdfast.backends.mongodb.reader import all_parts
+from holdfast.backends.mongodb.row_mapping import Document, build_id
 from holdfast.backends.mongodb.schema import Collections
 
-_OLD = 24 * 3600 * 1000
-"""After how many milliseconds an upload that nobody refers to is given up."""
+_MAX_AGE_MS = 24 * 3600 * 1000
+"""After how many milliseconds an unused upload is removed."""
 
 _PARTS_AT_ONCE = 4
 
@@ -25,69 +25,69 @@ _PARTS_AT_ONCE = 4
 class LargeBodies:
     """The uploads of one client."""
 
-    def __init__(self, layout: Collections) -> None:
-        self._layout = layout
-        self._made: dict[int, tuple[int, dict[int, Document]]] = {}
-        """By slot: for which group, and where the bodies of its rows are. For when the group is sent again."""
+    def __init__(self, collections: Collections) -> None:
+        self._collections = collections
+        self._uploads: dict[int, tuple[int, dict[int, Document]]] = {}
+        """By slot: the group, and where the bodies of its rows are, in case the group is sent again."""
 
-    async def of(self, group: CommitGroup) -> dict[int, Document]:
-        """Where the parts are of those bodies that do not go into the transaction, by the identity of their rows."""
-        if not group.outgrown:
+    async def upload(self, group: CommitGroup) -> dict[int, Document]:
+        """Upload the bodies that do not fit into the transaction. Returns their locations, by the id() of the row."""
+        if not group.large_rows:
             return {}
-        number, made = self._made.get(group.stamp.slot, (0, {}))
-        if number == group.stamp.number and made.keys() == {id(row) for _, row in group.outgrown}:
-            return made
-        made = await self._upload(group)
-        self._made[group.stamp.slot] = (group.stamp.number, made)
-        return made
+        number, locations = self._uploads.get(group.stamp.slot, (0, {}))
+        if number == group.stamp.number and locations.keys() == {id(row) for _, row in group.large_rows}:
+            return locations
+        locations = await self._store_parts(group)
+        self._uploads[group.stamp.slot] = (group.stamp.number, locations)
+        return locations
 
     def forget(self, group: CommitGroup) -> None:
-        """The group was made."""
-        self._made.pop(group.stamp.slot, None)
+        """Forget the uploads of a group that was committed."""
+        self._uploads.pop(group.stamp.slot, None)
 
     async def discard(self, group: CommitGroup) -> None:
-        """Nothing of the group was made, and nothing will be."""
-        _, made = self._made.pop(group.stamp.slot, (0, {}))
-        for upload in {kept["upload"] for kept in made.values()}:
-            await _remove(self._layout, {"upload": upload})
+        """Remove the uploads of a group of which nothing is committed."""
+        _, locations = self._uploads.pop(group.stamp.slot, (0, {}))
+        for upload in {location["upload"] for location in locations.values()}:
+            await _remove_upload(self._collections, {"upload": upload})
 
-    async def _upload(self, group: CommitGroup) -> dict[int, Document]:
+    async def _store_parts(self, group: CommitGroup) -> dict[int, Document]:
         upload = secrets.token_hex(12)
-        begun = {"$currentDate": {"begun": True}}
-        await self._layout.commits.update_one({"_id": {"upload": upload}}, begun, upsert=True)
-        made: dict[int, Document] = {}
-        waiting: list[Document] = []
+        started = {"$currentDate": {"begun": True}}
+        await self._collections.commits.update_one({"_id": {"upload": upload}}, started, upsert=True)
+        locations: dict[int, Document] = {}
+        batch: list[Document] = []
         first = 0
-        for space, row in group.outgrown:
-            pieces = range(0, len(row.body), PART)
-            made[id(row)] = {"upload": upload, "first": first, "count": len(pieces), "size": len(row.body)}
+        for space, row in group.large_rows:
+            pieces = range(0, len(row.body), PART_BYTES)
+            locations[id(row)] = {"upload": upload, "first": first, "count": len(pieces), "size": len(row.body)}
             for number, start in enumerate(pieces, first):
-                waiting.append(
+                batch.append(
                     {
                         "_id": {"upload": upload, "part": number},
                         "space": space.name,
-                        "key": id_of(space, row.key),
-                        "data": Binary(row.body[start : start + PART]),
+                        "key": build_id(space, row.key),
+                        "data": Binary(row.body[start : start + PART_BYTES]),
                     }
                 )
-                if len(waiting) == _PARTS_AT_ONCE:
-                    await self._layout.parts.insert_many(waiting)
-                    waiting = []
+                if len(batch) == _PARTS_AT_ONCE:
+                    await self._collections.parts.insert_many(batch)
+                    batch = []
             first += len(pieces)
-        if waiting:
-            await self._layout.parts.insert_many(waiting)
-        return made
+        if batch:
+            await self._collections.parts.insert_many(batch)
+        return locations
 
 
-async def sweep(layout: Collections) -> None:
-    """Remove uploads that were begun long ago and never referred to."""
-    old = {"$expr": {"$lt": ["$begun", {"$subtract": ["$$NOW", _OLD]}]}, "begun": {"$exists": True}}
-    await layout.commits.update_many(old, {"$set": {"swept": True}})  # from now on nobody can refer to them
-    async for document in layout.commits.find({"begun": {"$exists": True}, "swept": True}):
-        await _remove(layout, document["_id"])
+async def remove_old_uploads(collections: Collections) -> None:
+    """Remove uploads that were started long ago and never used."""
+    old = {"$expr": {"$lt": ["$begun", {"$subtract": ["$$NOW", _MAX_AGE_MS]}]}, "begun": {"$exists": True}}
+    await collections.commits.update_many(old, {"$set": {"swept": True}})  # from now on no transaction can use them
+    async for document in collections.commits.find({"begun": {"$exists": True}, "swept": True}):
+        await _remove_upload(collections, document["_id"])
 
 
-async def _remove(layout: Collections, named: Document) -> None:
-    """Remove an upload: what names it last, so that none is left behind unnamed."""
-    await layout.parts.delete_many({"_id": parts_of(named["upload"])})
-    await layout.commits.delete_one({"_id": named})
+async def _remove_upload(collections: Collections, id: Document) -> None:
+    """Remove the parts of an upload, and then the document that names it."""
+    await collections.parts.delete_many({"_id": all_parts(id["upload"])})
+    await collections.commits.delete_one({"_id": id})

@@ -1,75 +1,123 @@
-"""How large a store in MongoDB is, whether it is sound, and clearing away what is not used any more."""
+"""Measures, checks and cleans up a store in MongoDB, and ends orphaned transactions.
+
+MongoDB does not notice that the process of a transaction died: for a minute by default, the transaction keeps its
+locks. So a process that cannot write to a line looks for such transactions and ends them. One that was only slow fails,
+and is retried.
+"""
 
 from __future__ import annotations
 
+import logging
+
 from pymongo.errors import OperationFailure
 
-from holdfast.backends.mongodb.large_bodies import sweep
+from holdfast.backends.mongodb.large_bodies import remove_old_uploads
 from holdfast.backends.mongodb.reader import FindRequest, find
-from holdfast.backends.mongodb.row_mapping import Document, under
+from holdfast.backends.mongodb.row_mapping import Document, id_range
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.tables import TABLES
 
 _WORTHWHILE = 1 << 20
-"""How many bytes a collection has free, at the least, for it to be worth moving together."""
+"""The least free bytes for which a collection is compacted."""
 
-_NOT_OURS = frozenset({13, 59, 72, 115, 117, 166, 291, 8000})
-"""Not authorized, not known to a router or a service, not possible now. The room is used again in any case."""
+_NOT_ALLOWED = frozenset({13, 59, 72, 115, 117, 166, 291, 8000})
+"""Not authorized, unknown to a router or a service, or not possible now. The free space is reused in any case."""
 
 
-async def size(layout: Collections) -> int:
-    """The bytes of documents, before MongoDB compresses them, and of indexes."""
+async def size(collections: Collections) -> int:
+    """Return the bytes of the uncompressed documents and of the indexes."""
     total = 0
-    for collection in layout.all:
-        stats = await layout.database.command("collStats", collection.name)
-        # Not the size of files, which lags behind by up to a minute.
+    for collection in collections.all:
+        stats = await collections.database.command("collStats", collection.name)
+        # Not the size of the files, which lags by up to a minute.
         total += int(stats.get("size", 0)) + int(stats.get("totalIndexSize", 0))
     return total
 
 
-async def damage(layout: Collections) -> list[str]:
-    """What MongoDB's `validate` finds."""
-    found: list[str] = []
-    for collection in layout.all:
-        # In the background: otherwise nobody could write meanwhile, and this would wait for every transaction.
-        said = await layout.database.command("validate", collection.name, background=True)
-        if not said.get("valid"):
-            errors = said.get("errors") or ["it is not valid"]
-            found += [f"{collection.name}: {error}" for error in errors]
-    return found
+async def find_damage(collections: Collections) -> list[str]:
+    """Run MongoDB's `validate`, and return its errors."""
+    findings: list[str] = []
+    for collection in collections.all:
+        # In the background: otherwise it would block writers, and wait for every transaction.
+        result = await collections.database.command("validate", collection.name, background=True)
+        if not result.get("valid"):
+            errors = result.get("errors") or ["it is not valid"]
+            findings += [f"{collection.name}: {error}" for error in errors]
+    return findings
 
 
-async def tidy(layout: Collections) -> None:
-    """Remove uploads that were given up, and what says who wrote last to lines that are gone; and have collections that
-    are half empty give their room back to the disk, where this user may."""
-    await sweep(layout)
-    async for lock in layout.commits.find({"emptied": True}):
-        await _remove_if_gone(layout, lock)
-    for collection in layout.all:
-        stats = await layout.database.command("collStats", collection.name)
-        free, room = int(stats.get("freeStorageSize", 0)), int(stats.get("storageSize", 0))
-        if free >= _WORTHWHILE and 2 * free >= room and not await _compact(layout, collection.name):
+async def tidy(collections: Collections) -> None:
+    """Remove unused uploads and the lock documents of deleted lines, and compact half-empty collections if allowed."""
+    await remove_old_uploads(collections)
+    async for lock in collections.commits.find({"emptied": True}):
+        await _remove_if_empty(collections, lock)
+    for collection in collections.all:
+        stats = await collections.database.command("collStats", collection.name)
+        free, total = int(stats.get("freeStorageSize", 0)), int(stats.get("storageSize", 0))
+        if free >= _WORTHWHILE and 2 * free >= total and not await _compact(collections, collection.name):
             return
 
 
-async def _compact(layout: Collections, name: str) -> bool:
-    """Have a collection moved together; False where that is not for us to ask. Others read and write meanwhile."""
+async def _compact(collections: Collections, name: str) -> bool:
+    """Compact a collection, while others read and write; False if this user may not."""
     try:
-        await layout.database.command("compact", name, force=True)
+        await collections.database.command("compact", name, force=True)
     except OperationFailure as error:
-        if error.code not in _NOT_OURS:
+        if error.code not in _NOT_ALLOWED:
             raise
         return False
     return True
 
 
-async def _remove_if_gone(layout: Collections, lock: Document) -> None:
-    """Forget a line where nothing is. Somebody who writes to it meanwhile gets ahead of this."""
+async def _remove_if_empty(collections: Collections, lock: Document) -> None:
+    """Remove the lock document of an empty line, unless the line is written to at the same time."""
     line = tuple(lock["_id"].values())
-    async with layout.database.client.start_session(snapshot=True) as session:
+    async with collections.database.client.start_session(snapshot=True) as session:
         one: list[Document] = [{"$limit": 1}, {"$project": {"_id": 1}}]
-        questions = [FindRequest(layout.of(space), [{"$match": {"_id": under(space, line)}}, *one]) for space in TABLES]
-        there = any(await find(session, questions))
-    # Only if nobody wrote since the lock was read, and so since it was seen that nothing is there.
-    if not there:
-        await layout.commits.delete_one({"_id": lock["_id"], "last": lock["last"]})
+        requests = [
+            FindRequest(collections.table(space), [{"$match": {"_id": id_range(space, line)}}, *one])
+            for space in TABLES
+        ]
+        is_used = any(await find(session, requests))
+    # The condition fails if the line was written to since the lock document was read.
+    if not is_used:
+        await collections.commits.delete_one({"_id": lock["_id"], "last": lock["last"]})
+
+
+_log = logging.getLogger("holdfast.mongodb")
+
+
+DRIVER_NAME = "holdfast"
+"""The driver name that the server shows for connections of Holdfast."""
+
+
+_IDLE_MICROSECONDS = 5_000_000
+"""How long a transaction may be idle. A typical one takes some thousand microseconds."""
+
+
+_MAY_NOT_LIST = frozenset({13, 59, 115, 303, 8000})
+
+
+async def end_orphaned_transactions(collections: Collections) -> None:
+    """End the transactions of Holdfast and of this user that have been idle for seconds."""
+    admin = collections.database.client.admin
+    stages: list[Document] = [
+        {"$currentOp": {"allUsers": False, "idleSessions": True}},
+        {
+            "$match": {
+                "type": "idleSession",
+                "transaction.timeInactiveMicros": {"$gt": _IDLE_MICROSECONDS},
+                "clientMetadata.driver.name": {"$regex": rf"(^|\|){DRIVER_NAME}($|\|)"},
+            }
+        },
+        {"$project": {"lsid": 1}},
+    ]
+    try:
+        found = await (await admin.aggregate(stages)).to_list()
+        if found:
+            await admin.command("killSessions", [{"id": each["lsid"]["id"]} for each in found])
+    except OperationFailure as error:
+        if error.code not in _MAY_NOT_LIST:
+            raise
+        # Some hosted servers do not allow it. They end such transactions later.
+        _log.info("cannot list orphaned transactions: %s", error)

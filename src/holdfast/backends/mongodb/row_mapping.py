@@ -1,7 +1,7 @@
-"""Rows as MongoDB documents, and what finds them again.
+"""Rows as MongoDB documents, and the filters that find them.
 
-`_id` is a document of the key's columns, in order. MongoDB compares such documents column by column, so that the one
-index on `_id` gives the order of keys, and every range under a prefix. The other columns are fields of their names.
+`_id` is a document of the key's columns, in order. MongoDB compares such documents column by column, so that the index
+on `_id` has the order of keys, and serves every range under a prefix. The other columns are fields.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ Document: TypeAlias = dict[str, Any]
 
 BODY = "body"
 PARTS = "parts"
-"""In place of a body that is kept in parts: under which name, and in how many."""
+"""The field of a body that is stored in parts: the upload, the first part and the count."""
 
 _JSON_TEXT = 128
-"""The kind of binary value that stands for JSON which MongoDB cannot hold."""
+"""The subtype of binary values that are JSON which MongoDB cannot store as a document."""
 
-_DEEPEST = 64
-"""How deeply JSON may be nested to be kept as it is. MongoDB's own limit is 100, columns and all."""
+_MAX_DEPTH = 64
+"""The deepest JSON that is stored as a document. MongoDB's own limit is 100, columns included."""
 
-_LARGEST = 1 << 20
-"""How many bytes JSON may take to be kept as it is: a list of small numbers takes several times those of its text."""
+_MAX_JSON_BYTES = 1 << 20
+"""The largest JSON that is stored as a document: a list of small numbers takes several times the size of its text."""
 
 
 # Rows ---------------------------------------------------------------------------------------------------------------
 
 
-def document_of(space: Table, row: Row, parts: Document | None = None) -> Document:
-    """The document for a row; with `parts`, its body is kept elsewhere."""
+def to_document(space: Table, row: Row, parts: Document | None = None) -> Document:
+    """Convert a row to a document. With `parts`, its body is stored elsewhere."""
     to_key, to_fields, _ = _converters(space)
     document: Document = {"_id": {name: convert(value) for (name, convert), value in zip(to_key, row.key, strict=True)}}
     for (name, convert), value in zip(to_fields, row.columns, strict=True):
@@ -50,8 +50,8 @@ def document_of(space: Table, row: Row, parts: Document | None = None) -> Docume
     return document
 
 
-def row_of(space: Table, document: Mapping[str, Any], body: bytes | None = None) -> Row:
-    """The row of a document. A body that is kept elsewhere has to be given."""
+def to_row(space: Table, document: Mapping[str, Any], body: bytes | None = None) -> Row:
+    """Convert a document to a row. `body` is one that is stored in parts."""
     _, _, back = _converters(space)
     try:
         found = document["_id"]
@@ -60,49 +60,49 @@ def row_of(space: Table, document: Mapping[str, Any], body: bytes | None = None)
         data = document.get(BODY, b"") if body is None else body
         return Row(key, columns, bytes(data))
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"a document in {space.name} is none of ours: {document.get('_id')!r}: {error!r}") from error
+        raise CorruptError(f"a document in {space.name} is not a row: {document.get('_id')!r}: {error!r}") from error
 
 
-def key_of(space: Table, document: Mapping[str, Any]) -> Key:
-    """The key of a document, of which nothing else need be known."""
+def read_key(space: Table, document: Mapping[str, Any]) -> Key:
+    """Return the key of a document, which needs no other fields."""
     _, _, back = _converters(space)
     return tuple([back[name](document["_id"][name]) for name in space.key])
 
 
-def id_of(space: Table, key: Key) -> Document:
-    """The `_id` of a row, or the first columns of one."""
+def build_id(space: Table, key: Key) -> Document:
+    """Build the `_id` of a row, or the first columns of one."""
     to_key, _, _ = _converters(space)
     return {name: convert(value) for (name, convert), value in zip(to_key, key, strict=False)}
 
 
-# What finds them ----------------------------------------------------------------------------------------------------
+# Filters ------------------------------------------------------------------------------------------------------------
 
 
-def under(space: Table, prefix: Key, start: Key = (), stop: Key = ()) -> Document:
-    """A range of `_id`s: those that start with a prefix, and what follows it within bounds."""
+def id_range(space: Table, prefix: Key, start: Key = (), stop: Key = ()) -> Document:
+    """Build the range of the `_id`s that start with a prefix, and then are within bounds."""
     if len(prefix) == len(space.key):
-        return id_of(space, prefix)
-    # A document that ends earlier comes before all that go on.
-    bounds: Document = {"$gte": id_of(space, prefix + start)}
+        return build_id(space, prefix)
+    # A shorter document comes before those that continue it.
+    bounds: Document = {"$gte": build_id(space, prefix + start)}
     if stop:
-        bounds["$lt"] = id_of(space, prefix + stop)
+        bounds["$lt"] = build_id(space, prefix + stop)
     else:
-        bounds["$lt"] = {**id_of(space, prefix), list(space.key)[len(prefix)]: MaxKey()}
+        bounds["$lt"] = {**build_id(space, prefix), list(space.key)[len(prefix)]: MaxKey()}
     return bounds
 
 
-def pipeline(query: Query) -> list[Document]:
-    """The stages that find what a query asks for, in its order."""
+def build_pipeline(query: Query) -> list[Document]:
+    """Build the stages of a query, in its order."""
     if isinstance(query, Get):
-        return [{"$match": {"_id": {"$in": [id_of(query.space, key) for key in dict.fromkeys(query.keys)]}}}]
+        return [{"$match": {"_id": {"$in": [build_id(query.space, key) for key in dict.fromkeys(query.keys)]}}}]
     direction = -1 if query.reverse else 1
     stages: list[Document]
     if query.by:
         order = index_fields(query.space, query.by)
-        stages = [{"$match": _within(query)}, {"$sort": dict.fromkeys(order, direction)}]
+        stages = [{"$match": _index_condition(query)}, {"$sort": dict.fromkeys(order, direction)}]
     else:
         stages = [
-            {"$match": {"_id": under(query.space, query.prefix, query.start, query.stop)}},
+            {"$match": {"_id": id_range(query.space, query.prefix, query.start, query.stop)}},
             {"$sort": {"_id": direction}},
         ]
     if query.limit is not None:
@@ -113,53 +113,53 @@ def pipeline(query: Query) -> list[Document]:
 
 
 def index_fields(space: Table, index: str) -> list[str]:
-    """The fields of an index, and `_id` for where these are equal."""
+    """The fields of an index, and `_id` to break ties."""
     return [*(_field(space, name) for name in space.indexes[index]), "_id"]
 
 
-def order_of(query: Scan) -> Callable[[Row], tuple[Any, ...]]:
-    """What to compare rows by. Text compares in Python as its UTF-8 bytes do."""
+def sort_key(query: Scan) -> Callable[[Row], tuple[Any, ...]]:
+    """Return the sort key of rows. Text compares in Python as its UTF-8 bytes do."""
     if not query.by:
         return lambda row: row.key
     names = list(query.space.all_columns)
-    places = [names.index(name) for name in query.space.indexes[query.by]]
+    positions = [names.index(name) for name in query.space.indexes[query.by]]
 
     def order(row: Row) -> tuple[Any, ...]:
         values = row.key + row.columns
-        return tuple([values[place] for place in places]), row.key
+        return tuple([values[position] for position in positions]), row.key
 
     return order
 
 
-def _within(scan: Scan) -> Document:
-    """The condition of a scan by an index."""
+def _index_condition(scan: Scan) -> Document:
+    """Build the filter of a scan by an index."""
     space = scan.space
     names = space.order(scan.by)
     conditions = [
-        {_field(space, name): _plain(space, name, value)} for name, value in zip(names, scan.prefix, strict=False)
+        {_field(space, name): _convert(space, name, value)} for name, value in zip(names, scan.prefix, strict=False)
     ]
     if scan.start:
-        conditions.append(_beyond(scan, scan.start, "$gt", "$gte"))
+        conditions.append(_bound_condition(scan, scan.start, "$gt", "$gte"))
     if scan.stop:
-        conditions.append(_beyond(scan, scan.stop, "$lt", "$lt"))
+        conditions.append(_bound_condition(scan, scan.stop, "$lt", "$lt"))
     return {"$and": conditions} if conditions else {}
 
 
-def _beyond(scan: Scan, bound: Key, strictly: str, at_last: str) -> Document:
-    """Columns that compare so to a bound, taken one after another."""
+def _bound_condition(scan: Scan, bound: Key, strictly: str, at_last: str) -> Document:
+    """Build the condition that the columns, in order, are on one side of a bound."""
     space, width = scan.space, len(scan.space.indexes[scan.by])
-    given = dict(zip(space.order(scan.by), scan.prefix + bound, strict=False))
-    names = list(given)[len(scan.prefix) :]
-    values = [(_field(space, name), _plain(space, name, given[name])) for name in names]
-    if len(given) > width >= len(scan.prefix):
-        # The index ends with whole keys, which are compared at once: one that ends earlier comes before all that go on.
-        key = tuple(given[name] for name in space.key if name in given)
-        values[width - len(scan.prefix) :] = [("_id", id_of(space, key))]
+    values_by_name = dict(zip(space.order(scan.by), scan.prefix + bound, strict=False))
+    names = list(values_by_name)[len(scan.prefix) :]
+    values = [(_field(space, name), _convert(space, name, values_by_name[name])) for name in names]
+    if len(values_by_name) > width >= len(scan.prefix):
+        # The index ends with whole keys, which are compared as one: a shorter one comes before those that continue it.
+        key = tuple(values_by_name[name] for name in space.key if name in values_by_name)
+        values[width - len(scan.prefix) :] = [("_id", build_id(space, key))]
     last = len(values) - 1
     return {
         "$or": [
-            {**dict(values[:place]), field: {at_last if place == last else strictly: value}}
-            for place, (field, value) in enumerate(values)
+            {**dict(values[:position]), field: {at_last if position == last else strictly: value}}
+            for position, (field, value) in enumerate(values)
         ]
     }
 
@@ -168,28 +168,28 @@ def _field(space: Table, name: str) -> str:
     return f"_id.{name}" if name in space.key else name
 
 
-def _plain(space: Table, name: str, value: Scalar) -> Any:
-    return _into(space.all_columns[name], ordered=True)(value)
+def _convert(space: Table, name: str, value: Scalar) -> Any:
+    return _encoder(space.all_columns[name], ordered=True)(value)
 
 
 # Values -------------------------------------------------------------------------------------------------------------
 
-_Named: TypeAlias = "tuple[str, Callable[[Any], Any]]"
+_NamedConverter: TypeAlias = "tuple[str, Callable[[Any], Any]]"
 
 
 @cache
-def _converters(space: Table) -> tuple[list[_Named], list[_Named], dict[str, Callable[[Any], Any]]]:
-    """What makes the values of the key's columns, and of the others; and what turns them back, by column."""
+def _converters(space: Table) -> tuple[list[_NamedConverter], list[_NamedConverter], dict[str, Callable[[Any], Any]]]:
+    """Return the encoders of the key's columns and of the others, and the decoders by column."""
     ordered = {*space.key, *(name for names in space.indexes.values() for name in names)}
     kinds = space.all_columns
     return (
-        [(name, _into(kind, ordered=True)) for name, kind in space.key.items()],
-        [(name, _into(kind, ordered=name in ordered)) for name, kind in space.columns.items()],
-        {name: _out_of(kind, ordered=name in ordered) for name, kind in kinds.items()},
+        [(name, _encoder(kind, ordered=True)) for name, kind in space.key.items()],
+        [(name, _encoder(kind, ordered=name in ordered)) for name, kind in space.columns.items()],
+        {name: _decoder(kind, ordered=name in ordered) for name, kind in kinds.items()},
     )
 
 
-def _into(kind: type, ordered: bool) -> Callable[[Any], Any]:
+def _encoder(kind: type, ordered: bool) -> Callable[[Any], Any]:
     if kind is int:
         return Int64
     if kind is bytes:
@@ -199,7 +199,7 @@ def _into(kind: type, ordered: bool) -> Callable[[Any], Any]:
     return json_value if issubclass(kind, JsonText) else str
 
 
-def _out_of(kind: type, ordered: bool) -> Callable[[Any], Any]:
+def _decoder(kind: type, ordered: bool) -> Callable[[Any], Any]:
     if kind is bytes and ordered:
         return bytes.fromhex
     if issubclass(kind, WordList):
@@ -212,37 +212,37 @@ def _word_list(text: str) -> list[str]:
 
 
 def json_value(text: str) -> Any:
-    """What MongoDB keeps for JSON: the value, for people to query; or the text, where it cannot hold that."""
-    if len(text) > _LARGEST:
-        return _as_text(text)
+    """Convert JSON to a value that people can query, or to binary text if MongoDB cannot store that."""
+    if len(text) > _MAX_JSON_BYTES:
+        return _text_binary(text)
     try:
         value = json.loads(text)
-        if _can_be_held(value, _DEEPEST) and len(encode({"": value})) <= _LARGEST:
+        if _is_storable(value, _MAX_DEPTH) and len(encode({"": value})) <= _MAX_JSON_BYTES:
             return value
     except (ValueError, OverflowError, RecursionError, BSONError):
-        pass  # too large a number, half a character, no JSON at all: the text is right in any case
-    return _as_text(text)
+        pass  # a large number, a lone surrogate, no JSON: the text is right in any case
+    return _text_binary(text)
 
 
-def _as_text(text: str) -> Binary:
+def _text_binary(text: str) -> Binary:
     return Binary(text.encode("utf-8", "surrogatepass"), _JSON_TEXT)
 
 
 def json_text(value: Any) -> str:
-    """The JSON that a kept value means."""
+    """Convert a stored value back to JSON."""
     if isinstance(value, Binary):
         return bytes(value).decode("utf-8", "surrogatepass")
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _can_be_held(value: Any, depth: int) -> bool:
-    """Whether a value has only names that may be names of fields, and is not nested too deeply."""
+def _is_storable(value: Any, depth: int) -> bool:
+    """Whether all names in a value may be names of fields, and it is not nested too deeply."""
     if not isinstance(value, dict | list):
         return True
     if depth == 0:
         return False
     if isinstance(value, list):
-        return all(_can_be_held(each, depth - 1) for each in value)
+        return all(_is_storable(each, depth - 1) for each in value)
     return all(not name.startswith("$") and "\0" not in name for name in value) and all(
-        _can_be_held(each, depth - 1) for each in value.values()
+        _is_storable(each, depth - 1) for each in value.values()
     )

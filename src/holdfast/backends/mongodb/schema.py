@@ -1,11 +1,11 @@
-"""The collections of a store in MongoDB, and how they come to be.
+"""The collections of a store in MongoDB.
 
-One for each space, and three of Holdfast's own:
+There is one for each table, and three more:
 
-- `commits`: for each line, which group wrote to it last (what two groups that touch one line come into conflict over);
-  for each client, the outcome of its last groups; and the uploads under way.
+- `commits`: for each line, which group wrote to it last (two groups on one line conflict over this document); for each
+  client, the outcomes of its last groups; and the unfinished uploads.
 - `parts`: bodies that are too large for a document.
-- `holdfast`: the version of all this.
+- `holdfast`: the version of the layout.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from holdfast.backends.tables import TABLES, WORDS, Table
 from holdfast.errors import ConfigError
 
 VERSION = 1
-"""The layout. Goes up when older versions of Holdfast could not use the store."""
+"""The layout. Goes up when older versions of Holdfast cannot use the store."""
 
 OLDEST_WIRE = 13
-"""What MongoDB 5.0 speaks: the first that reads snapshots outside of transactions."""
+"""The wire version of MongoDB 5.0, the first that reads snapshots outside transactions."""
 
 DURABLE = WriteConcern(w="majority", j=True)
 
-_REMEMBERED = 2 * 24 * 3600
-"""For how many seconds the outcome of a client's last group is kept."""
+_STAMP_SECONDS = 2 * 24 * 3600
+"""How long the outcome of a client's last group is stored."""
 
-_EXISTS = frozenset({48, 85, 86})
+_ALREADY_EXISTS = frozenset({48, 85, 86})
 
 Collection: TypeAlias = AsyncCollection[Document]
 
 
 class Collections:
-    """Where everything is. All of it is read from the primary, and written to most of the servers, on disk."""
+    """The collections of a store, read from the primary and written to the disks of a majority."""
 
     def __init__(self, database: AsyncDatabase[Document], prefix: str) -> None:
         self._prefix = prefix
@@ -55,8 +55,8 @@ class Collections:
         self.parts = self._named("parts")
         self._about = self._named("holdfast")
 
-    def of(self, space: Table) -> Collection:
-        """The collection of a space."""
+    def table(self, space: Table) -> Collection:
+        """The collection of a table."""
         return self._spaces[space]
 
     @property
@@ -65,28 +65,27 @@ class Collections:
         return [*self._spaces.values(), self.commits, self.parts, self._about]
 
     async def prepare(self, where: str) -> None:
-        """Make what is not there yet. Any number of processes may do so at a time."""
-        await _fit(self.database, where)
+        """Create what does not exist yet. Several processes may do so at once."""
+        await _check_server(self.database, where)
         about = await self._about.find_one({"_id": "layout"}) or {}
         version = about.get("version", VERSION)
         if not isinstance(version, int) or version > VERSION:
             raise ConfigError(
-                f"the store was made by a newer version of Holdfast: its layout is {version}, and this one knows"
-                f" {VERSION}",
+                f"the store was created by a newer Holdfast: its layout is {version}, and this one knows {VERSION}",
                 where=where,
                 hint="Upgrade Holdfast",
             )
         names = {space.name for space in TABLES}
         if names <= set(about.get("collections", ())):
             return
-        expiring = IndexModel([("time", ASCENDING)], name="time", expireAfterSeconds=_REMEMBERED)
-        # What tidying looks for, which few documents have.
-        looked_for = [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in ("emptied", "begun")]
+        expiring = IndexModel([("time", ASCENDING)], name="time", expireAfterSeconds=_STAMP_SECONDS)
+        # For `tidy`: few documents have these fields.
+        sparse = [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in ("emptied", "begun")]
         await asyncio.gather(
-            *(_make(collection, _indexes(space)) for space, collection in self._spaces.items()),
-            _make(self.commits, [expiring, *looked_for]),
-            _make(self.parts, []),
-            _make(self._about, []),
+            *(_create_collection(collection, _index_models(space)) for space, collection in self._spaces.items()),
+            _create_collection(self.commits, [expiring, *sparse]),
+            _create_collection(self.parts, []),
+            _create_collection(self._about, []),
         )
         await self._about.update_one(
             {"_id": "layout"},
@@ -98,29 +97,29 @@ class Collections:
         return self.database[self._prefix + name]
 
 
-async def _fit(database: AsyncDatabase[Document], where: str) -> None:
-    """See that the server has transactions and snapshots."""
+async def _check_server(database: AsyncDatabase[Document], where: str) -> None:
+    """Check that the server supports transactions and snapshots."""
     hello = await database.client.admin.command("hello")
     if hello.get("maxWireVersion", 0) < OLDEST_WIRE:
         raise ConfigError("this MongoDB is too old", where=where, hint="Upgrade the server to 5.0 or newer")
-    if hello.get("isreplicaset"):  # it has just started, or nobody ever told it who else is in its set
+    if hello.get("isreplicaset"):  # it has just started, or was never initiated
         raise ServerInterrupted(
             "this MongoDB server is in no replica set yet; if it is new, call rs.initiate() once in mongosh"
         )
     if "setName" not in hello and hello.get("msg") != "isdbgrid":
         raise ConfigError(
-            "this MongoDB server stands alone, and only a replica set has transactions",
+            "this MongoDB server is not in a replica set, which transactions need",
             where=where,
             hint="Start mongod with --replSet rs0 and call rs.initiate() once in mongosh: one server is a set too",
         )
 
 
-def _indexes(space: Table) -> list[IndexModel]:
+def _index_models(space: Table) -> list[IndexModel]:
     indexes = [
         IndexModel([(field, ASCENDING) for field in index_fields(space, index)], name=index) for index in space.indexes
     ]
     if space is WORDS:
-        # One entry for each word; those of one word by time, the last first. And all, for when no word is named.
+        # One entry for each word, ordered by time, the last first; and all by time, for searches without a word.
         last_first = [("time", DESCENDING), ("_id", DESCENDING)]
         indexes += [
             IndexModel([("_id.tenant", ASCENDING), ("words", ASCENDING), *last_first], name="words"),
@@ -129,11 +128,11 @@ def _indexes(space: Table) -> list[IndexModel]:
     return indexes
 
 
-async def _make(collection: Collection, indexes: list[IndexModel]) -> None:
+async def _create_collection(collection: Collection, indexes: list[IndexModel]) -> None:
     try:
         await collection.database.create_collection(collection.name, check_exists=False)
     except OperationFailure as error:
-        if error.code not in _EXISTS:
+        if error.code not in _ALREADY_EXISTS:
             raise
     if indexes:
         await collection.create_indexes(indexes)

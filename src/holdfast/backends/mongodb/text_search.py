@@ -1,7 +1,7 @@
-"""Looking for words in a store in MongoDB: a row's words are an array, with an index that has an entry for each.
+"""Search for words in a store in MongoDB: a row's words are an array, with an index entry for each.
 
-MongoDB uses the entries of one word only, and reads the documents that these name. It remembers which of several words
-it took the last time, however rare they are now; so the rarest is found out first, and MongoDB left no choice.
+MongoDB uses the entries of one word only, and reads all documents that these name. It caches which of several words it
+used, however rare they are now; so the rarest is determined first, and only that is left to the index.
 """
 
 from __future__ import annotations
@@ -15,57 +15,59 @@ from pymongo import DESCENDING
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from holdfast.backends.interface import WordMatch, WordMatches
-from holdfast.backends.mongodb.row_mapping import Document, id_of, key_of, under
+from holdfast.backends.mongodb.row_mapping import Document, build_id, id_range, read_key
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.tables import WORDS
 
 _COMMON = 500
-"""Words that are in more rows than this are all taken for equally common."""
+"""Words that are in more rows than this count as equally common."""
 
 
-async def find_matches(layout: Collections, session: AsyncClientSession, match: WordMatch) -> WordMatches:
-    """A page of what is found, the last first."""
-    words = await _rarest_first(layout, session, match) if match.line is None else match.words
-    cursor = layout.of(WORDS).find(_filter(match, words), {"_id": 1, "time": 1}, session=session, allow_disk_use=True)
+async def find_matches(collections: Collections, session: AsyncClientSession, match: WordMatch) -> WordMatches:
+    """Return a page of matches, the latest first."""
+    words = await _sort_by_rarity(collections, session, match) if match.line is None else match.words
+    cursor = collections.table(WORDS).find(
+        _filter(match, words), {"_id": 1, "time": 1}, session=session, allow_disk_use=True
+    )
     if match.line is not None:
         cursor.hint("_id_")
     cursor.sort([("time", DESCENDING), ("_id", DESCENDING)]).limit(match.limit + 1)
-    found = [(int(document["time"]), key_of(WORDS, document)) async for document in cursor]
+    found = [(int(document["time"]), read_key(WORDS, document)) async for document in cursor]
     page = found[: match.limit]
     last = json.dumps([page[-1][0], *page[-1][1]]) if len(found) > match.limit else None
     return WordMatches([key for _, key in page], last)
 
 
-async def _rarest_first(layout: Collections, session: AsyncClientSession, match: WordMatch) -> Sequence[str]:
+async def _sort_by_rarity(collections: Collections, session: AsyncClientSession, match: WordMatch) -> Sequence[str]:
     if len(match.words) < 2:
         return match.words
     counts: dict[str, int] = {}
     for word in match.words:
-        wanted = {"_id.tenant": match.tenant, "words": word}
-        counts[word] = await layout.of(WORDS).count_documents(wanted, session=session, limit=_COMMON)
+        condition = {"_id.tenant": match.tenant, "words": word}
+        counts[word] = await collections.table(WORDS).count_documents(condition, session=session, limit=_COMMON)
     return sorted(counts, key=counts.__getitem__)
 
 
 def _filter(match: WordMatch, words: Sequence[str]) -> Document:
-    """What finds rows with these words, after those of the page before. Only the first word is for the index."""
+    """Build the filter for rows with these words, after the page before. Only the first word uses the index."""
     if match.line is None:
         conditions: list[Document] = [{"_id.tenant": match.tenant}, *({"words": word} for word in words[:1])]
     else:
-        conditions = [{"_id": under(WORDS, (match.tenant, match.line))}, *({"words": word} for word in words[:1])]
+        conditions = [{"_id": id_range(WORDS, (match.tenant, match.line))}, *({"words": word} for word in words[:1])]
     conditions += ({"$expr": {"$in": [{"$literal": word}, "$words"]}} for word in words[1:])
     for prefix in filter(None, match.prefixes):
-        starting: Document = {"$elemMatch": _starting_with(prefix)}
-        # Said twice the other way round, it is the same, and not for the index.
+        starting: Document = {"$elemMatch": _prefix_range(prefix)}
+        # The double negation keeps it from using the index.
         conditions.append({"$nor": [{"words": {"$not": starting}}]} if words else {"words": starting})
     if match.after is not None:
         time, *key = json.loads(match.after)
         earlier = {"time": {"$lt": Int64(time)}}
-        conditions.append({"$or": [earlier, {"time": Int64(time), "_id": {"$lt": id_of(WORDS, tuple(key))}}]})
+        conditions.append({"$or": [earlier, {"time": Int64(time), "_id": {"$lt": build_id(WORDS, tuple(key))}}]})
     return {"$and": conditions}
 
 
-def _starting_with(prefix: str) -> Document:
-    """From the prefix to the first text that comes after all that start with it."""
+def _prefix_range(prefix: str) -> Document:
+    """The range from a prefix to the first text after all that start with it."""
     bounds: Document = {"$gte": prefix}
     rest = prefix.rstrip(chr(sys.maxunicode))
     if rest:

@@ -1,22 +1,22 @@
-"""The store that shards make up, whatever the storage is."""
+"""A store of shards, on any storage of objects."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 from holdfast.backends.async_backend import LoopBackend, LoopTask, ServerInterrupted
 from holdfast.backends.interface import Batch, Capabilities, Query, Row
 from holdfast.backends.object_store.formats import check_values
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
-from holdfast.backends.object_store.object_storage import ObjectStorage, RetryingStorage, within
+from holdfast.backends.object_store.object_storage import ObjectStorage, RetryingStorage, deadline_in
 from holdfast.backends.object_store.query import QueryRunner
 from holdfast.backends.object_store.rebuild import RebuiltShard, ShardRebuild
 from holdfast.backends.object_store.salvage import SalvagedShard
 from holdfast.backends.object_store.shard_log import ShardLog
-from holdfast.backends.object_store.transactions import ShardTransactions, shards_of
+from holdfast.backends.object_store.transactions import ShardTransactions, find_shards
 from holdfast.backends.object_store.writer import ShardQueues
 from holdfast.errors import InvalidError, UnavailableError
 
@@ -26,31 +26,31 @@ MAX_BODY = 64 << 20
 MAX_BATCH = 256 << 20
 
 
-class _Open:
-    """What works in the loop, from connecting until closing."""
+class _OpenStore:
+    """The parts of a store that is open, in its loop."""
 
-    def __init__(self, blobs: ObjectStorage, where: str, grace: float, timeout: float) -> None:
-        self.blobs = RetryingStorage(blobs)
-        self.core = ShardLog(self.blobs, where, grace)
-        self.lanes = ShardQueues(self.core, timeout)
-        self.answers = QueryRunner(self.core)
-        self.transactions = ShardTransactions(self.core, self.lanes, self.answers)
-        self.tidying = GarbageCollector(self.core, self.lanes, timeout)
-        self.renewing = ShardRebuild(self.core, self.tidying, timeout)
-        self.under_way: set[asyncio.Future[int | None]] = set()
+    def __init__(self, storage: ObjectStorage, where: str, grace: float, timeout: float) -> None:
+        self.storage = RetryingStorage(storage)
+        self.log = ShardLog(self.storage, where, grace)
+        self.queues = ShardQueues(self.log, timeout)
+        self.queries = QueryRunner(self.log)
+        self.transactions = ShardTransactions(self.log, self.queues, self.queries)
+        self.garbage_collector = GarbageCollector(self.log, self.queues, timeout)
+        self.rebuild = ShardRebuild(self.log, self.garbage_collector, timeout)
+        self.pending: set[asyncio.Future[int | None]] = set()
 
 
 class ObjectStoreBackend(LoopBackend):
-    """A store on a storage of objects. A subclass gives the storage."""
+    """A store on a storage of objects, which a subclass opens."""
 
-    def __init__(self, url: str, timeout: float, grace: float) -> None:
-        super().__init__(url, timeout)
+    def __init__(self, url: str, timeout: float, grace: float, connect_timeout: float = 0.0) -> None:
+        super().__init__(url, timeout, connect_timeout)
         self._grace = grace
-        self._open: _Open | None = None
+        self._open: _OpenStore | None = None
 
     @abstractmethod
-    def _blobs(self) -> ObjectStorage:
-        """The storage, opened in the loop."""
+    def _open_storage(self) -> ObjectStorage:
+        """Open the storage. Called in the loop."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -58,66 +58,56 @@ class ObjectStoreBackend(LoopBackend):
 
     async def apply(self, batch: Batch) -> int | None:
         self._check_size(batch)
-        asked: LoopTask[int | None] = LoopTask(lambda future: self._have_run(lambda: self._apply(batch), future))
-        return await asked
+        task: LoopTask[int | None] = LoopTask(lambda future: self._schedule(lambda: self._apply(batch), future))
+        return await task
 
     async def size(self) -> int:
-        return await self._took_long(self._size)
+        return await self._run_once(self._size)
 
     async def check(self) -> list[str]:
-        return await self._took_long(self._check)
+        return await self._run_once(self._check)
 
     async def tidy(self) -> None:
-        await self._took_long(self._tidy)
+        await self._run_once(self._tidy)
 
-    async def damaged(self, tenant: str) -> list[str]:
-        """The shards of a tenant of which an object is damaged or missing, by their folders."""
-        return await self._took_long(lambda: self._opened().renewing.damaged(tenant))
+    async def damaged_shards(self, tenant: str) -> list[str]:
+        """List the folders of the shards of a tenant with a damaged or missing object."""
+        return await self._run_once(lambda: self._opened().rebuild.damaged_shards(tenant))
 
     async def shards(self, tenant: str) -> list[str]:
-        """All shards of a tenant, by their folders."""
-        return await self._took_long(lambda: self._opened().renewing.shards(tenant))
+        """List the folders of all shards of a tenant."""
+        return await self._run_once(lambda: self._opened().rebuild.shards(tenant))
 
-    async def remains(self, shard: str) -> SalvagedShard:
-        """What can be read of a damaged shard."""
-        return await self._took_long(lambda: self._opened().renewing.rehearse(shard))
+    async def salvage(self, shard: str) -> SalvagedShard:
+        """Read what is intact of a damaged shard."""
+        return await self._run_once(lambda: self._opened().rebuild.salvage(shard))
 
-    async def renew(self, shard: str, stamp: str) -> RebuiltShard:
-        """Begin a damaged shard anew with what can be read of it. Its objects are kept."""
-        return await self._took_long(lambda: self._opened().renewing.renew(shard, stamp))
+    async def rebuild(self, shard: str, stamp: str) -> RebuiltShard:
+        """Rebuild a damaged shard from what is intact. Its objects are copied first."""
+        return await self._run_once(lambda: self._opened().rebuild.rebuild(shard, stamp))
 
     async def status(self) -> dict[str, int | float | str]:
-        asked = await self._asked(self._requests)
-        return {f"requests_{kind}": count for kind, count in sorted(asked.items())}
-
-    async def _took_long(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What goes through the whole store returns: it may take its time, but not with one thing."""
-
-        async def answered() -> T:
-            try:
-                return await question()
-            except ServerInterrupted as interrupted:
-                raise self._gave_up(str(interrupted), sent=False) from interrupted
-
-        asked: LoopTask[T] = LoopTask(lambda future: self._have_run(answered, future))
-        return await asked
+        counts = await self._run_in_loop(self._request_counts)
+        return {f"requests_{kind}": count for kind, count in sorted(counts.items())}
 
     async def _size(self) -> int:
-        return await self._opened().tidying.size()
+        return await self._opened().garbage_collector.size()
 
     async def _check(self) -> list[str]:
-        return await self._opened().tidying.check()
+        return await self._opened().garbage_collector.check()
 
     async def _tidy(self) -> None:
-        await self._opened().tidying.tidy()
+        await self._opened().garbage_collector.tidy()
 
-    async def _requests(self) -> dict[str, int]:
-        return dict(self._opened().blobs.asked)
+    async def _request_counts(self) -> dict[str, int]:
+        return dict(self._opened().storage.request_counts)
 
     async def _connect(self) -> object:
-        opened = _Open(self._blobs(), self.url, self._grace, self._timeout)
-        with within(self._timeout):
-            await opened.core.start()
+        opened = _OpenStore(self._open_storage(), self.url, self._grace, self._timeout)
+        opened.storage.retry_unreachable = False  # the opening itself is retried, if at all
+        with deadline_in(self._timeout):
+            await opened.log.start()
+        opened.storage.retry_unreachable = True
         self._open = opened
         return opened
 
@@ -125,45 +115,45 @@ class ObjectStoreBackend(LoopBackend):
         opened, self._open = self._open, None
         if opened is None:
             return
-        while opened.under_way:
-            await asyncio.wait(opened.under_way)
-        await opened.lanes.drain()
-        await opened.blobs.close()
+        while opened.pending:
+            await asyncio.wait(opened.pending)
+        await opened.queues.drain()
+        await opened.storage.close()
 
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
-        with within(self._timeout):
-            return await self._opened().answers.answer(queries)
+        with deadline_in(self._timeout):
+            return await self._opened().queries.run(queries)
 
     async def _apply(self, batch: Batch) -> int | None:
         opened = self._opened()
         if not batch:
-            earlier = set(opened.under_way)
+            earlier = set(opened.pending)
             if earlier:
                 await asyncio.wait(earlier)
             return None
-        task = asyncio.ensure_future(self._made(opened, batch))
-        opened.under_way.add(task)
+        task = asyncio.ensure_future(self._apply_to_shards(opened, batch))
+        opened.pending.add(task)
         try:
             return await task
         finally:
-            opened.under_way.discard(task)
+            opened.pending.discard(task)
 
-    async def _made(self, opened: _Open, batch: Batch) -> int | None:
+    async def _apply_to_shards(self, opened: _OpenStore, batch: Batch) -> int | None:
         try:
             check_values(batch)
         except (TypeError, ValueError, OverflowError) as error:
-            # By itself: in an entry with others, it would keep these from being made.
+            # Checked alone: in an entry with others, it would make them fail too.
             raise InvalidError(f"a value does not fit into its column: {error}", where=self.url) from error
-        names, wide = shards_of(batch)
+        names, wide = find_shards(batch)
         try:
-            with within(self._timeout):
+            with deadline_in(self._timeout):
                 if len(names) == 1 and not wide:
-                    return await opened.lanes.apply(names.pop(), batch)
+                    return await opened.queues.apply(names.pop(), batch)
                 return await opened.transactions.apply(batch, names, wide)
         except ServerInterrupted as interrupted:
-            raise self._gave_up(str(interrupted), interrupted.sent) from interrupted
+            raise self._give_up_error(str(interrupted), interrupted.sent) from interrupted
 
-    def _opened(self) -> _Open:
+    def _opened(self) -> _OpenStore:
         if self._open is None:
             raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
         return self._open

@@ -1,4 +1,4 @@
-"""Reading bodies: small objects whole, of larger ones as few pieces as will do; and what was read or written last."""
+"""Reads bodies, and caches objects: small objects whole, larger ones in as few ranges as possible."""
 
 from __future__ import annotations
 
@@ -6,97 +6,99 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.backends.object_store.formats import BodyLocation, BodyObject, check_of, damaged
-from holdfast.backends.object_store.object_storage import ObjectStorage, together
-from holdfast.backends.object_store.shard_view import BodyLookup
-from holdfast.backends.object_store.staleness import ObjectMissing
+from holdfast.backends.object_store.formats import BodyLocation, BodyObject, checksum, damaged_error
+from holdfast.backends.object_store.object_storage import ObjectStorage, gather_limited
+from holdfast.backends.object_store.shard_view import BodyLookup, ObjectMissing
 
 _GAP = 32 << 10
-"""Pieces of an object that lie this close are read as one."""
-_WHOLE = 512 << 10
-"""Objects up to this size are read whole, and remembered."""
+"""Ranges of an object that are this close are read as one."""
+_MAX_WHOLE = 512 << 10
+"""Objects up to this size are read whole, and cached."""
 
 
 class BodyReader:
-    """The objects of a store, for what is in them. `room` is how many bytes to remember."""
+    """Reads bodies from the objects of a store. `max_bytes` is the size of the cache in bytes."""
 
-    def __init__(self, blobs: ObjectStorage, room: int) -> None:
-        self.blobs = blobs
-        self._room = room
+    def __init__(self, storage: ObjectStorage, max_bytes: int) -> None:
+        self.storage = storage
+        self._max_bytes = max_bytes
         self._objects: OrderedDict[tuple[str, str], bytes] = OrderedDict()
-        """By name and token: the name of a birth comes again in another life."""
+        """By name and token: the first object of each generation has the same name."""
         self._object_bytes = 0
 
-    def known(self, name: str, token: str) -> bytes | None:
-        """What an object holds, if that is remembered."""
+    def cached(self, name: str, token: str) -> bytes | None:
+        """Return an object from the cache, if it is there."""
         return self._objects.get((name, token))
 
-    def remember(self, name: str, token: str, data: bytes) -> None:
-        """Keep what an object holds."""
-        if len(data) > self._room // 8:
+    def cache(self, name: str, token: str, data: bytes) -> None:
+        """Cache an object."""
+        if len(data) > self._max_bytes // 8:
             return
         old = self._objects.pop((name, token), b"")
         self._objects[name, token] = data
         self._object_bytes += len(data) - len(old)
-        while self._object_bytes > self._room:
+        while self._object_bytes > self._max_bytes:
             self._object_bytes -= len(self._objects.popitem(last=False)[1])
 
-    async def fetch(self, wanted: Sequence[BodyLookup]) -> list[bytes]:
-        """Bodies. Raises `ViewOutdated` where an object is not there any more."""
+    async def fetch(self, lookups: Sequence[BodyLookup]) -> list[bytes]:
+        """Read bodies. Raises `ViewOutdated` if an object does not exist any more."""
         by_name: dict[str, list[BodyLookup]] = {}
-        for one in wanted:
-            if one.place.length:
+        for one in lookups:
+            if one.location.length:
                 by_name.setdefault(one.name, []).append(one)
-        pieces: list[_Piece] = []
+        ranges: list[_Range] = []
         found: dict[tuple[str, BodyLocation], bytes] = {}
-        for name, of_one in by_name.items():
-            holder, places = of_one[0].holder, [one.place for one in of_one]
-            data = self._objects.get((name, holder.token))
+        for name, same_object in by_name.items():
+            body_object, locations = same_object[0].body_object, [one.location for one in same_object]
+            data = self._objects.get((name, body_object.token))
             if data is not None:
-                self._objects.move_to_end((name, holder.token))
-                found.update(((name, place), _cut(data, holder.base + place.offset, place, name)) for place in places)
-            elif holder.base + holder.size <= _WHOLE:
-                pieces.append(_Piece(name, holder, 0, holder.base + holder.size, places))
+                self._objects.move_to_end((name, body_object.token))
+                found.update(
+                    ((name, location), _slice_body(data, body_object.base + location.offset, location, name))
+                    for location in locations
+                )
+            elif body_object.base + body_object.size <= _MAX_WHOLE:
+                ranges.append(_Range(name, body_object, 0, body_object.base + body_object.size, locations))
             else:
-                pieces += _merged(name, holder, sorted(set(places), key=lambda place: place.offset))
-        read = await together([self.blobs.get(one.name, one.start, one.stop - one.start) for one in pieces])
-        for piece, data in zip(pieces, read, strict=True):
+                ranges += _merge_ranges(name, body_object, sorted(set(locations), key=lambda location: location.offset))
+        read = await gather_limited([self.storage.get(one.name, one.start, one.stop - one.start) for one in ranges])
+        for range_, data in zip(ranges, read, strict=True):
             if data is None:
-                raise ObjectMissing(piece.name)
-            if piece.start == 0:
-                self.remember(piece.name, piece.holder.token, data)
-            base = piece.holder.base - piece.start
-            for place in piece.places:
-                found[piece.name, place] = _cut(data, base + place.offset, place, piece.name)
-        return [found[one.name, one.place] if one.place.length else b"" for one in wanted]
+                raise ObjectMissing(range_.name)
+            if range_.start == 0:
+                self.cache(range_.name, range_.body_object.token, data)
+            base = range_.body_object.base - range_.start
+            for location in range_.locations:
+                found[range_.name, location] = _slice_body(data, base + location.offset, location, range_.name)
+        return [found[one.name, one.location] if one.location.length else b"" for one in lookups]
 
 
 @dataclass
-class _Piece:
-    """A piece of an object that is read at once."""
+class _Range:
+    """A range of an object that is read in one request."""
 
     name: str
-    holder: BodyObject
+    body_object: BodyObject
     start: int
     stop: int
-    places: list[BodyLocation]
+    locations: list[BodyLocation]
 
 
-def _cut(data: bytes, start: int, place: BodyLocation, name: str) -> bytes:
-    body = data[start : start + place.length]
-    if len(body) != place.length or check_of(body) != place.check:
-        raise damaged(name)
+def _slice_body(data: bytes, start: int, location: BodyLocation, name: str) -> bytes:
+    body = data[start : start + location.length]
+    if len(body) != location.length or checksum(body) != location.check:
+        raise damaged_error(name)
     return body
 
 
-def _merged(name: str, holder: BodyObject, places: list[BodyLocation]) -> list[_Piece]:
-    """The pieces of an object to be read, for places that come in its order."""
-    pieces: list[_Piece] = []
-    for place in places:
-        start = holder.base + place.offset
-        if pieces and start - pieces[-1].stop <= _GAP:
-            pieces[-1].stop = start + place.length
-            pieces[-1].places.append(place)
+def _merge_ranges(name: str, body_object: BodyObject, locations: list[BodyLocation]) -> list[_Range]:
+    """Merge sorted locations into ranges of the object."""
+    ranges: list[_Range] = []
+    for location in locations:
+        start = body_object.base + location.offset
+        if ranges and start - ranges[-1].stop <= _GAP:
+            ranges[-1].stop = start + location.length
+            ranges[-1].locations.append(location)
         else:
-            pieces.append(_Piece(name, holder, start, start + place.length, [place]))
-    return pieces
+            ranges.append(_Range(name, body_object, start, start + location.length, [location]))
+    return ranges

@@ -5,9 +5,10 @@ consistent, and to honour `If-None-Match: *` when an object is put; the three do
 
 Options, as arguments or in the URL's query:
 
-- `grace`: for how many seconds what was folded or deleted stays in the bucket, 3600 by default. Machines whose clocks
+- `grace`: for how many seconds folded and deleted objects stay in the bucket, 3600 by default. Machines whose clocks
   differ by more than half of it must not share a store.
-- `timeout`: for how many seconds to go on trying while the service does not answer, 30 by default.
+- `timeout`: for how many seconds to retry while the service does not answer, 30 by default.
+- `connect_timeout`: for how long opening retries to reach the service, as `30` or `30s`; by default it does not.
 - `endpoint`: where the service is, if it is not the provider's own. An address with `http://` is used without TLS.
 - `region`, `access_key_id`, `secret_access_key`, `session_token` for S3; `service_account` (a file) for Google;
   `account_name` and `account_key` for Azure. What is not said is taken from the environment (`AWS_ACCESS_KEY_ID`,
@@ -18,21 +19,26 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import obstore
-from obstore import exceptions
-from obstore.store import AzureStore, GCSStore, S3Store
-
-from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
+from holdfast._lazy import missing_extra
+from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted, ServerUnreachable
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import number, split_options, without_password
+from holdfast.backends.urls import parse_duration, redacted_url, split_options
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
+
+try:
+    import obstore
+    from obstore import exceptions
+    from obstore.store import AzureStore, GCSStore, S3Store
+except ImportError as error:
+    raise missing_extra("objects", error) from error
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -41,26 +47,31 @@ T = TypeVar("T")
 
 GRACE = 3600.0
 
-_SETTINGS = {
+_SERVICE_OPTIONS = {
     "s3": ("endpoint", "region", "access_key_id", "secret_access_key", "session_token"),
     "gs": ("endpoint", "service_account"),
     "az": ("endpoint", "account_name", "account_key"),
 }
-"""What a service takes besides `grace` and `timeout`."""
+"""The options of each service."""
 
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
-"""The variables that say where a service is, the first one counting most."""
+"""The environment variables for the endpoint of a service; the first that is set applies."""
 
 _REQUEST_SECONDS = 20
 _LAST_SECONDS = 0.1
-"""The driver's threads let go of Python a moment after they answered; if that is gone by then, the process aborts."""
+"""The driver's threads use Python for a moment after their answer; if it has ended by then, the process aborts."""
 _PAGE = 1000
 _NO_RANGE = "status code: 416"
 """How the driver says that an object ends before a range begins."""
+
+# How the driver's errors are written.
+_NO_CONNECTION = "kind: Connect,"
+_ADDRESS = re.compile(r"https?://([^/\s]+)")
+_REASON = re.compile(r'(?:message|error): "([^"]+)"')
 
 
 class CloudBackend(ObjectStoreBackend):
@@ -68,21 +79,24 @@ class CloudBackend(ObjectStoreBackend):
 
     schemes = ("s3", "gs", "az")
 
-    def __init__(self, url: str, storage: ObjectStore, timeout: float, grace: float) -> None:
-        super().__init__(url, timeout, grace)
+    def __init__(
+        self, url: str, storage: ObjectStore, timeout: float, grace: float, connect_timeout: float = 0.0
+    ) -> None:
+        super().__init__(url, timeout, grace, connect_timeout)
         self._storage = storage
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> CloudBackend:
-        """Open a place in a bucket, and make it a store if it is empty. The module says which options there are."""
-        rest, storage, given = _reached(url, ("grace", "timeout"), options)
-        timeout = number(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
-        grace = number(url, "grace", given.pop("grace", GRACE), 10)
-        store = cls(without_password(rest), storage, timeout, grace)
+        """Open a prefix of a bucket, and create a store if it is empty. The module documents the options."""
+        rest, storage, chosen = _connect(url, ("grace", "timeout", "connect_timeout"), options)
+        timeout = parse_duration(url, "timeout", chosen.pop("timeout", TIMEOUT), 0.001)
+        grace = parse_duration(url, "grace", chosen.pop("grace", GRACE), 10)
+        connect_timeout = parse_duration(url, "connect_timeout", chosen.pop("connect_timeout", 0))
+        store = cls(redacted_url(rest), storage, timeout, grace, connect_timeout)
         await store.start()
         return store
 
-    def _blobs(self) -> ObjectStorage:
+    def _open_storage(self) -> ObjectStorage:
         _check_process(self._url)
         return Bucket(self._storage, self._url)
 
@@ -96,121 +110,125 @@ class Bucket(ObjectStorage):
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, Any]) -> tuple[Self, str, float]:
-        """The place of a URL, as it may be shown, without a store there; and for how long to go on trying."""
-        rest, storage, given = _reached(url, ("timeout",), options)
-        where = without_password(rest)
+        """Open the prefix of a URL that is not a store. Returns also the URL without secrets, and the timeout."""
+        rest, storage, chosen = _connect(url, ("timeout",), options)
+        where = redacted_url(rest)
         _check_process(where)
-        return cls(storage, where), where, number(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
+        return cls(storage, where), where, parse_duration(url, "timeout", chosen.get("timeout", TIMEOUT), 0.001)
 
     async def create(self, name: str, data: bytes) -> bool:
         try:
-            await self._answer(obstore.put_async(self._storage, name, data, mode="create"))
+            await self._request(obstore.put_async(self._storage, name, data, mode="create"))
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             return False
         except FileNotFoundError as error:
-            raise self._no_bucket() from error
+            raise self._missing_bucket_error() from error
         return True
 
     async def put(self, name: str, data: bytes) -> None:
-        await self._answer(obstore.put_async(self._storage, name, data, use_multipart=False))
+        await self._request(obstore.put_async(self._storage, name, data, use_multipart=False))
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         try:
             if length is None:
-                return await self._answer(self._whole(name))
-            return await self._answer(self._range(name, start, length))
+                return await self._request(self._read_whole(name))
+            return bytes(await self._request(obstore.get_range_async(self._storage, name, start=start, length=length)))
         except FileNotFoundError:
             return None
 
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
-        return await self._answer(self._all(prefix))
+    async def length(self, name: str) -> int:
+        """Return the size of an object in bytes."""
+        return (await self._request(obstore.head_async(self._storage, name)))["size"]
 
-    async def folders(self, prefix: str) -> list[str]:
-        listed = await self._answer(obstore.list_with_delimiter_async(self._storage, prefix or None))
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
+        return await self._request(self._list_all(prefix))
+
+    async def list_folders(self, prefix: str) -> list[str]:
+        listed = await self._request(obstore.list_with_delimiter_async(self._storage, prefix or None))
         return [path.rstrip("/").rpartition("/")[2] for path in listed["common_prefixes"]]
 
     async def delete(self, names: Sequence[str]) -> None:
         for start in range(0, len(names), _PAGE):
-            await self._answer(self._deleted(names[start : start + _PAGE]))
+            await self._request(self._delete_page(names[start : start + _PAGE]))
 
-    async def _whole(self, name: str) -> bytes:
-        found = await obstore.get_async(self._storage, name)
-        return bytes(await found.bytes_async())
+    async def delete_temporary(self, before: float) -> None:
+        """Does nothing: objects are created atomically."""
 
-    async def _range(self, name: str, start: int, length: int) -> bytes:
-        try:
-            return bytes(await obstore.get_range_async(self._storage, name, start=start, length=length))
-        except exceptions.GenericError as error:
-            if _NO_RANGE not in str(error):
-                raise
-            return b""  # services refuse every range of an empty object
+    async def close(self) -> None:
+        """Does nothing: idle connections are closed automatically."""
 
-    async def _all(self, prefix: str) -> list[ObjectInfo]:
-        found = []
+    async def _read_whole(self, name: str) -> bytes:
+        result = await obstore.get_async(self._storage, name)
+        return bytes(await result.bytes_async())
+
+    async def _list_all(self, prefix: str) -> list[ObjectInfo]:
+        result = []
         async for chunk in obstore.list(self._storage, prefix or None, chunk_size=_PAGE):
-            found += [ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp()) for meta in chunk]
-        return found
+            result += [ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp()) for meta in chunk]
+        return result
 
-    async def _deleted(self, names: Sequence[str]) -> None:
+    async def _delete_page(self, names: Sequence[str]) -> None:
         try:
             await obstore.delete_async(self._storage, list(names))
         except FileNotFoundError:
-            # Some services say so of one that is not there, and the rest is then left. One by one, it is no failure.
+            # Some services report a missing object and leave the others; one by one, a missing object is no error.
             for name in names if len(names) > 1 else ():
                 try:
                     await obstore.delete_async(self._storage, name)
                 except FileNotFoundError:
                     continue
 
-    async def _answer(self, asked: Awaitable[T]) -> T:
+    async def _request(self, request: Awaitable[T]) -> T:
         try:
-            return await asked
+            return await request
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise DeniedError(
-                f"the service refuses it: {_first_line(error)}",
+                f"the service refuses this: {_first_line(error)}",
                 where=self._where,
                 hint="The key needs to get, put, list and delete objects in this bucket",
             ) from error
         except (exceptions.GenericError, exceptions.JoinError) as error:
             if "NoSuchBucket" in str(error):
-                raise self._no_bucket() from error
+                raise self._missing_bucket_error() from error
+            if _NO_CONNECTION in str(error):
+                raise ServerUnreachable(_connect_failure(str(error)), sent=True) from error
             raise ServerInterrupted(_first_line(error), sent=True) from error
         except exceptions.NotSupportedError as error:
             raise ConfigError(f"the service cannot do it: {_first_line(error)}", where=self._where) from error
 
-    def _no_bucket(self) -> ConfigError:
-        return ConfigError("there is no such bucket", where=self._where, hint="Make it first, or correct its name")
+    def _missing_bucket_error(self) -> ConfigError:
+        return ConfigError("there is no such bucket", where=self._where, hint="Create it first, or correct its name")
 
 
-def _reached(url: str, own: Sequence[str], options: Mapping[str, Any]) -> tuple[str, ObjectStore, dict[str, Any]]:
-    """A URL without its options, the storage that it names, and those options that are not the storage's own."""
+def _connect(url: str, own: Sequence[str], options: Mapping[str, Any]) -> tuple[str, ObjectStore, dict[str, Any]]:
+    """Open the storage of a URL. Returns the URL without options, the storage, and the options in `own`."""
     scheme = url.partition(":")[0]
-    if scheme not in _SETTINGS:
-        raise ConfigError("this names no bucket", where=without_password(url), hint="Open s3://bucket/prefix")
-    known = dict.fromkeys((*own, *_SETTINGS[scheme]))
-    rest, given = split_options(url, known, options)
+    if scheme not in _SERVICE_OPTIONS:
+        raise ConfigError("this is not the URL of a bucket", where=redacted_url(url), hint="Open s3://bucket/prefix")
+    known = dict.fromkeys((*own, *_SERVICE_OPTIONS[scheme]))
+    rest, chosen = split_options(url, known, options)
     parts = urlsplit(rest)
     if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
         raise ConfigError(
-            "this names no bucket",
-            where=without_password(url),
+            "this is not the URL of a bucket",
+            where=redacted_url(url),
             hint=f"Open {scheme}://bucket/prefix; it takes {', '.join(sorted(known))}",
         )
-    settings = {name: value for name, value in given.items() if name not in own}
-    storage = _storage(scheme, parts.netloc, unquote(parts.path).strip("/"), settings, without_password(rest))
-    return rest, storage, {name: value for name, value in given.items() if name in own}
+    settings = {name: value for name, value in chosen.items() if name not in own}
+    storage = _storage(scheme, parts.netloc, unquote(parts.path).strip("/"), settings, redacted_url(rest))
+    return rest, storage, {name: value for name, value in chosen.items() if name in own}
 
 
 def _storage(scheme: str, bucket: str, prefix: str, settings: dict[str, Any], where: str) -> ObjectStore:
     endpoint = settings.get("endpoint") or next(
-        (found for name in _ENDPOINTS[scheme] if (found := os.environ.get(name))), None
+        (result for name in _ENDPOINTS[scheme] if (result := os.environ.get(name))), None
     )
-    # Not over the network in clear, unless the address says so.
+    # Without TLS only if the address says so.
     client: ClientConfig = {
         "allow_http": bool(endpoint and str(endpoint).startswith("http://")),
         "timeout": timedelta(seconds=_REQUEST_SECONDS),
     }
-    retry: RetryConfig = {"max_retries": 0}  # tried again one level up, which looks first what the last try did
+    retry: RetryConfig = {"max_retries": 0}  # retried one level up, which first checks what the last attempt did
     values = {name: str(value) for name, value in settings.items()}
     try:
         if scheme == "s3":
@@ -225,11 +243,11 @@ def _storage(scheme: str, bucket: str, prefix: str, settings: dict[str, Any], wh
 
 
 _process: int | None = None
-"""The process in which the driver has begun to work."""
+"""The process in which the driver was first used."""
 
 
 def _check_process(where: str) -> None:
-    """The driver's threads do not survive a fork, and it would wait for them forever."""
+    """Refuse a forked process: the driver's threads do not survive a fork, and it would wait for them forever."""
     global _process
     if _process is None:
         _process = os.getpid()
@@ -240,6 +258,12 @@ def _check_process(where: str) -> None:
             where=where,
             hint="Start processes with the method spawn or forkserver, or open stores only after the fork",
         )
+
+
+def _connect_failure(text: str) -> str:
+    """The address and the reason, from the driver's error."""
+    address, reasons = _ADDRESS.search(text), _REASON.findall(text)
+    return f"{address[1] if address else 'the service'}: {reasons[-1] if reasons else 'no connection'}"
 
 
 def _first_line(error: Exception) -> str:

@@ -1,10 +1,10 @@
-"""What a fold is made of.
+"""Plans and builds folds.
 
-A fold carries the bodies that its epoch left, one after another, and an index: of its own epoch, or of as many epochs
-as are due. Indexes are merged like digits are carried: eight of one level become one of the next. So a row is indexed
-again only a few times, however long the shard lives, and a reader that knows nothing needs few objects.
+A fold has the bodies that its epoch left, and an index: of its own epoch, or of several. Indexes are merged as digits
+are carried: eight of one level become one of the next. So a row is indexed again only a few times, however long the
+shard exists, and a new reader needs few objects.
 
-Where more is dead than alive, or on request, a fold is thorough: it carries all that lives, and refers to no other.
+If more bytes are dead than alive, or on request, a fold is thorough: it has all rows, and refers to no other fold.
 """
 
 from __future__ import annotations
@@ -25,96 +25,106 @@ from holdfast.backends.object_store.formats import (
     IndexedRow,
     Tombstone,
     encode,
-    unpack_place,
+    unpack_location,
 )
-from holdfast.backends.object_store.shard_view import TOP, ShardView, Spot
+from holdfast.backends.object_store.shard_view import TOP_LEVEL, BodyObjectKey, ShardView
 from holdfast.backends.tables import Table
 
-WIDTH = 8
-"""How many indexes of one level make one of the next."""
+MERGE_WIDTH = 8
+"""The number of indexes of one level that are merged into one of the next."""
 
-KEPT = 256 << 10
-"""An entry with this many bytes of bodies is left where it is, and only indexed."""
+LARGE_ENTRY = 256 << 10
+"""An entry with this many bytes of bodies is not copied into folds, only indexed."""
 
-_SPARED = 1 << 20
-"""So many dead bytes are not worth a thorough fold."""
+_MIN_DEAD_BYTES = 1 << 20
+"""The least dead bytes for a thorough fold."""
 
 
 class CompactionPlan(NamedTuple):
-    """What a fold will hold."""
+    """The content of a fold."""
 
     carried: list[tuple[Table, Row, BodyLocation]]
-    """Rows whose bodies it carries, and where these are now."""
+    """The rows whose bodies are copied into it, and where these are now."""
     level: int
     first: int
     refs: list[FoldRef]
 
 
 def dead_bytes(view: ShardView) -> int:
-    """How many bytes of bodies nobody needs any more."""
-    return sum(holder.size - view.live.get(spot, 0) for spot, holder in view.holders.items())
+    """Count the bytes of bodies that are not needed any more."""
+    return sum(
+        body_object.size - view.live_bytes.get(object_key, 0) for object_key, body_object in view.body_objects.items()
+    )
 
 
-def plan(view: ShardView) -> CompactionPlan:
-    """What the fold of a view's epoch is to hold."""
-    dead, live = dead_bytes(view), sum(view.live.values())
-    thorough = view.last or (dead > _SPARED and dead > live)
-    left = {spot for spot in view.holders if _stays(view, spot, thorough)}
+def plan_fold(view: ShardView) -> CompactionPlan:
+    """Plan the fold that ends the epoch of a view."""
+    dead, live = dead_bytes(view), sum(view.live_bytes.values())
+    thorough = view.last or (dead > _MIN_DEAD_BYTES and dead > live)
+    left = {object_key for object_key in view.body_objects if _stays_in_place(view, object_key, thorough)}
     carried = []
-    for space, row in view.everything():
-        place = unpack_place(row.body)
-        if (place.epoch, place.entry) not in left and (thorough or place.epoch == view.epoch):
-            carried.append((space, row, place))
-    carried.sort(key=lambda one: (one[0].name, one[1].key))  # what is read together lies together
+    for space, row in view.all_rows():
+        location = unpack_location(row.body)
+        if (location.epoch, location.entry) not in left and (thorough or location.epoch == view.epoch):
+            carried.append((space, row, location))
+    carried.sort(key=lambda one: (one[0].name, one[1].key))  # so that rows that are read together are stored together
     if thorough:
-        return CompactionPlan(carried, TOP, 0, [])
+        return CompactionPlan(carried, TOP_LEVEL, 0, [])
     level, first, refs = 0, view.epoch, list(view.refs)
-    while len(refs) >= WIDTH - 1 and all(ref.level == level for ref in refs[1 - WIDTH :]):
-        first = refs[1 - WIDTH].first
-        del refs[1 - WIDTH :]
+    while len(refs) >= MERGE_WIDTH - 1 and all(ref.level == level for ref in refs[1 - MERGE_WIDTH :]):
+        first = refs[1 - MERGE_WIDTH].first
+        del refs[1 - MERGE_WIDTH :]
         level += 1
     return CompactionPlan(carried, level, first, refs)
 
 
 class PendingDeletions(NamedTuple):
-    """What still waits to be deleted: objects, and what was decided of transactions; or the whole shard."""
+    """Objects and decisions of transactions that are to be deleted; or the whole shard."""
 
-    doomed: list[Garbage]
-    settled: list[Garbage]
+    garbage: list[Garbage]
+    decided_transactions: list[Garbage]
     removed: bool = False
 
 
-def build(view: ShardView, planned: CompactionPlan, bodies: list[bytes], time: float, rest: PendingDeletions) -> bytes:
-    """The fold as an object. `bodies` are those of what is carried."""
+def build_fold(
+    view: ShardView, planned: CompactionPlan, bodies: list[bytes], time: float, rest: PendingDeletions
+) -> bytes:
+    """Build the object of a fold. `bodies` are those of the rows that are copied."""
     offset = 0
     rows: list[IndexedRow] = []
     moved: set[tuple[Table, tuple[object, ...]]] = set()
-    used: set[Spot] = set()
-    for (space, row, place), body in zip(planned.carried, bodies, strict=True):
+    used: set[BodyObjectKey] = set()
+    for (space, row, location), body in zip(planned.carried, bodies, strict=True):
         rows.append(
-            IndexedRow(space.name, row.key[2:], row.columns, view.epoch, IN_FOLD, offset, place.length, place.check)
+            IndexedRow(
+                space.name, row.key[2:], row.columns, view.epoch, IN_FOLD, offset, location.length, location.check
+            )
         )
         offset += len(body)
         moved.add((space, row.key))
-    used_all: set[Spot] = set()
-    for space, row in view.everything():
+    used_all: set[BodyObjectKey] = set()
+    for space, row in view.all_rows():
         if (space, row.key) in moved:
             continue
-        place = unpack_place(row.body)
-        if place.length:
-            used_all.add((place.epoch, place.entry))
-        if place.epoch >= planned.first:
-            rows.append(IndexedRow(space.name, row.key[2:], row.columns, *place))
-            if place.length:
-                used.add((place.epoch, place.entry))
-    holders = [view.holders[spot] for spot in sorted(used)]
-    holders.append(BodyObject(view.epoch, IN_FOLD, view.token, 0, offset))
-    tombs = [tomb for tomb in view.tombs if tomb.epoch >= planned.first] if planned.refs else list[Tombstone]()
-    unneeded = _unneeded(view, planned, used_all)
+        location = unpack_location(row.body)
+        if location.length:
+            used_all.add((location.epoch, location.entry))
+        if location.epoch >= planned.first:
+            rows.append(IndexedRow(space.name, row.key[2:], row.columns, *location))
+            if location.length:
+                used.add((location.epoch, location.entry))
+    body_objects = [view.body_objects[object_key] for object_key in sorted(used)]
+    body_objects.append(BodyObject(view.epoch, IN_FOLD, view.token, 0, offset))
+    tombstones = (
+        [tombstone for tombstone in view.tombstones if tombstone.epoch >= planned.first]
+        if planned.refs
+        else list[Tombstone]()
+    )
+    unneeded = _find_garbage(view, planned, used_all)
     fold = FoldObject(
         names=view.names,
         token=view.token,
-        following=object_names.next_token(view.token),
+        next_token=object_names.next_token(view.token),
         id=secrets.token_bytes(8),
         time=time,
         removed=rest.removed,
@@ -123,35 +133,41 @@ def build(view: ShardView, planned: CompactionPlan, bodies: list[bytes], time: f
         level=planned.level,
         first=planned.first,
         refs=planned.refs,
-        doomed=[*rest.doomed, Garbage(time, unneeded)] if unneeded else rest.doomed,
-        settled=[*rest.settled, Garbage(time, view.transactions)] if view.transactions else rest.settled,
-        holders=holders,
-        tombs=tombs,
+        garbage=[*rest.garbage, Garbage(time, unneeded)] if unneeded else rest.garbage,
+        decided_transactions=[*rest.decided_transactions, Garbage(time, view.transactions)]
+        if view.transactions
+        else rest.decided_transactions,
+        body_objects=body_objects,
+        tombstones=tombstones,
         rows=rows,
     )
     return encode(FOLD, fold, bodies)
 
 
-def _stays(view: ShardView, spot: Spot, thorough: bool) -> bool:
-    """Whether bodies are left in the object that they are in."""
-    holder, live = view.holders[spot], view.live.get(spot, 0)
-    if spot[1] != IN_FOLD and holder.size >= KEPT:
-        return live == holder.size or (not thorough and 2 * live >= holder.size)
-    return spot[0] != view.epoch and not thorough
+def _stays_in_place(view: ShardView, object_key: BodyObjectKey, thorough: bool) -> bool:
+    """Whether bodies stay in their object."""
+    body_object, live = view.body_objects[object_key], view.live_bytes.get(object_key, 0)
+    if object_key[1] != IN_FOLD and body_object.size >= LARGE_ENTRY:
+        return live == body_object.size or (not thorough and 2 * live >= body_object.size)
+    return object_key[0] != view.epoch and not thorough
 
 
-def _unneeded(view: ShardView, planned: CompactionPlan, used: set[Spot]) -> list[str]:
-    """The names, in the shard's folder, of what nobody needs once the fold is there."""
-    spots = [(view.epoch, position) for position in range(view.position)]
-    tokens = dict.fromkeys(spots, view.token)
-    for spot, holder in view.holders.items():
-        tokens[spot] = holder.token
+def _find_garbage(view: ShardView, planned: CompactionPlan, used: set[BodyObjectKey]) -> list[str]:
+    """List the objects, by their names in the shard's folder, that the fold makes unnecessary."""
+    object_keys = [(view.epoch, position) for position in range(view.position)]
+    tokens = dict.fromkeys(object_keys, view.token)
+    for object_key, body_object in view.body_objects.items():
+        tokens[object_key] = body_object.token
     for ref in view.refs:
         tokens[ref.epoch, IN_FOLD] = ref.token
     needed = used | {(ref.epoch, IN_FOLD) for ref in planned.refs}
     names = []
-    for spot, token in sorted(tokens.items()):
-        if spot not in needed:
-            name = object_names.fold("", token) if spot[1] == IN_FOLD else object_names.entry("", token, spot[1])
+    for object_key, token in sorted(tokens.items()):
+        if object_key not in needed:
+            name = (
+                object_names.fold("", token)
+                if object_key[1] == IN_FOLD
+                else object_names.entry("", token, object_key[1])
+            )
             names.append(name[1:])
     return names

@@ -1,7 +1,7 @@
-"""What is in an object: a header, a part that describes, and bodies one after another.
+"""The format of objects: a header, a description, and bodies one after another.
 
-The header holds a digest of the describing part; that part holds a checksum of every body. So damage is found on every
-read, whether of the whole object or of a piece.
+The header has a digest of the description, which has a checksum of every body. So damage is detected on every read,
+of the whole object or of a range.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ VERSION = 1
 ENTRY, FOLD, DECISION, LAYOUT = b"E", b"F", b"D", b"L"
 
 HEADER = struct.Struct(">4scBII32s")
-"""Magic, kind, version, bytes of the describing part as stored and as packed (equal if not compressed), digest."""
+"""Magic, kind, version, bytes of the description as stored and as packed (equal if not compressed), digest."""
 
 _MAGIC = b"HFob"
 _SMALL = 512
-_LARGEST = 1 << 30
+_MAX_DESCRIPTION = 1 << 30
 
-BY_NAME = {space.name: space for space in TABLES}
+TABLES_BY_NAME = {space.name: space for space in TABLES}
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class BodyLocation(NamedTuple):
-    """Where a body is: in the fold of an epoch, or in an entry of its log."""
+    """The location of a body: in the fold of an epoch, or in an entry of its log."""
 
     epoch: int
     entry: int
@@ -45,23 +45,21 @@ class BodyLocation(NamedTuple):
 
 
 IN_FOLD = -1
-"""In place of the number of an entry."""
+"""Stands for a fold instead of the number of an entry."""
 
-_PLACE = struct.Struct(">QhQQI")
-
-
-def pack_place(place: BodyLocation) -> bytes:
-    """A place as bytes."""
-    return _PLACE.pack(*place)
+_LOCATION = struct.Struct(">QhQQI")
 
 
-def unpack_place(data: bytes) -> BodyLocation:
-    """A place from its bytes."""
-    return BodyLocation(*_PLACE.unpack(data))
+def pack_location(location: BodyLocation) -> bytes:
+    return _LOCATION.pack(*location)
+
+
+def unpack_location(data: bytes) -> BodyLocation:
+    return BodyLocation(*_LOCATION.unpack(data))
 
 
 class WrittenRow(NamedTuple):
-    """A row in an entry: the key is without tenant and line. Bodies follow one another in this order."""
+    """A row in an entry, its key without tenant and line. The bodies are in the same order."""
 
     space: str
     key: tuple[Any, ...]
@@ -71,7 +69,7 @@ class WrittenRow(NamedTuple):
 
 
 class DeletedRows(NamedTuple):
-    """Rows that an entry removes, before it writes."""
+    """The prefix of rows that an entry deletes, before it writes."""
 
     space: str
     prefix: tuple[Any, ...]
@@ -82,14 +80,14 @@ class LogEntry(msgspec.Struct, array_like=True):
 
     names: tuple[str, str]
     token: str
-    """Of the epoch that it is in."""
+    """The token of its epoch."""
     id: bytes
     transaction: str
-    """It counts if this was decided so. Empty: it counts."""
+    """The transaction that it is part of; empty if it is part of none."""
     last: bool
-    """The epoch ends here, for a thorough fold."""
+    """Whether the epoch ends here, for a thorough fold."""
     stub: bool
-    """What it held is in a fold. Only of births."""
+    """Whether its content is in a fold. Only for the first object of a generation."""
     deleted: list[DeletedRows]
     written: list[WrittenRow]
 
@@ -108,7 +106,7 @@ class IndexedRow(NamedTuple):
 
 
 class Tombstone(NamedTuple):
-    """Rows that were removed in an epoch, and may be in the index of an older fold."""
+    """The prefix of rows that were deleted in an epoch, and may be in the index of an older fold."""
 
     epoch: int
     space: str
@@ -116,9 +114,9 @@ class Tombstone(NamedTuple):
 
 
 class BodyObject(NamedTuple):
-    """An object that has bodies which are indexed: how long it is up to its bodies, and how many bytes these have.
+    """An object with indexed bodies: where they start, and their size.
 
-    Of the fold itself, `base` is 0 in its own index: its header tells.
+    `base` is 0 for the fold itself in its own index; its header has it.
     """
 
     epoch: int
@@ -129,7 +127,7 @@ class BodyObject(NamedTuple):
 
 
 class FoldRef(NamedTuple):
-    """An older fold whose index still counts; it covers the epochs from `first` to `epoch`."""
+    """An older fold whose index is still valid; it covers the epochs from `first` to `epoch`."""
 
     level: int
     first: int
@@ -139,54 +137,54 @@ class FoldRef(NamedTuple):
 
 
 class Garbage(NamedTuple):
-    """Objects that nobody needs since some time, by their names in the shard's folder."""
+    """Objects that are not needed since `time`, by their names in the shard's folder."""
 
     time: float
     names: list[str]
 
 
 class FoldObject(msgspec.Struct, array_like=True):
-    """What an epoch came to, and where the next one goes on."""
+    """The result of an epoch, and the token of the next."""
 
     names: tuple[str, str]
     token: str
-    following: str
+    next_token: str
     id: bytes
     time: float
     removed: bool
-    """This was the end of the shard's life."""
+    """Whether the generation of the shard ends here."""
     count: int
-    """How many entries counted, since the shard's birth."""
+    """The number of valid entries of the generation."""
     entries: list[bytes]
     """The ids of the epoch's entries."""
     level: int
     first: int
     refs: list[FoldRef]
-    doomed: list[Garbage]
-    settled: list[Garbage]
-    """Transactions that this and the last folds before it took in: what was decided of them is still needed a while."""
-    holders: list[BodyObject]
-    tombs: list[Tombstone]
+    garbage: list[Garbage]
+    decided_transactions: list[Garbage]
+    """Transactions of this and the last folds, whose decisions are still needed for a while."""
+    body_objects: list[BodyObject]
+    tombstones: list[Tombstone]
     rows: list[IndexedRow]
 
 
 class Decision(msgspec.Struct, array_like=True):
-    """What became of a transaction. The salt tells who decided it."""
+    """Whether a transaction is committed. The salt identifies who decided it."""
 
     id: str
-    made: bool
+    committed: bool
     salt: bytes
 
 
 class StoreMarker(msgspec.Struct, array_like=True):
-    """Marks a place as a store of this kind."""
+    """The object that marks a bucket or directory as a store."""
 
     version: int
 
 
 def encode(kind: bytes, what: msgspec.Struct, bodies: Iterable[bytes] = ()) -> bytes:
-    """The bytes of an object."""
-    packed = msgspec.msgpack.encode(what, enc_hook=_plain)
+    """Encode an object."""
+    packed = msgspec.msgpack.encode(what, enc_hook=_to_plain_text)
     stored = packed
     if len(packed) > _SMALL:
         smaller = zlib.compress(packed, 3)
@@ -197,25 +195,25 @@ def encode(kind: bytes, what: msgspec.Struct, bodies: Iterable[bytes] = ()) -> b
 
 
 def check_values(batch: Batch) -> None:
-    """Raises one of Python's own errors for a batch with a name or a number that no object can hold."""
+    """Raise a built-in error if a batch has a name or a number that cannot be encoded."""
     for change in batch:
         match change:
             case Delete(_, prefix):
-                held: tuple[object, ...] = prefix
+                values: tuple[object, ...] = prefix
             case Expect(_, key, columns):
-                held = (key, columns)
+                values = (key, columns)
             case _:
-                held = (change.row.key, change.row.columns)
-        msgspec.msgpack.encode(held, enc_hook=_plain)
+                values = (change.row.key, change.row.columns)
+        msgspec.msgpack.encode(values, enc_hook=_to_plain_text)
 
 
-def base_of(data: bytes, name: str) -> int:
-    """Where the bodies of an object begin; its first bytes are enough."""
+def bodies_start(data: bytes, name: str) -> int:
+    """Return where the bodies of an object start, from its first bytes."""
     return HEADER.size + int(_header(data, name)[3])
 
 
 def decode(kind: bytes, struct_type: type[S], data: bytes, name: str) -> S:
-    """What an object describes. `name` is for the error."""
+    """Decode the description of an object. `name` is for the error."""
     _, found, version, stored_size, packed_size, digest = _header(data, name)
     if version != VERSION:
         raise UnsupportedError(
@@ -225,53 +223,51 @@ def decode(kind: bytes, struct_type: type[S], data: bytes, name: str) -> S:
         )
     stored = data[HEADER.size : HEADER.size + stored_size]
     if found != kind or len(stored) != stored_size or hashlib.sha256(stored).digest() != digest:
-        raise damaged(name)
+        raise damaged_error(name)
     try:
         packed = stored if packed_size == stored_size else _decompress(stored, packed_size)
         return msgspec.msgpack.decode(packed, type=struct_type)
     except (msgspec.MsgspecError, zlib.error) as error:
-        raise damaged(name) from error
+        raise damaged_error(name) from error
 
 
-def check_of(body: bytes) -> int:
-    """The checksum of a body."""
+def checksum(body: bytes) -> int:
+    """Return the checksum of a body."""
     return zlib.crc32(body)
 
 
-def space_of(name: str, where: str) -> Table:
-    """A space by its name."""
-    space = BY_NAME.get(name)
+def find_table(name: str, where: str) -> Table:
+    """Return a table by its name."""
+    space = TABLES_BY_NAME.get(name)
     if space is None:
-        raise UnsupportedError(
-            f"rows of a kind {name!r} are unknown", where=where, hint="Use a newer release of Holdfast"
-        )
+        raise UnsupportedError(f"the table {name!r} is unknown", where=where, hint="Use a newer release of Holdfast")
     return space
 
 
-def damaged(name: str) -> CorruptError:
-    """The error for an object that is not what was written."""
+def damaged_error(name: str) -> CorruptError:
+    """Return the error for a damaged object."""
     return CorruptError("an object is not what was written", where=name, hint="Restore it from a backup or a mirror")
 
 
-def missing(name: str) -> CorruptError:
-    """The error for an object that has to be there and is not."""
+def missing_error(name: str) -> CorruptError:
+    """Return the error for a missing object."""
     return CorruptError("an object is missing", where=name, hint="Restore it from a backup or a mirror")
 
 
 def _header(data: bytes, name: str) -> tuple[Any, ...]:
     if len(data) < HEADER.size or data[:4] != _MAGIC:
-        raise damaged(name)
+        raise damaged_error(name)
     return HEADER.unpack_from(data)
 
 
 def _decompress(stored: bytes, size: int) -> bytes:
-    if size > _LARGEST:
+    if size > _MAX_DESCRIPTION:
         raise zlib.error("too large")
     return zlib.decompressobj().decompress(stored, size)
 
 
-def _plain(value: object) -> object:
-    """Text of a kind of its own is stored as text."""
+def _to_plain_text(value: object) -> object:
+    """Encode subclasses of `str` as text."""
     if isinstance(value, str):
         return str(value)
     raise NotImplementedError(type(value))

@@ -1,13 +1,13 @@
 """A store in a directory of files, which several processes on one machine or on a shared file system may use.
 
-`file:///agents` is a directory in the current one, `file:////var/lib/agents` one anywhere.
+`file:agents` is a directory in the current one, `file:///var/lib/agents` one anywhere.
 
 Options, as arguments or in the URL's query:
 
-- `grace`: for how many seconds what was folded or deleted stays on the disk, 60 by default. Processes whose clocks
+- `grace`: for how many seconds folded and deleted objects stay on the disk, 60 by default. Processes whose clocks
   differ by more than half of it must not share a store.
-- `read_only`: look at a store that is there, and change nothing; also where this user may not write.
-- `timeout`: for how many seconds to go on trying while the disk is full or another writer is in the way, 30 by default.
+- `read_only`: open an existing store without changing anything, even if this user may not write.
+- `timeout`: for how many seconds to retry while the disk is full or another writer interferes, 30 by default.
 """
 
 from __future__ import annotations
@@ -21,29 +21,28 @@ from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
-from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.fsutil import flush_folder, path_exists
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import is_there, number, split_options, switch, without_password
+from holdfast.backends.urls import parse_bool, parse_duration, redacted_url, split_options, url_to_path
 from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnavailableError
 
 T = TypeVar("T")
 
 GRACE = 60.0
-_KNOWN = {"grace": GRACE, "timeout": TIMEOUT, "read_only": False}
-_TEMPORARY = "new"
-_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR}
+_OPTIONS = {"grace": GRACE, "timeout": TIMEOUT, "read_only": False}
+_TEMPORARY_FOLDER = "new"
+_TEMPORARY_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR}
 _THREADS = 8
-_TRIES = 10
-_KNOWN_FOLDERS = 10_000
+_ATTEMPTS = 10
+_CACHED_FOLDERS = 10_000
 
 
 class FileBackend(ObjectStoreBackend):
-    """`file:///directory`: a store of files."""
+    """`file:///var/lib/agents`: a store of files."""
 
     schemes = ("file",)
     takes_read_only = True
@@ -55,83 +54,84 @@ class FileBackend(ObjectStoreBackend):
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> FileBackend:
-        """Open a directory, and make it if it is not there. The module says which options there are."""
-        rest, given = split_options(url, _KNOWN, options)
-        scheme, colon, path = rest.partition(":///")
-        if scheme not in cls.schemes or not colon or not path or "?" in path or "#" in path:
+        """Open a directory, and create it if it does not exist. The module documents the options."""
+        rest, chosen = split_options(url, _OPTIONS, options)
+        path = url_to_path(rest)
+        if path is None or not rest.startswith("file:") or "?" in rest or "#" in rest:
             raise ConfigError(
-                "this names no directory",
-                where=without_password(url),
-                hint="Open file:///agents for a directory here, or file:////var/lib/agents for one anywhere",
+                "this is not the URL of a directory",
+                where=redacted_url(url),
+                hint="Open file:agents for a directory here, or file:///var/lib/agents for one anywhere",
             )
-        timeout = number(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
-        grace = number(url, "grace", given.get("grace", GRACE), 10)
-        read_only = switch(url, "read_only", given.get("read_only", False))
-        folder = Path(unquote(path)).absolute()
-        if read_only and not is_there(folder / object_names.FORMAT, str(folder)):
+        timeout = parse_duration(url, "timeout", chosen.get("timeout", TIMEOUT), 0.001)
+        grace = parse_duration(url, "grace", chosen.get("grace", GRACE), 10)
+        read_only = parse_bool(url, "read_only", chosen.get("read_only", False))
+        folder = path.absolute()
+        if read_only and not path_exists(folder / object_names.FORMAT, str(folder)):
             raise NotFoundError(
                 "there is no store here",
                 where=str(folder),
-                hint="Check the path; a store is made when it is opened for writing",
+                hint="Check the path; a store is created when it is opened for writing",
                 code="no-store",
             )
-        store = cls(without_password(rest), folder, timeout, grace, read_only)
+        store = cls(redacted_url(rest), folder, timeout, grace, read_only)
         await store.start()
         return store
 
-    def _blobs(self) -> ObjectStorage:
+    def _open_storage(self) -> ObjectStorage:
         return DirectoryStorage(self._folder, self._read_only)
 
 
 class DirectoryStorage(ObjectStorage):
     """Objects as files. A file appears under its name only when all of it is on the disk.
 
-    That the name is on the disk too, whoever created it sees to before he says so. Whoever reads what others go by,
-    a birth, a fold or a decision, sees to it as well: else he might write what survives a power cut that it does not.
+    The creator flushes the name, too, before it reports success. A process that reads the first object of a generation,
+    a fold or a decision flushes its name as well: else it might write something that survives a power cut when that
+    does not.
     """
 
     def __init__(self, root: Path, read_only: bool = False) -> None:
         self._root = root
         self._read_only = read_only
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-files")
-        self._broken = ""
+        self._failure = ""
         self._flushed: dict[Path, int] = {}
-        """Folders whose way from the root is on the disk, and the inode that each has."""
+        """Folders that are flushed with all their parents, and their inodes."""
         try:
             if not read_only:
-                self._have_folder(root / _TEMPORARY)
+                self._ensure_folder(root / _TEMPORARY_FOLDER)
         except OSError as error:
-            raise _config(root, error) from error
+            raise _directory_error(root, error) from error
 
     async def create(self, name: str, data: bytes) -> bool:
-        self._check_writing()
+        self._check_writable()
         return await self._blocking(lambda: self._create(name, data))
 
     async def put(self, name: str, data: bytes) -> None:
-        self._check_writing()
+        self._check_writable()
         await self._blocking(lambda: self._put(name, data))
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         return await self._blocking(lambda: self._get(name, start, length))
 
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         return await self._blocking(lambda: self._list(prefix))
 
-    async def folders(self, prefix: str) -> list[str]:
+    async def list_folders(self, prefix: str) -> list[str]:
         return await self._blocking(lambda: self._folders(prefix))
 
     async def delete(self, names: Sequence[str]) -> None:
-        self._check_writing()
+        self._check_writable()
         await self._blocking(lambda: self._delete(names))
 
-    async def sweep(self, before: float) -> None:
-        self._check_writing()
-        await self._blocking(lambda: self._sweep(before))
+    async def delete_temporary(self, before: float) -> None:
+        self._check_writable()
+        await self._blocking(lambda: self._delete_temporary(before))
 
     async def close(self) -> None:
         self._threads.shutdown()
 
-    def _check_writing(self) -> None:
+    def _check_writable(self) -> None:
         if self._read_only:
             raise DeniedError(
                 "this store is open for reading only",
@@ -141,40 +141,40 @@ class DirectoryStorage(ObjectStorage):
 
     async def _blocking(self, function: Callable[[], T]) -> T:
         try:
-            if self._broken:
-                raise OSError(errno.EIO, self._broken)
+            if self._failure:
+                raise OSError(errno.EIO, self._failure)
             return await asyncio.get_running_loop().run_in_executor(self._threads, function)
         except OSError as error:
-            if error.errno in _PASSING:
+            if error.errno in _TEMPORARY_ERRORS:
                 raise ServerInterrupted(str(error)) from error
             if error.errno != errno.EIO:
-                raise _config(self._root, error) from error
-            # What a failed flush left on the disk is not known, and flushing again would not tell.
-            self._broken = self._broken or str(error.strerror)
+                raise _directory_error(self._root, error) from error
+            # After a failed flush the content of the disk is unknown, and another flush would not help.
+            self._failure = self._failure or str(error.strerror)
             raise UnavailableError(
-                f"the disk failed: {error}", where=str(self._root), hint="Look at the disk, and open the store anew"
+                f"the disk failed: {error}", where=str(self._root), hint="Check the disk, and open the store again"
             ) from error
 
     def _create(self, name: str, data: bytes) -> bool:
         temporary = self._write(data)
         target = self._root / name
         try:
-            for _ in range(_TRIES):
+            for _ in range(_ATTEMPTS):
                 try:
-                    self._have_folder(target.parent)
+                    self._ensure_folder(target.parent)
                     os.link(temporary, target)
                 except FileExistsError:
                     return False
                 except FileNotFoundError:
-                    continue  # somebody has just removed the folder, since nothing was in it
+                    continue  # another process has just removed the empty folder
                 self._flush_created(target.parent)
                 return True
             raise OSError(errno.EAGAIN, "the folder is removed again and again", str(target.parent))
         finally:
-            temporary.unlink(missing_ok=True)  # after a long pause, another may have swept it
+            temporary.unlink(missing_ok=True)  # after a long pause, another process may have deleted it
 
     def _flush_created(self, folder: Path) -> None:
-        """Flush a folder in which something was created: that is there now, whatever hinders."""
+        """Flush a folder in which a file was created. A failure is final, since the file exists."""
         try:
             flush_folder(folder)
         except OSError as error:
@@ -186,12 +186,12 @@ class DirectoryStorage(ObjectStorage):
         try:
             temporary.replace(target)
         except FileNotFoundError:
-            temporary.unlink()  # the folder is gone, and what was to be replaced
+            temporary.unlink()  # the folder does not exist any more, nor the file to replace
         else:
             flush_folder(target.parent)
 
     def _write(self, data: bytes) -> Path:
-        temporary = self._root / _TEMPORARY / secrets.token_hex(16)
+        temporary = self._root / _TEMPORARY_FOLDER / secrets.token_hex(16)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
         file = os.open(temporary, flags, 0o666)
         try:
@@ -213,9 +213,11 @@ class DirectoryStorage(ObjectStorage):
             with path.open("rb", buffering=0) as file:
                 file.seek(start)
                 data = file.read() if length is None else _read(file, length)
-            relied_on = name.startswith(object_names.TRANSACTIONS) or path.parent.name == "fold" or path.name == "birth"
-            if relied_on and not self._read_only:
-                self._have_folder(path.parent)
+            must_be_durable = (
+                name.startswith(object_names.TRANSACTIONS) or path.parent.name == "fold" or path.name == "birth"
+            )
+            if must_be_durable and not self._read_only:
+                self._ensure_folder(path.parent)
                 flush_folder(path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -235,7 +237,7 @@ class DirectoryStorage(ObjectStorage):
                         status = entry.stat(follow_symlinks=False)
                         found.append(ObjectInfo(name, status.st_size, status.st_mtime))
                 except FileNotFoundError:
-                    continue  # gone meanwhile
+                    continue  # deleted by another process
         return found
 
     def _folders(self, prefix: str) -> list[str]:
@@ -252,11 +254,11 @@ class DirectoryStorage(ObjectStorage):
             try:
                 flush_folder(folder)
             except FileNotFoundError:
-                continue  # another has removed it
+                continue  # removed by another process
             self._remove_empty(folder)
 
     def _remove_empty(self, folder: Path) -> None:
-        """Remove a folder if nothing is in it, and then the one that it is in."""
+        """Remove a folder if it is empty, and then its parents."""
         while folder != self._root:
             try:
                 folder.rmdir()
@@ -266,28 +268,28 @@ class DirectoryStorage(ObjectStorage):
                 raise
             folder = folder.parent
 
-    def _sweep(self, before: float) -> None:
-        for entry in _entries(self._root / _TEMPORARY):
+    def _delete_temporary(self, before: float) -> None:
+        for entry in _entries(self._root / _TEMPORARY_FOLDER):
             try:
                 if entry.stat().st_mtime < before:
                     Path(entry.path).unlink()
             except FileNotFoundError:
-                continue  # its writer has done with it
+                continue  # its writer has finished
 
-    def _have_folder(self, folder: Path) -> None:
-        """Have a folder, and the way to it on the disk; also where another process has made it and not flushed yet."""
+    def _ensure_folder(self, folder: Path) -> None:
+        """Create a folder, and flush its parents, also if another process created it and has not flushed it yet."""
         try:
             if self._flushed.get(folder) == folder.stat().st_ino:
                 return
         except FileNotFoundError:
-            pass  # it is made below
+            pass  # it is created below
         if folder != self._root:
-            self._have_folder(folder.parent)
+            self._ensure_folder(folder.parent)
             folder.mkdir(exist_ok=True)
         else:
             folder.mkdir(parents=True, exist_ok=True)
         flush_folder(folder.parent)
-        if len(self._flushed) > _KNOWN_FOLDERS:
+        if len(self._flushed) > _CACHED_FOLDERS:
             self._flushed.clear()
         self._flushed[folder] = folder.stat().st_ino
 
@@ -307,9 +309,9 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _config(root: Path, error: OSError) -> ConfigError:
+def _directory_error(root: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"the directory cannot be used: {error}",
         where=str(root),
-        hint="It has to be on a file system with hard links, and this user has to be allowed to write there",
+        hint="It must be on a file system with hard links, and this user must be allowed to write there",
     )

@@ -1,8 +1,8 @@
-"""Which names objects have: readable, of letters that every file system and every object storage takes, and short.
+"""The names of objects: readable, short, and valid in every file system and object storage.
 
-Small letters, digits, `-`, `_` and `.` stand for themselves; any other byte of UTF-8 is `=` and two hex digits, also
-that of a capital: some file systems do not tell these apart. A name that gets too long is cut, and `==` and a digest of
-it follow; the objects themselves hold the whole name.
+Lowercase letters, digits, `-`, `_` and `.` stand for themselves; any other byte of UTF-8 is `=` and two hex digits,
+also that of a capital, since some file systems ignore case. A name that is too long is cut and followed by `==` and a
+digest; the objects themselves have the whole name.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 import secrets
 from typing import TypeAlias
 
-Names: TypeAlias = tuple[str, str]
+ShardNames: TypeAlias = tuple[str, str]
 """Tenant and line."""
 
 FORMAT = "format"
-"""The object that tells which version of the layout is in use."""
+"""The object with the version of the layout."""
 
 TRANSACTIONS = "transactions"
 
@@ -33,7 +33,7 @@ def tenant_folder(tenant: str) -> str:
     return _TENANT + _encode(tenant)
 
 
-def folder(names: Names) -> str:
+def folder(names: ShardNames) -> str:
     """The folder of a shard."""
     return f"{tenant_folder(names[0])}/{_LINE}{_encode(names[1])}"
 
@@ -48,8 +48,8 @@ def is_line(name: str) -> bool:
     return name.startswith(_LINE)
 
 
-def decoded(part: str) -> str | None:
-    """The tenant or the line that a folder is named for; None where only its objects tell."""
+def decode_name(part: str) -> str | None:
+    """Decode the tenant or the line from the name of a folder; None if only its objects have the whole name."""
     name = part.partition("=")[2]
     if "==" in name:
         return None
@@ -59,13 +59,13 @@ def decoded(part: str) -> str | None:
         return None
 
 
-def birth(shard: str) -> str:
-    """The first object of a shard's life."""
+def first_object(shard: str) -> str:
+    """The first object of a generation."""
     return f"{shard}/birth"
 
 
 def folds(shard: str) -> str:
-    """Where a shard's folds are."""
+    """The folder of the folds."""
     return f"{shard}/fold"
 
 
@@ -75,40 +75,46 @@ def fold(shard: str, token: str) -> str:
 
 
 def log(shard: str, token: str) -> str:
-    """Where the log of an epoch is."""
+    """The folder of the log of an epoch."""
     return f"{shard}/log/{token}"
 
 
 def entry(shard: str, token: str, position: int) -> str:
-    """An entry of an epoch's log. The first of the first epoch is the birth."""
-    if position == 0 and number_of(token) == 0:
-        return birth(shard)
+    """An entry of the log of an epoch. The first of the first epoch is the first object."""
+    if position == 0 and epoch_of(token) == 0:
+        return first_object(shard)
     return f"{shard}/log/{token}/{position:02}"
 
 
 def transaction(id: str) -> str:
-    """Where it is decided what becomes of a transaction."""
+    """The object with the decision of a transaction."""
     return f"{TRANSACTIONS}/{id}"
 
 
-def new_life() -> str:
-    """The token of the first epoch of a new life."""
+def new_generation() -> str:
+    """Create the token of the first epoch of a new generation."""
     return f"{secrets.token_hex(6)}.{0:08}.{secrets.token_hex(6)}"
 
 
 def next_token(token: str) -> str:
-    """A token for the epoch after this one."""
-    return f"{life_of(token)}.{number_of(token) + 1:08}.{secrets.token_hex(6)}"
+    """Create the token of the epoch after this one."""
+    return f"{generation_of(token)}.{epoch_of(token) + 1:08}.{secrets.token_hex(6)}"
 
 
-def life_of(token: str) -> str:
-    """Which life an epoch is of."""
+def generation_of(token: str) -> str:
+    """Return the generation of an epoch."""
     return token.partition(".")[0]
 
 
-def number_of(token: str) -> int:
-    """The how many-th epoch of its life it is."""
+def epoch_of(token: str) -> int:
+    """Return the number of an epoch in its generation."""
     return int(token.split(".")[1])
+
+
+def token_of(name: str, folder: str) -> str:
+    """Return the token in the name of an object in a shard's folder; empty for the first object, which has none."""
+    parts = name[len(folder) + 1 :].split("/")
+    return parts[1] if len(parts) > 1 else ""
 
 
 def _encode(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What shards need of a storage: to create an object under a name that is free, and to read, list and delete."""
+"""The interface of a storage of objects: create an object if its name is free, read, list and delete."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
 from holdfast.errors import HoldfastError, UnavailableError
 
 T = TypeVar("T")
 
-_HEAD = 64
-"""How many bytes of an object tell it from all others: they hold a digest of what is random in it."""
+_ID_BYTES = 64
+"""The first bytes of an object, which identify it: they have a digest of its content, which is partly random."""
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
-_AT_ONCE = 64
+_MAX_REQUESTS = 64
 
 _deadline: ContextVar[float] = ContextVar("deadline")
 
 
 class ObjectInfo(NamedTuple):
-    """An object in a listing. `modified` is when it was made, in seconds since 1970."""
+    """An object in a listing. `modified` is the time of its creation, in seconds since 1970."""
 
     name: str
     size: int
@@ -37,52 +37,52 @@ class ObjectInfo(NamedTuple):
 
 
 class ObjectStorage(ABC):
-    """A storage of objects. What may pass is raised as `ServerInterrupted`; everything else as it is."""
+    """A storage of objects. Temporary errors are raised as `ServerInterrupted`."""
 
     @abstractmethod
     async def create(self, name: str, data: bytes) -> bool:
-        """Store an object, durably, if its name is free. False where it is taken. Nobody ever sees a part of it."""
+        """Store an object, durably and atomically, if its name is free; False if it is taken."""
 
     @abstractmethod
     async def put(self, name: str, data: bytes) -> None:
-        """Store an object in place of another."""
+        """Replace an object."""
 
     @abstractmethod
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """What an object holds, or the part of it from `start` on; None where there is none."""
+        """Read an object, or a range of it; None if it does not exist."""
 
     @abstractmethod
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
-        """All objects whose names start with a folder's name and a slash."""
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
+        """List all objects in a folder and its subfolders."""
 
     async def exists(self, name: str) -> bool:
         """Return whether there is an object of this name."""
         return await self.get(name, 0, 1) is not None
 
-    async def folders(self, prefix: str) -> list[str]:
-        """The names right under a folder that have something under them, without the folder's own name."""
+    async def list_folders(self, prefix: str) -> list[str]:
+        """List the names of the subfolders of a folder that are not empty."""
         start = len(prefix) + 1 if prefix else 0
-        paths = [each.name[start:].partition("/") for each in await self.listed(prefix)]
+        paths = [each.name[start:].partition("/") for each in await self.list_objects(prefix)]
         return sorted({name for name, slash, _ in paths if slash})
 
     @abstractmethod
     async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects. Those that are not there are no failure."""
+        """Delete objects. Missing ones are no error."""
 
     async def delete_once(self, name: str) -> None:
-        """Remove an object whose name is then free for another. Whether it was removed is not told."""
+        """Delete an object whose name may be used again: it is tried once, and failures are ignored."""
         await self.delete([name])
 
-    async def sweep(self, before: float) -> None:  # noqa: B027 - most leave nothing
-        """Remove what writers that died have left, if it is older than this."""
+    async def delete_temporary(self, before: float) -> None:  # noqa: B027 - most storages have none
+        """Delete temporary files that are older than this, left by processes that died."""
 
-    async def close(self) -> None:  # noqa: B027 - most have nothing to release
-        """Let go of everything."""
+    async def close(self) -> None:  # noqa: B027 - most have none
+        """Release all resources."""
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Inside, and in tasks begun inside, an impatient storage is asked again for this long."""
+def deadline_in(seconds: float) -> Iterator[None]:
+    """Set the deadline for retries inside the block, and in tasks that it starts."""
     token = _deadline.set(asyncio.get_running_loop().time() + seconds)
     try:
         yield
@@ -91,42 +91,43 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def check_deadline() -> None:
-    """For what goes on and on though the storage answers: others are always a little quicker."""
+    """Raise if the deadline is over: for loops that fail because others are always faster."""
     if asyncio.get_running_loop().time() >= _deadline.get():
-        raise ServerInterrupted("others write there all the time")
+        raise ServerInterrupted("others keep writing there")
 
 
 class RetryingStorage(ObjectStorage):
-    """A storage that is asked again when it was interrupted, until the deadline. Counts what is asked."""
+    """Retries requests that were interrupted, until the deadline, and counts them."""
 
-    def __init__(self, blobs: ObjectStorage) -> None:
-        self._blobs = blobs
-        self.asked: dict[str, int] = {}
+    def __init__(self, storage: ObjectStorage) -> None:
+        self._storage = storage
+        self.request_counts: dict[str, int] = {}
+        self.retry_unreachable = True
 
     async def create(self, name: str, data: bytes) -> bool:
-        """As in `ObjectStorage`. An answer that was lost is found by looking whose object has the name."""
+        """Create an object. After a lost answer, it reads whose object has the name."""
         sent = False
 
         async def attempt() -> bool:
             nonlocal sent
             try:
-                made = await self._blobs.create(name, data)
+                created = await self._storage.create(name, data)
             except ServerInterrupted as interrupted:
                 sent = sent or interrupted.sent
                 raise
             except asyncio.CancelledError:
                 sent = True
                 raise
-            if made:
+            if created:
                 return True
-            # Also the first time: the driver may have tried twice, or something between it and the storage.
+            # Also the first time: the driver, or a proxy, may have tried twice.
             before, sent = sent, True
-            ours = await self.get(name, 0, _HEAD) == data[:_HEAD]
+            is_own = await self.get(name, 0, _ID_BYTES) == data[:_ID_BYTES]
             sent = before
-            return ours
+            return is_own
 
         try:
-            return await self._insist("create", attempt)
+            return await self._retry("create", attempt)
         except ServerInterrupted as interrupted:
             raise ServerInterrupted(str(interrupted), sent=sent) from interrupted
         except HoldfastError as error:
@@ -135,67 +136,69 @@ class RetryingStorage(ObjectStorage):
             raise
 
     async def put(self, name: str, data: bytes) -> None:
-        await self._insist("put", lambda: self._blobs.put(name, data))
+        await self._retry("put", lambda: self._storage.put(name, data))
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
-        return await self._insist("get", lambda: self._blobs.get(name, start, length))
+        return await self._retry("get", lambda: self._storage.get(name, start, length))
 
-    async def listed(self, prefix: str) -> list[ObjectInfo]:
-        return await self._insist("list", lambda: self._blobs.listed(prefix))
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
+        return await self._retry("list", lambda: self._storage.list_objects(prefix))
 
-    async def folders(self, prefix: str) -> list[str]:
-        return await self._insist("list", lambda: self._blobs.folders(prefix))
+    async def list_folders(self, prefix: str) -> list[str]:
+        return await self._retry("list", lambda: self._storage.list_folders(prefix))
 
     async def delete(self, names: Sequence[str]) -> None:
         if names:
-            await self._insist("delete", lambda: self._blobs.delete(names))
+            await self._retry("delete", lambda: self._storage.delete(names))
 
     async def delete_once(self, name: str) -> None:
-        self.asked["delete"] = self.asked.get("delete", 0) + 1
+        self.request_counts["delete"] = self.request_counts.get("delete", 0) + 1
         try:
             async with asyncio.timeout_at(_deadline.get()):
-                await self._blobs.delete([name])
+                await self._storage.delete([name])
         except (ServerInterrupted, TimeoutError):
-            return  # not again: if it was removed, it would be the next of that name. Who tidies later sees to it
+            return  # a retry might delete the next object of that name; `tidy` deletes it later
 
-    async def sweep(self, before: float) -> None:
-        await self._insist("list", lambda: self._blobs.sweep(before))
+    async def delete_temporary(self, before: float) -> None:
+        await self._retry("list", lambda: self._storage.delete_temporary(before))
 
     async def close(self) -> None:
-        await self._blobs.close()
+        await self._storage.close()
 
-    async def _insist(self, kind: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _retry(self, kind: str, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop = asyncio.get_running_loop()
         deadline = _deadline.get()
         pause = _FIRST_PAUSE
         while True:
-            self.asked[kind] = self.asked.get(kind, 0) + 1
+            self.request_counts[kind] = self.request_counts.get(kind, 0) + 1
             why = "no answer came"
             try:
                 async with asyncio.timeout_at(deadline):
-                    return await ask()
+                    return await request()
             except ServerInterrupted as interrupted:
+                if isinstance(interrupted, ServerUnreachable) and not self.retry_unreachable:
+                    raise
                 why = str(interrupted)
             except TimeoutError:
                 pass
             if loop.time() + pause >= deadline:
                 raise ServerInterrupted(why)
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
-            if loop.time() >= deadline:  # the machine is busy; a try would only be broken off in the middle
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that clients do not retry in step
+            if loop.time() >= deadline:  # on a busy machine: another attempt would only be cancelled
                 raise ServerInterrupted(why)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-async def together(coroutines: Sequence[Coroutine[Any, Any, T]], at_once: int = _AT_ONCE) -> list[T]:
-    """What coroutines return, some run at a time. One that fails ends the others, and is waited for no longer."""
+async def gather_limited(coroutines: Sequence[Coroutine[Any, Any, T]], at_once: int = _MAX_REQUESTS) -> list[T]:
+    """Run coroutines, some at a time, and return their results. One that fails cancels the others."""
     if not coroutines:
         return []
     if len(coroutines) == 1:
         return [await coroutines[0]]
-    room = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
 
     async def one(coroutine: Coroutine[Any, Any, T]) -> T:
-        async with room:
+        async with slots:
             return await coroutine
 
     tasks = [asyncio.ensure_future(one(coroutine)) for coroutine in coroutines]
@@ -211,5 +214,5 @@ async def together(coroutines: Sequence[Coroutine[Any, Any, T]], at_once: int = 
 
 
 def clock() -> float:
-    """Seconds that also pass while the machine is suspended, where the system can tell."""
+    """A clock in seconds that includes the time when the machine is suspended, where the system has one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -1,4 +1,4 @@
-"""Queries, answered as of one moment."""
+"""Runs queries on a snapshot of several shards."""
 
 from __future__ import annotations
 
@@ -9,250 +9,257 @@ from typing import NamedTuple, TypeVar
 from holdfast.backends.batch_eval import Columns
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.object_store import object_names
-from holdfast.backends.object_store.entries import LogEntryDraft
-from holdfast.backends.object_store.object_names import Names, folder
-from holdfast.backends.object_store.object_storage import check_deadline, clock, together
+from holdfast.backends.object_store.object_names import ShardNames, folder
+from holdfast.backends.object_store.object_storage import check_deadline, clock, gather_limited
 from holdfast.backends.object_store.shard_log import ShardLog
-from holdfast.backends.object_store.shard_view import BodyLookup, ShardView, Version
-from holdfast.backends.object_store.staleness import StaleReadLimit, ViewOutdated
+from holdfast.backends.object_store.shard_view import (
+    BodyLookup,
+    LogEntryDraft,
+    RetryLimit,
+    ShardVersion,
+    ShardView,
+    ViewOutdated,
+)
 from holdfast.backends.tables import Key, Table
 
 T = TypeVar("T")
 
-_CHUNK = 32
-"""How many shards are looked into at a time, where a scan may find enough in the first of them."""
+_FIRST_SHARDS = 32
+"""How many shards are read at first, if a scan may find enough in them."""
 
 
-_ROUNDS = 24
-"""So often several shards are looked at in the hope that nothing changes meanwhile."""
+_SNAPSHOT_ATTEMPTS = 24
+"""How often several shards are read before those that keep changing are locked."""
 
 
 class ShardViews(NamedTuple):
-    """Shards as they are at one moment."""
+    """A snapshot of shards."""
 
-    views: dict[Names, ShardView]
+    views: dict[ShardNames, ShardView]
 
     def columns(self, space: Table, key: Key) -> Columns | None:
-        """The columns of a row, or None where there is none."""
+        """Return the columns of a row, or None if it does not exist."""
         return self.views[str(key[0]), str(key[1])].columns(space, key)
 
 
 class QueryRunner:
-    """Answers queries."""
+    """Runs queries."""
 
-    def __init__(self, core: ShardLog) -> None:
-        self._core = core
+    def __init__(self, shard_log: ShardLog) -> None:
+        self._log = shard_log
 
-    async def answer(self, queries: Sequence[Query]) -> list[list[Row]]:
-        """What each query finds, all as of one moment."""
-        patience = StaleReadLimit()
+    async def run(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """Return the rows of each query, on one snapshot."""
+        retry_limit = RetryLimit()
         while True:
-            asked = [_Asked(query) for query in queries]
+            shard_queries = [_ShardQuery(query) for query in queries]
             try:
-                return await self._answer(asked)
-            except ViewOutdated as stale:
-                patience.bear(stale)
-                for names in {each for one in asked for each in one.shards()}:
-                    known = self._core.known(folder(names))
-                    if known is not None:
-                        self._core.forget(known)
+                return await self._run(shard_queries)
+            except ViewOutdated as outdated:
+                retry_limit.check(outdated)
+                for names in {each for one in shard_queries for each in one.shards()}:
+                    cached = self._log.cached(folder(names))
+                    if cached is not None:
+                        self._log.forget(cached)
 
-    async def at_once(self, names: set[Names], look: Callable[[ShardViews], T]) -> T:
-        """What one sees who looks at several shards at one moment."""
+    async def on_snapshot(self, names: set[ShardNames], read: Callable[[ShardViews], T]) -> T:
+        """Call `read` with a snapshot of several shards."""
         ordered = sorted(names)
-        before: list[Version] = []
-        hot: set[Names] = set()
-        for _ in range(_ROUNDS):
+        before: list[ShardVersion] = []
+        changing: set[ShardNames] = set()
+        for _ in range(_SNAPSHOT_ATTEMPTS):
             check_deadline()
-            views = await together([self._core.fresh(folder(each), each) for each in ordered])
+            views = await gather_limited([self._log.read_shard(folder(each), each) for each in ordered])
             versions = [view.version for view in views]
-            # Where nothing changed between two looks at all of them, all were so between the looks.
+            # If none changed between two reads of all of them, both reads are a snapshot.
             if len(ordered) <= 1 or versions == before:
-                return look(ShardViews(dict(zip(ordered, views, strict=True))))
+                return read(ShardViews(dict(zip(ordered, views, strict=True))))
             if before:
-                hot.update(each for each, old, new in zip(ordered, before, versions, strict=True) if old != new)
+                changing.update(each for each, old, new in zip(ordered, before, versions, strict=True) if old != new)
             before = versions
-        return await self._held(names, hot, look)
+        return await self._on_locked_snapshot(names, changing, read)
 
-    async def _held(self, names: set[Names], hot: set[Names], look: Callable[[ShardViews], T]) -> T:
-        """Look while nobody can write to those shards that change all the time.
+    async def _on_locked_snapshot(
+        self, names: set[ShardNames], changing: set[ShardNames], read: Callable[[ShardViews], T]
+    ) -> T:
+        """Call `read` with a snapshot, while shards that keep changing are locked.
 
-        They are held by a transaction that does nothing and is void in the end.
+        The lock is a transaction that changes nothing and is aborted in the end.
         """
         id = secrets.token_hex(16)
         try:
-            for each in sorted(hot):
-                await self._hold(each, id)
-            return await self.at_once(names, look)
+            for each in sorted(changing):
+                await self._lock_shard(each, id)
+            return await self.on_snapshot(names, read)
         finally:
-            await self._core.decide(id, made=False)
+            await self._log.decide(id, committed=False)
 
-    async def _hold(self, names: Names, id: str) -> None:
+    async def _lock_shard(self, names: ShardNames, id: str) -> None:
         while True:
             check_deadline()
-            view = await self._core.fresh(folder(names), names)
-            await self._core.clear(view)
+            view = await self._log.read_shard(folder(names), names)
+            await self._log.make_writable(view)
             draft = LogEntryDraft(view, id)
-            if await self._core.append(view, draft):
+            if await self._log.append(view, draft):
                 return
 
-    async def shards_under(self, prefix: Key) -> list[Names]:
-        """The shards whose names start so, in order. Some may be empty."""
+    async def find_shards(self, prefix: Key) -> list[ShardNames]:
+        """List the shards whose names start with a prefix, in order. Some may be empty."""
         if len(prefix) >= 2:
             return [(str(prefix[0]), str(prefix[1]))]
-        blobs = self._core.blobs
+        storage = self._log.storage
         if prefix:
             tenants = [object_names.tenant_folder(str(prefix[0]))]
         else:
-            tenants = [name for name in await blobs.folders("") if object_names.is_tenant(name)]
-        lines = await together([blobs.folders(tenant) for tenant in tenants])
+            tenants = [name for name in await storage.list_folders("") if object_names.is_tenant(name)]
+        lines = await gather_limited([storage.list_folders(tenant) for tenant in tenants])
         found = [
             (tenant, line)
-            for tenant, of_one in zip(tenants, lines, strict=True)
-            for line in of_one
+            for tenant, in_folder in zip(tenants, lines, strict=True)
+            for line in in_folder
             if object_names.is_line(line)
         ]
-        return sorted(name for name in await together([self._names(*each) for each in found]) if name is not None)
+        return sorted(name for name in await gather_limited([self._names(*each) for each in found]) if name is not None)
 
-    async def _names(self, tenant: str, line: str) -> Names | None:
-        """The names of a shard: from its folder's, or from what is in it. None where nothing is."""
-        names = object_names.decoded(tenant), object_names.decoded(line)
+    async def _names(self, tenant: str, line: str) -> ShardNames | None:
+        """Return tenant and line of a shard, from its folder or from its objects; None if it is empty."""
+        names = object_names.decode_name(tenant), object_names.decode_name(line)
         if names[0] is not None and names[1] is not None:
             return names[0], names[1]
-        view = await self._core.fresh(f"{tenant}/{line}")
+        view = await self._log.read_shard(f"{tenant}/{line}")
         return view.names if view.token else None
 
-    async def _answer(self, asked: Sequence[_Asked]) -> list[list[Row]]:
-        if any(one.whole for one in asked):
-            found = await self._surveyed(asked)
+    async def _run(self, shard_queries: Sequence[_ShardQuery]) -> list[list[Row]]:
+        if any(one.unlimited for one in shard_queries):
+            found = await self._find_in_all(shard_queries)
         else:
-            found = await self._looked_up(asked)
+            found = await self._find_in_some(shard_queries)
         located = [each for rows in found for each in rows]
-        bodies = iter(await self._core.bodies.fetch([where for _, where in located if where is not None]))
+        bodies = iter(await self._log.bodies.fetch([where for _, where in located if where is not None]))
         return [[row._replace(body=b"" if where is None else next(bodies)) for row, where in rows] for rows in found]
 
-    async def _surveyed(self, asked: Sequence[_Asked]) -> list[list[tuple[Row, BodyLookup | None]]]:
-        """What each finds as of one moment, where all shards of a tenant or of the store are looked into.
+    async def _find_in_all(self, shard_queries: Sequence[_ShardQuery]) -> list[list[tuple[Row, BodyLookup | None]]]:
+        """Find rows in all shards of a tenant or of the store, on one snapshot.
 
-        A listing of all objects tells at once of every shard whether something has come to it.
+        A listing of all objects shows which shards have changed.
         """
-        core = self._core
-        tops = {top for one in asked for top in one.tops()}
-        views: dict[Names, ShardView] = {}
+        shard_log = self._log
+        roots = {top for one in shard_queries for top in one.listing_roots()}
+        views: dict[ShardNames, ShardView] = {}
         while True:
             check_deadline()
             versions = {each: view.version for each, view in views.items()}
             began = clock()
-            there = await self._listed(tops)
-            wanted = await self._shards_in(there) | {each for one in asked for each in one.shards()}
-            # Whether a birth is that of a life that ended, its name does not tell.
-            graves = [each for each, view in views.items() if view.buried]
-            for again in await together([core.fresh(folder(each)) for each in graves]):
-                if again.buried and again is views[again.names]:
-                    there.discard(object_names.birth(again.folder))
-            behind = []
-            for each in sorted(wanted):
+            names_there = await self._list_names(roots)
+            shards = await self._shards_in(names_there) | {each for one in shard_queries for each in one.shards()}
+            # The name of a first object does not show whether its generation has ended.
+            ended = [each for each, view in views.items() if view.ended_generation]
+            for again in await gather_limited([shard_log.read_shard(folder(each)) for each in ended]):
+                if again.ended_generation and again is views[again.names]:
+                    names_there.discard(object_names.first_object(again.folder))
+            outdated_shards = []
+            for each in sorted(shards):
                 view = views.get(each)
-                if view is None or versions[each] != view.version or not core.confirmed(view, there, began):
-                    behind.append(each)
-            if not behind:
-                # None has changed between when the listing began and when it was read: all were so when it began.
-                for one in asked:
-                    one.opened = len(wanted)
-                    one.narrow([each for each in sorted(wanted) if each[: len(one.prefix)] == one.prefix])
-                return [one.find(views) for one in asked]
-            # Of those that are met for the first time, the next listing tells whether what is known is enough.
-            known = {each: core.known(folder(each)) for each in behind if each not in views}
-            views |= {each: view for each, view in known.items() if view is not None}
-            missing = [each for each in behind if known.get(each) is None]
-            loaded = await together([core.fresh(folder(each), each) for each in missing])
+                if view is None or versions[each] != view.version or not shard_log.confirm(view, names_there, began):
+                    outdated_shards.append(each)
+            if not outdated_shards:
+                # None has changed since the listing started: together they are a snapshot of that time.
+                for one in shard_queries:
+                    one.shard_limit = len(shards)
+                    one.narrow([each for each in sorted(shards) if each[: len(one.prefix)] == one.prefix])
+                return [one.find(views) for one in shard_queries]
+            # For shards that come from the cache, the next listing shows whether they are up to date.
+            cached = {each: shard_log.cached(folder(each)) for each in outdated_shards if each not in views}
+            views |= {each: view for each, view in cached.items() if view is not None}
+            missing = [each for each in outdated_shards if cached.get(each) is None]
+            loaded = await gather_limited([shard_log.read_shard(folder(each), each) for each in missing])
             views |= dict(zip(missing, loaded, strict=True))
 
-    async def _listed(self, tops: set[str]) -> set[str]:
-        found = await together([self._core.blobs.listed(top) for top in sorted(tops)])
-        return {blob.name for of_one in found for blob in of_one}
+    async def _list_names(self, roots: set[str]) -> set[str]:
+        found = await gather_limited([self._log.storage.list_objects(top) for top in sorted(roots)])
+        return {info.name for in_folder in found for info in in_folder}
 
-    async def _shards_in(self, there: set[str]) -> set[Names]:
-        """The shards that objects of these names are in."""
-        folders = {tuple(name.split("/", 2)[:2]) for name in there if name.count("/") >= 2}
-        found = await together([self._names(*each) for each in sorted(folders)])
+    async def _shards_in(self, names_there: set[str]) -> set[ShardNames]:
+        """List the shards of these objects."""
+        folders = {tuple(name.split("/", 2)[:2]) for name in names_there if name.count("/") >= 2}
+        found = await gather_limited([self._names(*each) for each in sorted(folders)])
         return {each for each in found if each is not None}
 
-    async def _looked_up(self, asked: Sequence[_Asked]) -> list[list[tuple[Row, BodyLookup | None]]]:
-        """What each finds as of one moment, where few shards are looked into."""
-        wide = [one for one in asked if one.wide]
-        listed = [await self.shards_under(one.prefix) for one in wide]
+    async def _find_in_some(self, shard_queries: Sequence[_ShardQuery]) -> list[list[tuple[Row, BodyLookup | None]]]:
+        """Find rows in some shards, on one snapshot."""
+        wide = [one for one in shard_queries if one.wide]
+        listed = [await self.find_shards(one.prefix) for one in wide]
         while True:
             for one, names in zip(wide, listed, strict=True):
                 one.narrow(names)
-            found = await self._found(asked)
+            found = await self._find_rows(shard_queries)
             if not wide:
                 break
-            # No shard may have come meanwhile: it could be part of a batch that the others have.
-            before, listed = listed, [await self.shards_under(one.prefix) for one in wide]
+            # A new shard could be part of a batch that the others have: then read again.
+            before, listed = listed, [await self.find_shards(one.prefix) for one in wide]
             if listed == before:
                 break
         return found
 
-    async def _found(self, asked: Sequence[_Asked]) -> list[list[tuple[Row, BodyLookup | None]]]:
-        """What each finds as of one moment, and where the bodies are."""
+    async def _find_rows(self, shard_queries: Sequence[_ShardQuery]) -> list[list[tuple[Row, BodyLookup | None]]]:
+        """Find rows on one snapshot, and the locations of their bodies."""
         while True:
-            names = {each for one in asked for each in one.shards()}
-            found = await self.at_once(names, lambda at: [one.find(at.views) for one in asked])
-            short = [one for one, rows in zip(asked, found, strict=True) if one.goes_on(len(rows))]
+            names = {each for one in shard_queries for each in one.shards()}
+            found = await self.on_snapshot(names, lambda at: [one.find(at.views) for one in shard_queries])
+            short = [one for one, rows in zip(shard_queries, found, strict=True) if one.may_have_more(len(rows))]
             if not short:
                 return found
             for one in short:
-                one.opened *= 4
+                one.shard_limit *= 4
 
 
-class _Asked:
-    """A query, and the shards that it is about."""
+class _ShardQuery:
+    """A query, and the shards that it reads."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
-        self._names = _named(query)
+        self._names = _named_shards(query)
         self.prefix: Key = query.prefix if isinstance(query, Scan) else ()
         self.wide = isinstance(query, Scan) and len(query.prefix) < 2
-        self.whole = self.wide and isinstance(query, Scan) and query.limit is None
-        self.opened = _CHUNK
+        self.unlimited = self.wide and isinstance(query, Scan) and query.limit is None
+        self.shard_limit = _FIRST_SHARDS
 
-    def tops(self) -> set[str]:
-        """The folders to be listed for all that is asked."""
+    def listing_roots(self) -> set[str]:
+        """The folders to list for this query."""
         if self.wide and not self.prefix:
             return {""}
         tenants = {str(self.prefix[0])} if self.wide else {tenant for tenant, _ in self._names}
         return {object_names.TRANSACTIONS, *map(object_names.tenant_folder, tenants)}
 
-    def narrow(self, names: Sequence[Names]) -> None:
-        """Of a wide scan, take those of these shards that rows may be in, in the order of the scan."""
+    def narrow(self, names: Sequence[ShardNames]) -> None:
+        """Select those of these shards that a wide scan may find rows in, in the order of the scan."""
         scan = self._query
         if not isinstance(scan, Scan) or not self.wide:
             return
         width = len(scan.prefix)
 
-        def reached(each: Names) -> bool:
+        def may_have_rows(each: ShardNames) -> bool:
             rest = each[width:]
             return rest[: len(scan.start)] >= scan.start[: len(rest)] and (
                 not scan.stop or rest[: len(scan.stop)] <= scan.stop[: len(rest)]
             )
 
-        self._names = [each for each in names if reached(each)]
+        self._names = [each for each in names if may_have_rows(each)]
         if scan.reverse:
             self._names.reverse()
 
-    def shards(self) -> list[Names]:
-        """The shards to look into."""
+    def shards(self) -> list[ShardNames]:
+        """The shards to read."""
         limited = self.wide and isinstance(self._query, Scan) and self._query.limit is not None
-        return self._names[: self.opened] if limited else self._names
+        return self._names[: self.shard_limit] if limited else self._names
 
-    def goes_on(self, count: int) -> bool:
-        """Whether there may be more in shards that were not looked into."""
+    def may_have_more(self, count: int) -> bool:
+        """Whether names_there may be more rows in shards that were not read."""
         query = self._query
         return isinstance(query, Scan) and len(self.shards()) < len(self._names) and count < (query.limit or 0)
 
-    def find(self, views: dict[Names, ShardView]) -> list[tuple[Row, BodyLookup | None]]:
-        """The rows, and where their bodies are."""
+    def find(self, views: dict[ShardNames, ShardView]) -> list[tuple[Row, BodyLookup | None]]:
+        """Find the rows, and the locations of their bodies."""
         query = self._query
         found: list[tuple[Row, BodyLookup | None]] = []
         if isinstance(query, Get):
@@ -270,8 +277,8 @@ class _Asked:
         return found
 
 
-def _named(query: Query) -> list[Names]:
-    """The shards that a query names."""
+def _named_shards(query: Query) -> list[ShardNames]:
+    """List the shards that a query names."""
     if isinstance(query, Get):
         return sorted({(str(key[0]), str(key[1])) for key in query.keys})
     return [(str(query.prefix[0]), str(query.prefix[1]))] if len(query.prefix) >= 2 else []

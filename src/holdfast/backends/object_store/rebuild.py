@@ -1,9 +1,8 @@
-"""Beginning damaged shards anew, with all that can be read of them.
+"""Rebuilds damaged shards from what can be read of them.
 
-What a shard's objects hold is put into a new birth, which takes the place of the old one in one step: before it the
-shard is as it was, after it all rows are there. The objects are kept under another name first. Writers of other
-processes that know the old life wait meanwhile, and then find something in its log that they cannot read: else they
-would go on writing where nobody looks any more.
+All intact rows are written into a new first object, which replaces the old one atomically. The old objects are copied
+to another folder before. Writers of other processes that have the old generation in their cache wait for that, and then
+find an object in its log that they cannot read: else they would continue a log that nobody reads.
 """
 
 from __future__ import annotations
@@ -19,156 +18,164 @@ from holdfast.backends.object_store.formats import (
     FoldObject,
     LogEntry,
     WrittenRow,
-    check_of,
+    checksum,
     decode,
     encode,
 )
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
-from holdfast.backends.object_store.object_storage import clock, together, within
+from holdfast.backends.object_store.object_storage import clock, deadline_in, gather_limited
 from holdfast.backends.object_store.salvage import (
     SalvagedShard,
-    current_life,
+    current_generation,
     open_transaction,
     salvage_shard,
-    token_of,
 )
 from holdfast.backends.object_store.shard_log import ShardLog
-from holdfast.backends.object_store.shard_view import EPOCH
+from holdfast.backends.object_store.shard_view import EPOCH_ENTRIES
 from holdfast.backends.tables import TABLES
 from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 
-DAMAGED = "damaged"
-_PACE = 16
-_TRIES = 5
+DAMAGED_FOLDER = "damaged"
+_MAX_READS = 16
+_ATTEMPTS = 5
 
 
 class RebuiltShard(NamedTuple):
-    """What became of a damaged shard: where its objects are kept, and what could be read of them."""
+    """A shard that was rebuilt: the folder with copies of its old objects, and what was salvaged."""
 
-    kept: str
-    remains: SalvagedShard
+    copies: str
+    salvaged: SalvagedShard
 
 
 class ShardRebuild:
-    """Begins shards anew."""
+    """Rebuilds shards."""
 
-    def __init__(self, core: ShardLog, tidying: GarbageCollector, timeout: float) -> None:
-        self._core = core
-        self._blobs = core.blobs
-        self._tidying = tidying
+    def __init__(self, shard_log: ShardLog, tidying: GarbageCollector, timeout: float) -> None:
+        self._log = shard_log
+        self._storage = shard_log.storage
+        self._garbage_collector = tidying
         self._timeout = timeout
 
     async def shards(self, tenant: str) -> list[str]:
-        """The folders of a tenant's shards."""
+        """List the folders of a tenant's shards."""
         top = object_names.tenant_folder(tenant)
-        with within(self._timeout):
-            return sorted(f"{top}/{name}" for name in await self._blobs.folders(top) if object_names.is_line(name))
+        with deadline_in(self._timeout):
+            return sorted(
+                f"{top}/{name}" for name in await self._storage.list_folders(top) if object_names.is_line(name)
+            )
 
-    async def damaged(self, tenant: str) -> list[str]:
-        """Those of them that are damaged."""
+    async def damaged_shards(self, tenant: str) -> list[str]:
+        """List the folders of the damaged shards of a tenant."""
         found = []
         for shard in await self.shards(tenant):
-            with within(self._timeout):
+            with deadline_in(self._timeout):
                 try:
-                    await self._tidying.check_shard(shard)
+                    await self._garbage_collector.check_shard(shard)
                 except CorruptError:
                     found.append(shard)
         return found
 
-    async def rehearse(self, shard: str) -> SalvagedShard:
-        """What could be read of a shard."""
-        with within(self._timeout):
-            objects = await self._objects(shard)
-            return salvage_shard(shard, objects, await self._decided(shard, objects))
+    async def salvage(self, shard: str) -> SalvagedShard:
+        """Read what is intact of a shard."""
+        with deadline_in(self._timeout):
+            objects = await self._read_objects(shard)
+            return salvage_shard(shard, objects, await self._read_decisions(shard, objects))
 
-    async def renew(self, shard: str, stamp: str) -> RebuiltShard:
-        """Begin a shard anew. `ConflictError` if another did so meanwhile, or kept writing."""
-        for _ in range(_TRIES):
-            with within(self._timeout):
-                objects = await self._objects(shard)
+    async def rebuild(self, shard: str, stamp: str) -> RebuiltShard:
+        """Rebuild a shard. Raises `ConflictError` if another process does so, or keeps writing."""
+        for _ in range(_ATTEMPTS):
+            with deadline_in(self._timeout):
+                objects = await self._read_objects(shard)
                 last = open_transaction(shard, objects)
                 if last:
-                    await self._void(last, stamp)
-                remains = salvage_shard(shard, objects, await self._decided(shard, objects))
+                    await self._abort(last, stamp)
+                salvaged = salvage_shard(shard, objects, await self._read_decisions(shard, objects))
             for name, data in objects.items():
-                with within(self._timeout):
-                    await self._blobs.create(f"{DAMAGED}/{stamp}/{name}", data)
-            with within(self._timeout):
-                if await self._switch(shard, objects, remains):
-                    return RebuiltShard(f"{DAMAGED}/{stamp}/{shard}", remains)
+                with deadline_in(self._timeout):
+                    await self._storage.create(f"{DAMAGED_FOLDER}/{stamp}/{name}", data)
+            with deadline_in(self._timeout):
+                if await self._replace_shard(shard, objects, salvaged):
+                    return RebuiltShard(f"{DAMAGED_FOLDER}/{stamp}/{shard}", salvaged)
         raise ConflictError(
-            "others kept writing there", where=shard, hint="Stop what uses the store, and repair it again"
+            "others kept writing there",
+            where=shard,
+            hint="Stop the programs that use the store, and repair it again",
         )
 
-    async def _void(self, id: str, stamp: str) -> None:
-        """Have a transaction be void, unless it was decided: then that counts, if it can be read."""
+    async def _abort(self, id: str, stamp: str) -> None:
+        """Abort a transaction, unless it was decided and the decision can be read."""
         try:
-            await self._core.decide(id, made=False)
+            await self._log.decide(id, committed=False)
         except CorruptError:
             name = object_names.transaction(id)
-            await self._blobs.create(f"{DAMAGED}/{stamp}/{name}", await self._blobs.get(name) or b"")
+            await self._storage.create(f"{DAMAGED_FOLDER}/{stamp}/{name}", await self._storage.get(name) or b"")
 
-    async def _switch(self, shard: str, objects: Mapping[str, bytes], remains: SalvagedShard) -> bool:
-        """Put the new birth in its place, unless something was written meanwhile."""
+    async def _replace_shard(self, shard: str, objects: Mapping[str, bytes], salvaged: SalvagedShard) -> bool:
+        """Write the new first object, unless the shard was written to since it was read."""
         began = clock()
-        token, position = self._end(shard, objects)
+        token, position = self._find_end(shard, objects)
         id = secrets.token_hex(16)
         fence = ""
-        if token and position < EPOCH and remains.names is not None:
-            # Readers see what was before an open transaction, and writers wait for it; it is void if this ends here.
+        if token and position < EPOCH_ENTRIES and salvaged.names is not None:
+            # Readers see the state before an open transaction, and writers wait; if this process dies, it is aborted.
             fence = object_names.entry(shard, token, position)
-            entry = LogEntry(remains.names, token, secrets.token_bytes(8), id, False, False, [], [])
-            if not await self._blobs.create(fence, encode(ENTRY, entry)):
+            entry = LogEntry(salvaged.names, token, secrets.token_bytes(8), id, False, False, [], [])
+            if not await self._storage.create(fence, encode(ENTRY, entry)):
                 return False
-        listed = {blob.name for blob in await self._blobs.listed(shard)}
-        if listed - {fence} != objects.keys() or clock() - began > self._core.patience / 2:
-            await self._core.decide(id, made=False)
+        listed = {info.name for info in await self._storage.list_objects(shard)}
+        if listed - {fence} != objects.keys() or clock() - began > self._log.transaction_timeout / 2:
+            await self._log.decide(id, committed=False)
             return False
-        await self._begin(shard, remains, objects.get(object_names.birth(shard)))
+        await self._write_first_object(shard, salvaged, objects.get(object_names.first_object(shard)))
         if token:
-            # Whoever knows the old life would go on with it after a while.
+            # Else processes with the old generation in their cache would continue it after a while.
             for name in (object_names.entry(shard, token, position + 1), object_names.fold(shard, token)):
-                await self._blobs.create(name, b"stopped by a repair " + secrets.token_hex(32).encode())
-        known = self._core.known(shard)
-        if known is not None:
-            self._core.forget(known)
+                await self._storage.create(name, b"stopped by a repair " + secrets.token_hex(32).encode())
+        cached = self._log.cached(shard)
+        if cached is not None:
+            self._log.forget(cached)
         return True
 
-    def _end(self, shard: str, objects: Mapping[str, bytes]) -> tuple[str, int]:
-        """The token of the epoch in which the shard's life goes on, and the number of the next entry."""
-        life = current_life(shard, objects)
-        there = [token for name in objects if (token := token_of(name, shard)) and object_names.life_of(token) == life]
-        following = [
-            self._following(objects.get(object_names.fold(shard, token)), shard) for token in dict.fromkeys(there)
+    def _find_end(self, shard: str, objects: Mapping[str, bytes]) -> tuple[str, int]:
+        """Return the token of the last epoch, and the number of its next entry."""
+        generation = current_generation(shard, objects)
+        tokens_there = [
+            token
+            for name in objects
+            if (token := object_names.token_of(name, shard)) and object_names.generation_of(token) == generation
         ]
-        born = "" if there else self._token(objects.get(object_names.birth(shard)), shard)
-        tokens = [token for token in (*there, *following, born) if token]
-        last = max(tokens, key=object_names.number_of, default="")
+        following = [
+            self._read_next_token(objects.get(object_names.fold(shard, token)), shard)
+            for token in dict.fromkeys(tokens_there)
+        ]
+        first_token = "" if tokens_there else self._read_token(objects.get(object_names.first_object(shard)), shard)
+        tokens = [token for token in (*tokens_there, *following, first_token) if token]
+        last = max(tokens, key=object_names.epoch_of, default="")
         prefix = f"{object_names.log(shard, last)}/"
         numbers = [int(name[len(prefix) :]) for name in objects if name.startswith(prefix)]
-        return last, max(numbers, default=-1 if last and object_names.number_of(last) else 0) + 1
+        return last, max(numbers, default=-1 if last and object_names.epoch_of(last) else 0) + 1
 
-    def _token(self, data: bytes | None, name: str) -> str:
+    def _read_token(self, data: bytes | None, name: str) -> str:
         try:
             return "" if data is None else decode(ENTRY, LogEntry, data, name).token
         except (CorruptError, UnsupportedError):
             return ""
 
-    def _following(self, data: bytes | None, name: str) -> str:
+    def _read_next_token(self, data: bytes | None, name: str) -> str:
         try:
-            return "" if data is None else decode(FOLD, FoldObject, data, name).following
+            return "" if data is None else decode(FOLD, FoldObject, data, name).next_token
         except (CorruptError, UnsupportedError):
             return ""
 
-    async def _objects(self, shard: str) -> dict[str, bytes]:
-        """All objects of a shard, in the order in which they were made."""
-        listed = sorted(await self._blobs.listed(shard), key=lambda blob: (blob.modified, blob.name))
-        names = [blob.name for blob in listed]
-        found = await together([self._blobs.get(name) for name in names], _PACE)
+    async def _read_objects(self, shard: str) -> dict[str, bytes]:
+        """Read all objects of a shard, in the order of their creation."""
+        listed = sorted(await self._storage.list_objects(shard), key=lambda info: (info.modified, info.name))
+        names = [info.name for info in listed]
+        found = await gather_limited([self._storage.get(name) for name in names], _MAX_READS)
         return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
-    async def _decided(self, shard: str, objects: Mapping[str, bytes]) -> dict[str, bool]:
-        made: dict[str, bool] = {}
+    async def _read_decisions(self, shard: str, objects: Mapping[str, bytes]) -> dict[str, bool]:
+        decisions: dict[str, bool] = {}
         for name, data in objects.items():
             try:
                 id = (
@@ -176,31 +183,35 @@ class ShardRebuild:
                     if name.startswith(object_names.folds(shard))
                     else decode(ENTRY, LogEntry, data, name).transaction
                 )
-                decision = await self._core.decided(id) if id else None
+                decision = await self._log.read_decision(id) if id else None
             except (CorruptError, UnsupportedError):
                 continue
             if decision is not None:
-                made[id] = decision
-        return made
+                decisions[id] = decision
+        return decisions
 
-    async def _begin(self, shard: str, remains: SalvagedShard, before: bytes | None) -> None:
-        birth = object_names.birth(shard)
+    async def _write_first_object(self, shard: str, salvaged: SalvagedShard, before: bytes | None) -> None:
+        birth = object_names.first_object(shard)
         parts = shard.split("/")
-        tenant, line = object_names.decoded(parts[0]), object_names.decoded(parts[1])
-        names = remains.names or (None if tenant is None or line is None else (tenant, line))
-        if await self._blobs.get(birth) != before:
-            raise ConflictError("another begins it anew", where=shard, hint="Wait for it to end, and verify the store")
+        tenant, line = object_names.decode_name(parts[0]), object_names.decode_name(parts[1])
+        names = salvaged.names or (None if tenant is None or line is None else (tenant, line))
+        if await self._storage.get(birth) != before:
+            raise ConflictError(
+                "another process rebuilds it", where=shard, hint="Wait for it to end, and verify the store"
+            )
         if names is None:
-            await self._blobs.delete([blob.name for blob in await self._blobs.listed(shard)])  # they are kept
+            await self._storage.delete([info.name for info in await self._storage.list_objects(shard)])  # copies exist
             return
         order = {space: number for number, space in enumerate(TABLES)}
-        rows = sorted(remains.rows, key=lambda each: (order[each[0]], each[1].key))
+        rows = sorted(salvaged.rows, key=lambda each: (order[each[0]], each[1].key))
         written = [
-            WrittenRow(space.name, row.key[2:], row.columns, len(row.body), check_of(row.body)) for space, row in rows
+            WrittenRow(space.name, row.key[2:], row.columns, len(row.body), checksum(row.body)) for space, row in rows
         ]
-        entry = LogEntry(names, object_names.new_life(), secrets.token_bytes(8), "", False, False, [], written)
+        entry = LogEntry(names, object_names.new_generation(), secrets.token_bytes(8), "", False, False, [], written)
         data = encode(ENTRY, entry, [row.body for _, row in rows])
         if before is not None:
-            await self._blobs.put(birth, data)
-        elif not await self._blobs.create(birth, data):
-            raise ConflictError("another begins it anew", where=shard, hint="Wait for it to end, and verify the store")
+            await self._storage.put(birth, data)
+        elif not await self._storage.create(birth, data):
+            raise ConflictError(
+                "another process rebuilds it", where=shard, hint="Wait for it to end, and verify the store"
+            )

@@ -1,164 +1,169 @@
-"""What a process knows of a shard: its rows without their bodies, and where each body is."""
+"""The state of a shard in a process: its rows without their bodies, and the location of each body."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.backends.batch_eval import Columns
-from holdfast.backends.interface import Row, Scan
+from holdfast.backends.batch_eval import Columns, Effect, evaluate
+from holdfast.backends.interface import Batch, Row, Scan
 from holdfast.backends.memory import SortedRows
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.formats import (
     IN_FOLD,
     BodyLocation,
     BodyObject,
+    DeletedRows,
     FoldObject,
     FoldRef,
     Garbage,
     LogEntry,
     Tombstone,
-    damaged,
-    pack_place,
-    space_of,
-    unpack_place,
+    WrittenRow,
+    checksum,
+    damaged_error,
+    find_table,
+    missing_error,
+    pack_location,
+    unpack_location,
 )
-from holdfast.backends.object_store.object_names import Names
+from holdfast.backends.object_store.object_names import ShardNames
+from holdfast.backends.object_store.object_storage import check_deadline
 from holdfast.backends.tables import Key, Table
 
-EPOCH = 32
-"""How many entries an epoch has at most."""
+EPOCH_ENTRIES = 32
+"""The most entries of an epoch."""
 
-TOP = 99
-"""The level of a thorough fold's index: it is merged into no other."""
+TOP_LEVEL = 99
+"""The level of the index of a thorough fold, which is merged into no other."""
 
-Version = tuple[str, int]
-"""Changes with anything that readers can see of a shard: a life, and how many entries of it counted."""
+ShardVersion = tuple[str, int]
+"""The generation of a shard and the number of its valid entries: changes whenever its rows do."""
 
-Spot = tuple[int, int]
-"""An object that holds bodies: its epoch, and its place in the log or `IN_FOLD`."""
+BodyObjectKey = tuple[int, int]
+"""An object with bodies: its epoch, and its position in the log or `IN_FOLD`."""
 
 
 class UndecidedEntry(NamedTuple):
-    """The last entry, as long as it is open whether it counts."""
+    """The last entry, while its transaction is undecided."""
 
     entry: LogEntry
     base: int
-    seen: float
+    read_at: float
 
 
 class BodyLookup(NamedTuple):
-    """Where a body is, found also when the shard has gone on."""
+    """The object and the location of a body; valid also after the shard was folded."""
 
     name: str
-    holder: BodyObject
-    place: BodyLocation
+    body_object: BodyObject
+    location: BodyLocation
 
 
-_NOWHERE = BodyObject(0, 0, "", 0, 0)
+_NO_BODY = BodyObject(0, 0, "", 0, 0)
 
 
 class ShardView:
-    """A shard as of some entry of its log. One that has no token is not born yet: nothing was ever written."""
+    """A shard as of some entry of its log. Without a token, it is empty: nothing was ever written."""
 
-    def __init__(self, names: Names, folder: str) -> None:
+    def __init__(self, names: ShardNames, folder: str) -> None:
         self.names = names
         self.folder = folder
         self.token = ""
         self.epoch = 0
         self.position = 0
-        """Of the next entry."""
+        """The position of the next entry."""
         self.count = 0
-        self.looked = 0.0
-        """When it was last seen that nothing is missing, by `clock`."""
+        self.read_at = 0.0
+        """When it was last known to be up to date, by `clock`."""
         self.last = False
         self.removed = False
-        self.buried = ""
-        """The life that ended before, if its birth may still be there."""
+        self.ended_generation = ""
+        """The previous generation, if its first object may still exist."""
         self.pending: UndecidedEntry | None = None
         self.parts: dict[Table, SortedRows] = {}
         self.rows = 0
-        self.holders: dict[Spot, BodyObject] = {}
-        self.live: dict[Spot, int] = {}
-        """Bytes of bodies that are still in use, by object."""
+        self.body_objects: dict[BodyObjectKey, BodyObject] = {}
+        self.live_bytes: dict[BodyObjectKey, int] = {}
+        """The bytes of bodies that are still used, by object."""
         self.entries: list[bytes] = []
-        self.before: list[bytes] = []
-        """The ids of the entries of the epoch before."""
+        self.previous_entries: list[bytes] = []
+        """The ids of the entries of the previous epoch."""
         self.refs: list[FoldRef] = []
-        """All folds whose index counts, the latest one too."""
-        self.tombs: list[Tombstone] = []
-        self.doomed: list[Garbage] = []
+        """All folds whose index is valid, including the latest."""
+        self.tombstones: list[Tombstone] = []
+        self.garbage: list[Garbage] = []
         self.transactions: list[str] = []
-        """Those that entries of this epoch are part of."""
-        self.settled: list[Garbage] = []
-        self.dropped = 0
-        """How many rows are gone, or have another form, and are still in some object that is needed."""
-        self.folded = 0.0
-        """When the epoch began."""
+        """The transactions of the entries of this epoch."""
+        self.decided_transactions: list[Garbage] = []
+        self.stale_rows = 0
+        """The number of deleted and replaced rows that are still in an object that is needed."""
+        self.epoch_start = 0.0
+        """When the epoch started."""
 
     @property
     def full(self) -> bool:
-        """Whether a fold has to come next."""
-        return self.position >= EPOCH or self.last
+        """Whether the next object must be a fold."""
+        return self.position >= EPOCH_ENTRIES or self.last
 
     @property
-    def version(self) -> Version:
-        """Changes with anything that readers can see."""
-        return (object_names.life_of(self.token) if self.rows or self.count else "", self.count)
+    def version(self) -> ShardVersion:
+        """Changes whenever the rows do."""
+        return (object_names.generation_of(self.token) if self.rows or self.count else "", self.count)
 
     def next_name(self) -> str:
-        """The name of what comes next."""
+        """The name of the next object."""
         if not self.token:
-            return object_names.birth(self.folder)
+            return object_names.first_object(self.folder)
         if self.full:
             return object_names.fold(self.folder, self.token)
         return object_names.entry(self.folder, self.token, self.position)
 
-    def awaits(self, name: str) -> bool:
-        """Whether an object of this name can be taken now."""
+    def expects(self, name: str) -> bool:
+        """Whether the object of this name can be added now."""
         return self.pending is None and name == self.next_name()
 
     # Reading
 
     def columns(self, space: Table, key: Key) -> Columns | None:
-        """The columns of a row, or None where there is none."""
+        """Return the columns of a row, or None if it does not exist."""
         row = self.row(space, key)
         return None if row is None else row.columns
 
     def row(self, space: Table, key: Key) -> Row | None:
-        """A row, with its place for a body."""
+        """Return a row, with its location in place of the body."""
         part = self.parts.get(space)
         return None if part is None else part.rows.get(key)
 
     def scan(self, scan: Scan, limit: int | None) -> list[Row]:
-        """Rows, with their places for bodies."""
+        """Return rows, with their locations in place of the bodies."""
         part = self.parts.get(scan.space)
         return [] if part is None else part.scan(scan, limit)
 
     def locate(self, row: Row) -> BodyLookup:
-        """Where the body of a row is."""
-        place = unpack_place(row.body)
-        if not place.length:
-            return BodyLookup("", _NOWHERE, place)
-        holder = self.holders[place.epoch, place.entry]
-        if place.entry == IN_FOLD:
-            return BodyLookup(object_names.fold(self.folder, holder.token), holder, place)
-        return BodyLookup(object_names.entry(self.folder, holder.token, place.entry), holder, place)
+        """Return the object and the location of the body of a row."""
+        location = unpack_location(row.body)
+        if not location.length:
+            return BodyLookup("", _NO_BODY, location)
+        body_object = self.body_objects[location.epoch, location.entry]
+        if location.entry == IN_FOLD:
+            return BodyLookup(object_names.fold(self.folder, body_object.token), body_object, location)
+        return BodyLookup(object_names.entry(self.folder, body_object.token, location.entry), body_object, location)
 
-    def everything(self) -> Iterator[tuple[Table, Row]]:
-        """All rows."""
+    def all_rows(self) -> Iterator[tuple[Table, Row]]:
         for space, part in self.parts.items():
             for row in part.rows.values():
                 yield space, row
 
-    # Following the log
+    # Changes
 
-    def absorb(self, entry: LogEntry, base: int, now: float) -> None:
-        """Take the next entry of the log."""
+    def add_entry(self, entry: LogEntry, base: int, now: float) -> None:
+        """Add the next entry of the log."""
         if not self.token and object_names.folder(entry.names) == self.folder:
             self.names, self.token = entry.names, entry.token
         elif entry.names != self.names or entry.token != self.token:
-            raise damaged(self.next_name())
+            raise damaged_error(self.next_name())
         self.entries.append(entry.id)
         self.last = entry.last
         self.position += 1
@@ -166,114 +171,204 @@ class ShardView:
             self.pending = UndecidedEntry(entry, base, now)
             self.transactions.append(entry.transaction)
         else:
-            self._make(entry, base)
+            self._apply(entry, base)
 
-    def settle(self, pending: UndecidedEntry, made: bool) -> None:
-        """It was decided whether an entry counts. Again is no failure."""
+    def decide(self, pending: UndecidedEntry, committed: bool) -> None:
+        """Apply or drop an entry whose transaction was decided. May be called again."""
         if self.pending is not pending:
             return
         self.pending = None
-        if made:
-            self._make(pending.entry, pending.base)
+        if committed:
+            self._apply(pending.entry, pending.base)
 
-    def follow(self, fold: FoldObject, base: int) -> None:
-        """Take the fold that ends the epoch: what it carries is there now."""
+    def add_fold(self, fold: FoldObject, base: int) -> None:
+        """Add the fold that ends the epoch, which has the bodies of the epoch now."""
         for indexed in fold.rows:
             if indexed.epoch != self.epoch or indexed.entry != IN_FOLD:
                 continue
-            space = space_of(indexed.space, self.folder)
+            space = find_table(indexed.space, self.folder)
             row = self.row(space, (*self.names, *indexed.key))
             if row is None or row.columns != indexed.columns:
-                raise damaged(object_names.fold(self.folder, fold.token))
-            self._drop(space, row)
-            self._keep(space, row._replace(body=pack_place(BodyLocation(*indexed[3:]))))
-        self._hold(fold, base)
-        self._begin(fold, base)
+                raise damaged_error(object_names.fold(self.folder, fold.token))
+            self._remove_row(space, row)
+            self._add_row(space, row._replace(body=pack_location(BodyLocation(*indexed[3:]))))
+        self._add_body_objects(fold, base)
+        self._start_epoch(fold, base)
 
-    def load(self, indexes: Iterable[tuple[FoldObject, int]]) -> None:
-        """Take what folds have indexed, the oldest first. The last one tells the rest."""
+    def load_folds(self, indexes: Iterable[tuple[FoldObject, int]]) -> None:
+        """Load the indexes of folds, the oldest first, and continue after the last."""
         last = None
         for fold, base in indexes:
-            for tomb in fold.tombs:
-                self._delete(space_of(tomb.space, self.folder), (*self.names, *tomb.prefix))
+            for tombstone in fold.tombstones:
+                self._delete_rows(find_table(tombstone.space, self.folder), (*self.names, *tombstone.prefix))
             for indexed in fold.rows:
-                space = space_of(indexed.space, self.folder)
+                space = find_table(indexed.space, self.folder)
                 key = (*self.names, *indexed.key)
-                self._replace(space, key)
-                self._keep(space, Row(key, indexed.columns, pack_place(BodyLocation(*indexed[3:]))))
-            self.tombs += fold.tombs
-            self._hold(fold, base)
+                self._remove_old_row(space, key)
+                self._add_row(space, Row(key, indexed.columns, pack_location(BodyLocation(*indexed[3:]))))
+            self.tombstones += fold.tombstones
+            self._add_body_objects(fold, base)
             last = fold, base
         if last is not None:
-            self.token, self.epoch = last[0].token, object_names.number_of(last[0].token)
-            self._begin(*last)
+            self.token, self.epoch = last[0].token, object_names.epoch_of(last[0].token)
+            self._start_epoch(*last)
 
-    def _begin(self, fold: FoldObject, base: int) -> None:
-        """Go on after a fold."""
+    def _start_epoch(self, fold: FoldObject, base: int) -> None:
+        """Start the epoch after a fold."""
         own = FoldRef(fold.level, fold.first, self.epoch, fold.token, base)
         self.refs = [*fold.refs, own]
-        # What the oldest index covers has nothing before it that would have to be hidden.
-        self.tombs = [tomb for tomb in self.tombs if tomb.epoch > self.refs[0].epoch]
-        self.doomed, self.removed, self.folded = fold.doomed, fold.removed, fold.time
-        self.settled, self.transactions = fold.settled, []
-        if not fold.refs and fold.level == TOP:
-            self.dropped = 0
-        self.count, self.before = fold.count, fold.entries
-        self.token, self.epoch = fold.following, self.epoch + 1
+        # There is nothing before the oldest index that tombstones would have to hide.
+        self.tombstones = [tombstone for tombstone in self.tombstones if tombstone.epoch > self.refs[0].epoch]
+        self.garbage, self.removed, self.epoch_start = fold.garbage, fold.removed, fold.time
+        self.decided_transactions, self.transactions = fold.decided_transactions, []
+        if not fold.refs and fold.level == TOP_LEVEL:
+            self.stale_rows = 0
+        self.count, self.previous_entries = fold.count, fold.entries
+        self.token, self.epoch = fold.next_token, self.epoch + 1
         self.position, self.last, self.entries = 0, False, []
-        self.holders = {spot: holder for spot, holder in self.holders.items() if self.live.get(spot, 0)}
-        self.live = {spot: size for spot, size in self.live.items() if size}
+        self.body_objects = {
+            object_key: body_object
+            for object_key, body_object in self.body_objects.items()
+            if self.live_bytes.get(object_key, 0)
+        }
+        self.live_bytes = {object_key: size for object_key, size in self.live_bytes.items() if size}
 
-    def _hold(self, fold: FoldObject, base: int) -> None:
-        for holder in fold.holders:
-            whole = holder._replace(base=base) if holder.token == fold.token and holder.entry == IN_FOLD else holder
-            self.holders[holder.epoch, holder.entry] = whole
+    def _add_body_objects(self, fold: FoldObject, base: int) -> None:
+        for body_object in fold.body_objects:
+            whole = (
+                body_object._replace(base=base)
+                if body_object.token == fold.token and body_object.entry == IN_FOLD
+                else body_object
+            )
+            self.body_objects[body_object.epoch, body_object.entry] = whole
 
-    def _make(self, entry: LogEntry, base: int) -> None:
+    def _apply(self, entry: LogEntry, base: int) -> None:
         position = self.position - 1
         self.count += 1
         for deleted in entry.deleted:
-            space = space_of(deleted.space, self.folder)
-            if self._delete(space, (*self.names, *deleted.prefix)) and self.refs:
-                # Also where the row is of this epoch: an older index may know an older form of it.
-                self.tombs.append(Tombstone(self.epoch, deleted.space, deleted.prefix))
+            space = find_table(deleted.space, self.folder)
+            if self._delete_rows(space, (*self.names, *deleted.prefix)) and self.refs:
+                # Also for a row of this epoch: an older index may have an older version of it.
+                self.tombstones.append(Tombstone(self.epoch, deleted.space, deleted.prefix))
         offset = 0
         for written in entry.written:
-            space, key = space_of(written.space, self.folder), (*self.names, *written.key)
-            self._replace(space, key)
-            place = BodyLocation(self.epoch, position, offset, written.length, written.check)
-            self._keep(space, Row(key, written.columns, pack_place(place)))
+            space, key = find_table(written.space, self.folder), (*self.names, *written.key)
+            self._remove_old_row(space, key)
+            location = BodyLocation(self.epoch, position, offset, written.length, written.check)
+            self._add_row(space, Row(key, written.columns, pack_location(location)))
             offset += written.length
-        self.holders[self.epoch, position] = BodyObject(self.epoch, position, self.token, base, offset)
+        self.body_objects[self.epoch, position] = BodyObject(self.epoch, position, self.token, base, offset)
 
-    def _replace(self, space: Table, key: Key) -> None:
-        """Let go of a row, if it is there: it has another form now."""
+    def _remove_old_row(self, space: Table, key: Key) -> None:
+        """Remove the old version of a row, if there is one."""
         old = self.row(space, key)
         if old is not None:
-            self._drop(space, old)
-            self.dropped += 1
+            self._remove_row(space, old)
+            self.stale_rows += 1
 
-    def _keep(self, space: Table, row: Row) -> None:
+    def _add_row(self, space: Table, row: Row) -> None:
         part = self.parts.get(space)
         if part is None:
             part = self.parts[space] = SortedRows(space)
         part.add(row)
-        place = unpack_place(row.body)
-        spot = (place.epoch, place.entry)
-        self.live[spot] = self.live.get(spot, 0) + place.length
+        location = unpack_location(row.body)
+        object_key = (location.epoch, location.entry)
+        self.live_bytes[object_key] = self.live_bytes.get(object_key, 0) + location.length
         self.rows += 1
 
-    def _drop(self, space: Table, row: Row) -> None:
+    def _remove_row(self, space: Table, row: Row) -> None:
         self.parts[space].remove(row)
-        place = unpack_place(row.body)
-        spot = (place.epoch, place.entry)
-        self.live[spot] = self.live.get(spot, 0) - place.length  # 0, where all bodies in it are empty
+        location = unpack_location(row.body)
+        object_key = (location.epoch, location.entry)
+        # The default applies if all bodies in the object are empty.
+        self.live_bytes[object_key] = self.live_bytes.get(object_key, 0) - location.length
         self.rows -= 1
 
-    def _delete(self, space: Table, prefix: Key) -> bool:
-        """Remove rows. Whether there were any."""
+    def _delete_rows(self, space: Table, prefix: Key) -> bool:
+        """Remove rows. Returns whether there were any."""
         rows = self.scan(Scan(space, prefix), None)
         for row in rows:
-            self._drop(space, row)
-        self.dropped += len(rows)
+            self._remove_row(space, row)
+        self.stale_rows += len(rows)
         return bool(rows)
+
+
+class LogEntryDraft:
+    """An entry before it is created, with its bodies."""
+
+    def __init__(self, view: ShardView, transaction: str = "", last: bool = False) -> None:
+        self.name = view.next_name()
+        """Its name: its conditions were evaluated on the objects before that."""
+        self.entry = LogEntry(view.names, view.token, secrets.token_bytes(8), transaction, last, False, [], [])
+        self.bodies: list[bytes] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.entry.deleted or self.entry.written)
+
+    def delete(self, view: ShardView, space: Table, prefix: Key) -> None:
+        """Add a deletion, if there are such rows."""
+        if view.scan(Scan(space, prefix), 1):
+            self.entry.deleted.append(DeletedRows(space.name, prefix[2:]))
+
+    def write(self, space: Table, row: Row) -> None:
+        """Add a row."""
+        body = bytes(row.body)
+        self.entry.written.append(WrittenRow(space.name, row.key[2:], row.columns, len(body), checksum(body)))
+        self.bodies.append(body)
+
+
+def draft_entry(view: ShardView, batches: Sequence[Batch]) -> tuple[list[int | None], LogEntryDraft]:
+    """Evaluate batches on one shard. Returns their outcomes, and the entry for those that are not refused."""
+    outcomes, effect = evaluate(batches, view.columns)
+    draft = LogEntryDraft(view)
+    fill_draft(draft, view, effect)
+    return outcomes, draft
+
+
+def fill_draft(draft: LogEntryDraft, view: ShardView, effect: Effect) -> None:
+    """Add the part of an effect that is about one shard to its entry."""
+    for space, prefixes in effect.deleted.items():
+        for prefix in prefixes:
+            if prefix[:2] == view.names[: len(prefix)]:
+                draft.delete(view, space, prefix if len(prefix) >= 2 else view.names)
+    for (space, key), row in effect.written.items():
+        if key[:2] == view.names:
+            draft.write(space, row)
+
+
+_MAX_MISSING = 3
+
+
+class ViewOutdated(Exception):
+    """A view cannot be brought up to date any more: the shard has to be read again."""
+
+
+class ObjectMissing(ViewOutdated):
+    """An object that the view needs does not exist."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class RetryLimit:
+    """Limits how often a shard is read again because an object is missing."""
+
+    def __init__(self) -> None:
+        self._missed = 0
+
+    def check(self, outdated: ViewOutdated) -> None:
+        """Raise `CorruptError` if an object is missing again and again, or the deadline is over."""
+        check_deadline()
+        if isinstance(outdated, ObjectMissing):
+            self._missed += 1
+            if self._missed == _MAX_MISSING:
+                raise missing_error(outdated.name) from outdated
+
+
+class CreatedTooLate(ViewOutdated):
+    """An object was created so late that its name may have been deleted and free again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name

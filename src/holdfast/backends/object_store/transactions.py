@@ -1,7 +1,7 @@
-"""Batches about several shards: a part is added to the log of each, and one object decides that they count.
+"""Applies batches on several shards: a part is appended to the log of each, and one object commits them.
 
-Until that object is there, readers leave the parts out, and nobody writes after them. A writer that dies in between
-is waited for only so long: then somebody else creates the object, and says that the parts do not count.
+Until that object exists, readers ignore the parts, and no process writes after them. If the writer dies in between,
+another process creates the object after a while, and aborts the transaction.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ import secrets
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 
-from holdfast.backends.batch_eval import judge
+from holdfast.backends.batch_eval import evaluate
 from holdfast.backends.interface import Batch, Delete, Expect
-from holdfast.backends.object_store.entries import LogEntryDraft, fill
-from holdfast.backends.object_store.object_names import Names, folder
-from holdfast.backends.object_store.object_storage import check_deadline, clock, together
+from holdfast.backends.object_store.object_names import ShardNames, folder
+from holdfast.backends.object_store.object_storage import check_deadline, clock, gather_limited
 from holdfast.backends.object_store.query import QueryRunner, ShardViews
 from holdfast.backends.object_store.shard_log import ShardLog
-from holdfast.backends.object_store.shard_view import ShardView
-from holdfast.backends.object_store.staleness import StaleReadLimit, ViewOutdated
+from holdfast.backends.object_store.shard_view import LogEntryDraft, RetryLimit, ShardView, ViewOutdated, fill_draft
 from holdfast.backends.object_store.writer import ShardQueues
 from holdfast.backends.tables import Key
 from holdfast.errors import OutcomeUnknownError
@@ -28,9 +26,9 @@ from holdfast.errors import OutcomeUnknownError
 _LONGEST_PAUSE = 0.5
 
 
-def shards_of(batch: Batch) -> tuple[set[Names], set[Key]]:
-    """The shards that a batch names, and the short prefixes whose shards it does not name."""
-    names: set[Names] = set()
+def find_shards(batch: Batch) -> tuple[set[ShardNames], set[Key]]:
+    """Find the shards that a batch names, and the prefixes that are shorter than a shard."""
+    names: set[ShardNames] = set()
     wide: set[Key] = set()
     for change in batch:
         if isinstance(change, Delete):
@@ -45,114 +43,114 @@ def shards_of(batch: Batch) -> tuple[set[Names], set[Key]]:
 
 
 class ShardTransactions:
-    """Makes batches about several shards."""
+    """Applies batches on several shards."""
 
-    def __init__(self, core: ShardLog, lanes: ShardQueues, answers: QueryRunner) -> None:
-        self._core = core
-        self._lanes = lanes
-        self._answers = answers
+    def __init__(self, shard_log: ShardLog, queues: ShardQueues, answers: QueryRunner) -> None:
+        self._log = shard_log
+        self._queues = queues
+        self._queries = answers
 
-    async def apply(self, batch: Batch, named: set[Names], wide: set[Key]) -> int | None:
-        """Make a batch. As in the port."""
+    async def apply(self, batch: Batch, named: set[ShardNames], wide: set[Key]) -> int | None:
+        """Apply a batch, as in `Backend.apply`."""
         pause, one_by_one = 0.01, False
-        patience = StaleReadLimit()
+        retry_limit = RetryLimit()
         while True:
             check_deadline()
             names = set(named)
             for prefix in wide:
-                names.update(await self._answers.shards_under(prefix))
+                names.update(await self._queries.find_shards(prefix))
             async with AsyncExitStack() as stack:
                 for each in sorted(names):
-                    lane = await stack.enter_async_context(self._lanes.lane(each))
-                    await stack.enter_async_context(lane.lock)
+                    queue = await stack.enter_async_context(self._queues.queue(each))
+                    await stack.enter_async_context(queue.lock)
                 try:
                     done, refused = await self._attempt(batch, sorted(names), wide, one_by_one)
-                except ViewOutdated as stale:
-                    patience.bear(stale)
+                except ViewOutdated as outdated:
+                    retry_limit.check(outdated)
                     for each in names:
-                        known = self._core.known(folder(each))
-                        if known is not None:
-                            self._core.forget(known)
+                        cached = self._log.cached(folder(each))
+                        if cached is not None:
+                            self._log.forget(cached)
                     done, refused = False, None
             if done:
                 return refused
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that clients do not retry in step
             pause, one_by_one = min(2 * pause, _LONGEST_PAUSE), True
 
     async def _attempt(
-        self, batch: Batch, names: Sequence[Names], wide: set[Key], one_by_one: bool
+        self, batch: Batch, names: Sequence[ShardNames], wide: set[Key], one_by_one: bool
     ) -> tuple[bool, int | None]:
-        """Whether it was done, and what came of it."""
-        views = dict(zip(names, await together([self._ready(each) for each in names]), strict=True))
+        """Try to apply a batch. Returns whether that succeeded, and the outcome."""
+        views = dict(zip(names, await gather_limited([self._read_writable(each) for each in names]), strict=True))
         id = secrets.token_hex(16)
-        refused, drafts = _drafted(batch, ShardViews(views), id)
+        refused, drafts = _draft_entries(batch, ShardViews(views), id)
         if refused is None and any(drafts.values()):
-            return await self._make(id, views, drafts, wide, one_by_one), None
-        # To be refused is also an answer, as is that there is nothing to do: it has to be right as of one moment.
-        refused, drafts = await self._answers.at_once(set(names), lambda at: _drafted(batch, at, id))
+            return await self._commit(id, views, drafts, wide, one_by_one), None
+        # A refusal, and that there is nothing to do, are answers too: they need a snapshot.
+        refused, drafts = await self._queries.on_snapshot(set(names), lambda at: _draft_entries(batch, at, id))
         if refused is not None:
             return True, refused
-        return not any(drafts.values()) and await self._none_came(wide, names), None
+        return not any(drafts.values()) and await self._are_all_shards(wide, names), None
 
-    async def _ready(self, names: Names) -> ShardView:
-        view = await self._core.fresh(folder(names), names)
-        await self._core.clear(view)
+    async def _read_writable(self, names: ShardNames) -> ShardView:
+        view = await self._log.read_shard(folder(names), names)
+        await self._log.make_writable(view)
         return view
 
-    async def _none_came(self, wide: set[Key], names: Collection[Names]) -> bool:
-        """Whether there are no more shards than these: one may have come with a batch that these have a part of."""
-        found = [await self._answers.shards_under(prefix) for prefix in wide]
-        return all(each in names for of_one in found for each in of_one)
+    async def _are_all_shards(self, wide: set[Key], names: Collection[ShardNames]) -> bool:
+        """Whether there are no other shards: one may be new, with a batch that these have a part of."""
+        found = [await self._queries.find_shards(prefix) for prefix in wide]
+        return all(each in names for in_prefix in found for each in in_prefix)
 
-    async def _make(
+    async def _commit(
         self,
         id: str,
-        views: dict[Names, ShardView],
-        drafts: dict[Names, LogEntryDraft],
+        views: dict[ShardNames, ShardView],
+        drafts: dict[ShardNames, LogEntryDraft],
         wide: set[Key],
         one_by_one: bool,
     ) -> bool:
-        """Add the parts, and decide that they count. False if another got in between."""
-        core = self._core
+        """Append the parts, and commit them. False if another process wrote to a shard."""
+        shard_log = self._log
         began = clock()
         if len(drafts) == 1:
             ((only, draft),) = drafts.items()
             draft.entry.transaction = ""
-            return await self._none_came(wide, views) and await self._lanes.append(views[only], draft)
-        adding = [core.append(views[each], draft) for each, draft in drafts.items()]
+            return await self._are_all_shards(wide, views) and await self._queues.append(views[only], draft)
+        adding = [shard_log.append(views[each], draft) for each, draft in drafts.items()]
         try:
-            added = all(await together(adding, 1 if one_by_one else len(adding)))
-            whole = added and await self._none_came(wide, views)
+            added = all(await gather_limited(adding, 1 if one_by_one else len(adding)))
+            whole = added and await self._are_all_shards(wide, views)
         except BaseException:
-            # Nobody has to wait for what will not come. If this fails too, they wait, and find out.
-            await core.decide(id, made=False)
+            # So that others need not wait. If this fails too, they abort it after a while.
+            await shard_log.decide(id, committed=False)
             raise
-        made = await core.decide(id, whole)
-        if clock() - began > core.grace / 2:
+        committed = await shard_log.decide(id, whole)
+        if clock() - began > shard_log.grace / 2:
             raise OutcomeUnknownError(
-                "this process was paused for so long that it cannot be told whether a batch was made",
-                where=core.where,
-                hint="Look whether it was before you do it again",
+                "this process was paused for so long that it is unknown whether a batch was applied",
+                where=shard_log.where,
+                hint="Check whether it was before you repeat it",
             )
         for each in drafts:
             pending = views[each].pending
             if pending is not None and pending.entry.transaction == id:
-                views[each].settle(pending, made)
-        return made
+                views[each].decide(pending, committed)
+        return committed
 
 
-def _drafted(batch: Batch, at: ShardViews, id: str) -> tuple[int | None, dict[Names, LogEntryDraft]]:
-    """What becomes of a batch, and its part for each shard.
+def _draft_entries(batch: Batch, at: ShardViews, id: str) -> tuple[int | None, dict[ShardNames, LogEntryDraft]]:
+    """Evaluate a batch. Returns its outcome, and its part for each shard.
 
-    There is one also where nothing is to be changed: a condition holds, and what was deleted stays away, until all is
-    decided, since nobody can write after the part.
+    Shards without changes have a part too: until the transaction is decided, no process can write after it, so that
+    conditions still hold.
     """
-    (refused,), effect = judge([batch], at.columns)
+    (refused,), effect = evaluate([batch], at.columns)
     drafts = {each: LogEntryDraft(view, id) for each, view in at.views.items()}
     for each, draft in drafts.items():
-        fill(draft, at.views[each], effect)
+        fill_draft(draft, at.views[each], effect)
     return refused, drafts
 
 
-def _names(key: Key) -> Names:
+def _names(key: Key) -> ShardNames:
     return str(key[0]), str(key[1])

@@ -1,4 +1,4 @@
-"""Batches about one shard: those that come at the same time are one entry of its log."""
+"""Applies batches on one shard: those that come at the same time are one entry of its log."""
 
 from __future__ import annotations
 
@@ -8,145 +8,150 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from holdfast.backends.async_backend import ServerInterrupted, longer_for
+from holdfast.backends.async_backend import ServerInterrupted, extra_seconds
 from holdfast.backends.interface import Batch
-from holdfast.backends.object_store.entries import LogEntryDraft, drafted
-from holdfast.backends.object_store.object_names import Names, folder
-from holdfast.backends.object_store.object_storage import check_deadline, within
+from holdfast.backends.object_store.object_names import ShardNames, folder
+from holdfast.backends.object_store.object_storage import check_deadline, deadline_in
 from holdfast.backends.object_store.shard_log import ShardLog
-from holdfast.backends.object_store.shard_view import ShardView
-from holdfast.backends.object_store.staleness import CreatedTooLate, StaleReadLimit, ViewOutdated
-from holdfast.backends.runtime.group_commit import Outcome, again, size_of
+from holdfast.backends.object_store.shard_view import (
+    CreatedTooLate,
+    LogEntryDraft,
+    RetryLimit,
+    ShardView,
+    ViewOutdated,
+    draft_entry,
+)
+from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.errors import OutcomeUnknownError
 
 _MAX_BATCHES = 256
 _MAX_BYTES = 8 << 20
 
 
-class _Ticket(NamedTuple):
+class _QueuedBatch(NamedTuple):
     batch: Batch
     future: asyncio.Future[int | None]
 
 
 class ShardQueue:
-    """The way to one shard. Whoever writes to it holds the lock."""
+    """The batches that wait for one shard. A writer has the lock."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: ShardNames) -> None:
         self.names = names
         self.folder = folder(names)
         self.lock = asyncio.Lock()
-        self.queued: deque[_Ticket] = deque()
+        self.queued: deque[_QueuedBatch] = deque()
         self.users = 0
 
 
 class ShardQueues:
-    """The ways to all shards that are being written."""
+    """The queues of all shards that are being written."""
 
-    def __init__(self, core: ShardLog, timeout: float) -> None:
-        self._core = core
+    def __init__(self, shard_log: ShardLog, timeout: float) -> None:
+        self._log = shard_log
         self._timeout = timeout
-        self._lanes: dict[Names, ShardQueue] = {}
+        self._queues: dict[ShardNames, ShardQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def lane(self, names: Names) -> AsyncIterator[ShardQueue]:
-        """A lane, for as long as it is needed."""
-        lane = self._lanes.get(names)
-        if lane is None:
-            lane = self._lanes[names] = ShardQueue(names)
-        lane.users += 1
+    async def queue(self, names: ShardNames) -> AsyncIterator[ShardQueue]:
+        """The queue of a shard, for the length of the block."""
+        queue = self._queues.get(names)
+        if queue is None:
+            queue = self._queues[names] = ShardQueue(names)
+        queue.users += 1
         try:
-            yield lane
+            yield queue
         finally:
-            lane.users -= 1
-            if not lane.users:
-                del self._lanes[names]
+            queue.users -= 1
+            if not queue.users:
+                del self._queues[names]
 
-    async def apply(self, names: Names, batch: Batch) -> int | None:
-        """Make a batch about one shard."""
-        async with self.lane(names) as lane:
+    async def apply(self, names: ShardNames, batch: Batch) -> int | None:
+        """Apply a batch on one shard."""
+        async with self.queue(names) as queue:
             future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-            lane.queued.append(_Ticket(batch, future))
-            if len(lane.queued) == 1:
-                task = asyncio.create_task(self._work(lane))
+            queue.queued.append(_QueuedBatch(batch, future))
+            if len(queue.queued) == 1:
+                task = asyncio.create_task(self._work(queue))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             return await future
 
     async def drain(self) -> None:
-        """Wait until what was begun is done."""
+        """Wait until all queues are empty."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _work(self, lane: ShardQueue) -> None:
-        """Make what is queued, group by group."""
-        lane.users += 1
+    async def _work(self, queue: ShardQueue) -> None:
+        """Apply the queued batches, group by group."""
+        queue.users += 1
         try:
-            while lane.queued:
-                async with lane.lock:
-                    await self._group(lane)
+            while queue.queued:
+                async with queue.lock:
+                    await self._commit_group(queue)
         finally:
-            lane.users -= 1
-            if not lane.users:
-                self._lanes.pop(lane.names, None)
+            queue.users -= 1
+            if not queue.users:
+                self._queues.pop(queue.names, None)
 
-    async def _group(self, lane: ShardQueue) -> None:
-        group = _next_group(lane.queued)
+    async def _commit_group(self, queue: ShardQueue) -> None:
+        group = _next_group(queue.queued)
         outcomes: Sequence[Outcome]
         batches = [ticket.batch for ticket in group]
-        with within(self._timeout + longer_for(batches)):
+        with deadline_in(self._timeout + extra_seconds(batches)):
             try:
-                outcomes = await self._commit(lane, batches)
-            except Exception as error:  # noqa: BLE001 - the answer to all of them
-                outcomes = [error] + [again(error) for _ in group[1:]]
+                outcomes = await self._commit(queue, batches)
+            except Exception as error:  # noqa: BLE001 - the outcome of all of them
+                outcomes = [error] + [copy_error(error) for _ in group[1:]]
             for ticket, outcome in zip(group, outcomes, strict=True):
-                lane.queued.popleft()
+                queue.queued.popleft()
                 if isinstance(outcome, Exception):
                     ticket.future.set_exception(outcome)
                 else:
                     ticket.future.set_result(outcome)
-            await self._fold_early(lane)
+            await self._fold_early(queue)
 
-    async def _fold_early(self, lane: ShardQueue) -> None:
-        """Fold a full epoch while nobody waits for it."""
-        view = self._core.known(lane.folder)
+    async def _fold_early(self, queue: ShardQueue) -> None:
+        """Fold a full epoch before the next batch comes."""
+        view = self._log.cached(queue.folder)
         if view is None or not view.full or view.pending is not None:
             return
         try:
-            await self._core.fold(view)
-        except Exception:  # noqa: BLE001 - whoever writes next has to fold, and is told if it fails again
-            self._core.forget(view)
+            await self._log.fold(view)
+        except Exception:  # noqa: BLE001 - the next writer folds, and raises if it fails again
+            self._log.forget(view)
 
-    async def _commit(self, lane: ShardQueue, batches: list[Batch]) -> list[int | None]:
-        core = self._core
-        view = core.known(lane.folder) or await core.fresh(lane.folder, lane.names)
-        patience = StaleReadLimit()
+    async def _commit(self, queue: ShardQueue, batches: list[Batch]) -> list[int | None]:
+        shard_log = self._log
+        view = shard_log.cached(queue.folder) or await shard_log.read_shard(queue.folder, queue.names)
+        retry_limit = RetryLimit()
         while True:
             check_deadline()
             try:
-                await core.clear(view)
-                outcomes, draft = drafted(view, batches)
-                if await (self.append(view, draft) if draft else self._still(view)):
+                await shard_log.make_writable(view)
+                outcomes, draft = draft_entry(view, batches)
+                if await (self.append(view, draft) if draft else self._is_current(view)):
                     return outcomes
-                unborn = not view.token
-                await core.catch_up(view)
-                if unborn and not view.token:
-                    await asyncio.sleep(0.02)  # a life before is being removed
-            except ViewOutdated as stale:
-                patience.bear(stale)
-                core.forget(view)
-                view = await core.fresh(lane.folder, lane.names)
+                was_empty = not view.token
+                await shard_log.catch_up(view)
+                if was_empty and not view.token:
+                    await asyncio.sleep(0.02)  # the previous generation is being deleted
+            except ViewOutdated as outdated:
+                retry_limit.check(outdated)
+                shard_log.forget(view)
+                view = await shard_log.read_shard(queue.folder, queue.names)
 
     async def append(self, view: ShardView, draft: LogEntryDraft) -> bool:
-        """Add an entry to a shard. False where that is not as the view says any more. For one who holds the lock."""
+        """Append an entry to a shard. False if the shard has changed since the view. The caller has the lock."""
         try:
-            return await self._core.append(view, draft)
+            return await self._log.append(view, draft)
         except CreatedTooLate as late:
-            # It was created, but perhaps under a name that had been freed. Is it part of the shard?
-            self._core.forget(view)
+            # It was created, but perhaps under a name that was free again. Is it part of the shard?
+            self._log.forget(view)
             try:
-                now = await self._core.fresh(view.folder, view.names)
-                counts = await self._core.counts(now, late.name, draft.entry)
+                now = await self._log.read_shard(view.folder, view.names)
+                counts = await self._log.is_counted(now, late.name, draft.entry)
             except ServerInterrupted as interrupted:
                 raise ServerInterrupted(str(interrupted), sent=True) from interrupted
             if counts:
@@ -154,23 +159,23 @@ class ShardQueues:
             if counts is not None:
                 raise ViewOutdated from late
             raise OutcomeUnknownError(
-                "this process was paused for so long that it cannot be told whether a batch was made",
-                where=self._core.where,
-                hint="Look whether it was before you do it again; saving again under the same id is always safe",
+                "this process was paused for so long that it is unknown whether a batch was applied",
+                where=self._log.where,
+                hint="Check whether it was before you repeat it; saving again under the same id is always safe",
             ) from late
 
-    async def _still(self, view: ShardView) -> bool:
-        """Whether a shard is as the view says."""
+    async def _is_current(self, view: ShardView) -> bool:
+        """Whether a shard has not changed since the view."""
         version = view.version
-        await self._core.catch_up(view)
+        await self._log.catch_up(view)
         return view.version == version and view.pending is None
 
 
-def _next_group(queued: deque[_Ticket]) -> list[_Ticket]:
-    group: list[_Ticket] = []
+def _next_group(queued: deque[_QueuedBatch]) -> list[_QueuedBatch]:
+    group: list[_QueuedBatch] = []
     size = 0
     for ticket in queued:
-        size += size_of(ticket.batch)
+        size += body_bytes(ticket.batch)
         if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
             break
         group.append(ticket)

@@ -1,8 +1,8 @@
-"""The function `apply` in the database: it makes a whole group of batches in one call.
+"""The function `apply` in the database: it applies a group of batches in one call.
 
-It is made from the declared spaces. What it is given are arrays: the changes as numbers, and all their values by type,
-in the order in which the changes need them. It takes its locks first; each statement after that sees all that others
-have committed, so that batches are made one after another as far as they touch the same lines.
+It is generated from the declared tables. Its arguments are arrays: the changes as numbers, and their values by type, in
+the order of the changes. It takes its locks first; each statement after that sees all that others have committed, so
+that batches on the same lines are applied one after another.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from typing import NamedTuple
 from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put
 from holdfast.backends.postgres.binary_values import (
-    NO_NUMBERS,
+    NULL_ARRAY,
     BinaryValue,
-    blobs,
-    integers,
-    numbers,
+    bigint_array,
+    bind,
+    bytea_array,
+    integer_array,
     pack_bytes,
     pack_number,
     pack_text,
-    texts,
-    value,
+    text_array,
 )
 from holdfast.backends.tables import TABLES, JsonText, Key, Scalar, Table, WordList
 
 TOO_LARGE, BAD_VALUE, FORBIDDEN = -2, -3, -4
-"""Outcomes of a batch that the database would not take. -1 is one that was made, and others are refused places."""
+"""Outcomes of a batch that the database rejected. -1: it was applied; from 0: the number of the change that failed."""
 
-OVERTAKEN = "HF001"
-"""The SQLSTATE for a group that came after a later one of its slot."""
-WRONG_ISOLATION = "HF002"
-"""The SQLSTATE for a transaction in which `apply` would not see what others did."""
-_REFUSED = "HF409"
+OVERTAKEN_STATE = "HF001"
+"""The SQLSTATE of a group that came after a later one of its slot."""
+WRONG_ISOLATION_STATE = "HF002"
+"""The SQLSTATE of a transaction in which `apply` would not see what others committed."""
+_REFUSED_STATE = "HF409"
 
 MAX_LOCKS = 64
-"""How many lines a group may lock one by one. PostgreSQL has some thousands of locks for all its sessions."""
+"""The most lines that a group locks one by one. PostgreSQL has some thousands of locks for all sessions."""
 
 _CREATE, _ENSURE, _PUT, _EXPECT, _ABSENT, _DELETE = range(6)
 _KINDS = 32
-"""A change is the place of its space times this, plus its kind; for deletions, plus the width of the prefix."""
+"""A change is the number of its table times this, plus its kind; for deletions, plus the width of the prefix."""
 
 _FUNCTION = """
 CREATE OR REPLACE FUNCTION {schema}.apply(
@@ -144,79 +144,80 @@ COMMENT ON FUNCTION {schema}.apply IS 'Makes batches of changes: each whole, or 
 """
 
 
-def apply_function(schema: str) -> str:
-    """The statement that makes the function, in a schema whose name is quoted."""
+def apply_function_sql(schema: str) -> str:
+    """Build the statement that creates the function, in a schema whose name is quoted."""
     return _FUNCTION.format(
         schema=schema,
-        spaces="\n".join(_space(schema, place, space) for place, space in enumerate(TABLES)),
+        spaces="\n".join(_table_case(schema, place, space) for place, space in enumerate(TABLES)),
         kinds=_KINDS,
         create=_CREATE,
         expect=_EXPECT,
         absent=_ABSENT,
-        refused=_REFUSED,
-        overtaken=OVERTAKEN,
-        wrong_isolation=WRONG_ISOLATION,
+        refused=_REFUSED_STATE,
+        overtaken=OVERTAKEN_STATE,
+        wrong_isolation=WRONG_ISOLATION_STATE,
         too_large=TOO_LARGE,
         bad_value=BAD_VALUE,
         forbidden=FORBIDDEN,
     )
 
 
-def _space(schema: str, place: int, space: Table) -> str:
-    """What is done for the changes of one space."""
+def _table_case(schema: str, place: int, space: Table) -> str:
+    """Build the branch for the changes of one table."""
     table = f"{schema}.{space.name}"
     row = {**space.all_columns, "body": bytes}
-    insert = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join(_values(row))})"  # noqa: S608 - our own names
+    insert = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join(_value_expressions(row))})"  # noqa: S608 - quoted names
     update = ", ".join(f"{name} = excluded.{name}" for name in (*space.columns, "body"))
     perform = f"PERFORM 1 FROM {table} WHERE"
     cases = [
         _case((_CREATE, _ENSURE), f"{insert} ON CONFLICT DO NOTHING", row),
-        _case((_EXPECT,), f"{perform} {_equal(space.all_columns)}", space.all_columns),
+        _case((_EXPECT,), f"{perform} {_equality(space.all_columns)}", space.all_columns),
         _case((_PUT,), f"{insert} ON CONFLICT ({', '.join(space.key)}) DO UPDATE SET {update}", row),
-        _case((_ABSENT,), f"{perform} {_equal(space.key)}", space.key),
+        _case((_ABSENT,), f"{perform} {_equality(space.key)}", space.key),
     ]
     for width in range(len(space.key), -1, -1):
         prefix = dict(list(space.key.items())[:width])
-        cases.append(_case((_DELETE + width,), f"DELETE FROM {table} WHERE {_equal(prefix)}", prefix))  # noqa: S608
+        cases.append(_case((_DELETE + width,), f"DELETE FROM {table} WHERE {_equality(prefix)}", prefix))  # noqa: S608
     lines = "\n".join(cases)
     return f"          WHEN {place} THEN\n            CASE v_kind\n{lines}\n            END CASE;"
 
 
-def _case(kinds: Sequence[int], statement: str, taken: Mapping[str, type]) -> str:
+def _case(kinds: Sequence[int], statement: str, columns: Mapping[str, type]) -> str:
     indent = " " * 14
     moves = "".join(
         f"\n{indent}{at} := {at} + {count};"
         for at, count in (
-            ("t", sum(kind in (str, JsonText, WordList) for kind in taken.values())),
-            ("n", sum(kind is int for kind in taken.values())),
-            ("b", sum(kind is bytes for kind in taken.values())),
+            ("t", sum(kind in (str, JsonText, WordList) for kind in columns.values())),
+            ("n", sum(kind is int for kind in columns.values())),
+            ("b", sum(kind is bytes for kind in columns.values())),
         )
         if count
     )
     return f"            WHEN {', '.join(map(str, kinds))} THEN\n{indent}{statement};{moves}"
 
 
-def _values(columns: Mapping[str, type]) -> Iterator[str]:
-    """Where the values of columns are found, from the places `t`, `n` and `b` on."""
+def _value_expressions(columns: Mapping[str, type]) -> Iterator[str]:
+    """Yield the SQL of the values of columns, from the positions `t`, `n` and `b` on."""
     counts = {"p_texts[t": 0, "p_numbers[n": 0, "p_blobs[b": 0}
     for kind in columns.values():
         array = "p_numbers[n" if kind is int else "p_blobs[b" if kind is bytes else "p_texts[t"
-        place = f"{array} + {counts[array]}]"
+        value = f"{array} + {counts[array]}]"
         if kind is WordList:
-            place = f"array_to_tsvector(array_remove(string_to_array({place}, ' '), ''))"
-        yield f"{place}::jsonb" if kind is JsonText else place
+            value = f"array_to_tsvector(array_remove(string_to_array({value}, ' '), ''))"
+        yield f"{value}::jsonb" if kind is JsonText else value
         counts[array] += 1
 
 
-def _equal(columns: Mapping[str, type]) -> str:
-    return " AND ".join(f"{name} = {value}" for name, value in zip(columns, _values(columns), strict=True)) or "true"
+def _equality(columns: Mapping[str, type]) -> str:
+    pairs = zip(columns, _value_expressions(columns), strict=True)
+    return " AND ".join(f"{name} = {value}" for name, value in pairs) or "true"
 
 
-# What it is given -------------------------------------------------------------------------------------------------
+# Arguments --------------------------------------------------------------------------------------------------------
 
 
 class PackedBatch(NamedTuple):
-    """A batch, ready to be sent."""
+    """A batch, ready to send."""
 
     changes: list[int]
     texts: list[bytes]
@@ -224,36 +225,36 @@ class PackedBatch(NamedTuple):
     blobs: list[bytes]
     lines: set[tuple[Scalar, Scalar]]
     whole: bool
-    """Whether it touches more than can be told from its lines."""
+    """Whether it touches more than these lines."""
 
 
-_PLACES = {space.name: place * _KINDS for place, space in enumerate(TABLES)}
+_TABLE_CODES = {space.name: place * _KINDS for place, space in enumerate(TABLES)}
 _ROW_KINDS: dict[type[Change], int] = {Create: _CREATE, Ensure: _ENSURE, Put: _PUT}
 
 
 def pack(batch: Batch) -> PackedBatch:
-    """A batch as arrays. A value that does not fit into its column raises one of `binary_values.BAD`."""
+    """Pack a batch as arrays. A value that does not fit into its column raises one of `VALUE_ERRORS`."""
     packed = PackedBatch([], [], [], [], set(), any(isinstance(c, Delete) and len(c.prefix) < 2 for c in batch))
     for change in batch:
         space = change.space
         if isinstance(change, Delete):
             key, kind = change.prefix, _DELETE + len(change.prefix)
-            _add(packed, list(space.key.values())[: len(key)], key)
+            _pack_values(packed, list(space.key.values())[: len(key)], key)
         elif isinstance(change, Expect):
             key = change.key
             kind = _ABSENT if change.columns is None else _EXPECT
             columns = space.key if change.columns is None else space.all_columns
-            _add(packed, columns.values(), key + (change.columns or ()))
+            _pack_values(packed, columns.values(), key + (change.columns or ()))
         else:
             key, kind = change.row.key, _ROW_KINDS[type(change)]
-            _add(packed, space.all_columns.values(), key + change.row.columns)
+            _pack_values(packed, space.all_columns.values(), key + change.row.columns)
             packed.blobs.append(pack_bytes(change.row.body))
-        packed.changes.append(_PLACES[space.name] + kind)
+        packed.changes.append(_TABLE_CODES[space.name] + kind)
         packed.lines.add(key[:2])  # type: ignore[arg-type]
     return packed
 
 
-def _add(packed: PackedBatch, kinds: Iterable[type], values: Key) -> None:
+def _pack_values(packed: PackedBatch, kinds: Iterable[type], values: Key) -> None:
     for each, kind in zip(values, kinds, strict=True):
         if kind is int:
             packed.numbers.append(pack_number(each))  # type: ignore[arg-type]
@@ -263,8 +264,8 @@ def _add(packed: PackedBatch, kinds: Iterable[type], values: Key) -> None:
             packed.texts.append(pack_text(each))  # type: ignore[arg-type]
 
 
-def arguments(schema: str, stamp: GroupStamp, group: Sequence[PackedBatch]) -> list[BinaryValue]:
-    """What `apply` is given, for batches that are packed."""
+def build_arguments(schema: str, stamp: GroupStamp, group: Sequence[PackedBatch]) -> list[BinaryValue]:
+    """Build the arguments of `apply`."""
     shape: list[int] = []
     all_changes: list[int] = []
     all_texts: list[bytes] = []
@@ -278,29 +279,29 @@ def arguments(schema: str, stamp: GroupStamp, group: Sequence[PackedBatch]) -> l
         all_numbers += packed.numbers
         all_blobs += packed.blobs
     return [
-        value(stamp.client),
-        value(stamp.slot),
-        value(stamp.number),
-        value(lock(schema)),
-        _locks(schema, group),
-        integers(shape),
-        integers(all_changes),
-        texts(all_texts),
-        numbers(all_numbers),
-        blobs(all_blobs),
+        bind(stamp.client),
+        bind(stamp.slot),
+        bind(stamp.number),
+        bind(lock_id(schema)),
+        _lock_array(schema, group),
+        integer_array(shape),
+        integer_array(all_changes),
+        text_array(all_texts),
+        bigint_array(all_numbers),
+        bytea_array(all_blobs),
     ]
 
 
-def _locks(schema: str, group: Sequence[PackedBatch]) -> BinaryValue:
+def _lock_array(schema: str, group: Sequence[PackedBatch]) -> BinaryValue:
     lines = set().union(*(packed.lines for packed in group))
     if len(lines) > MAX_LOCKS or any(packed.whole for packed in group):
-        return NO_NUMBERS
-    # Everybody takes locks in the same order: so nobody waits for somebody who waits for him.
-    return numbers([pack_number(key) for key in sorted({lock(schema, *line) for line in lines})])
+        return NULL_ARRAY
+    # In the same order everywhere, so that there are no deadlocks.
+    return bigint_array([pack_number(key) for key in sorted({lock_id(schema, *line) for line in lines})])
 
 
-def lock(schema: str, *line: Scalar) -> int:
-    """The number of the advisory lock of a line; without one, of the schema."""
+def lock_id(schema: str, *line: Scalar) -> int:
+    """Return the number of the advisory lock of a line, or of the schema."""
     names = (schema, *map(str, line))
     digest = blake2b(b"".join(pack_text(name) for name in names), digest_size=8, person=b"holdfast").digest()
     return int.from_bytes(digest, signed=True)

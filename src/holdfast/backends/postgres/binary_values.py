@@ -1,7 +1,6 @@
-"""Values on their way to PostgreSQL and back.
+"""Values in PostgreSQL's binary form.
 
-Everything goes in PostgreSQL's binary form. Names are text that people can read. PostgreSQL's text has no NUL; so NUL
-is written as 01 01, and 01 as 01 02, which keeps the order of names.
+PostgreSQL's text has no NUL; so in names NUL is stored as 01 01, and 01 as 01 02, which keeps their order.
 """
 
 from __future__ import annotations
@@ -19,45 +18,45 @@ _HEADER = struct.Struct(">iiIii")
 
 _TEXT, _BIGINT, _BYTEA, _INTEGER = 25, 20, 17, 23
 _ARRAYS = {_TEXT: 1009, _BIGINT: 1016, _BYTEA: 1001, _INTEGER: 1007}
-"""Types and the arrays of them, as every PostgreSQL numbers them."""
+"""The array types of these types; the numbers are the same in every PostgreSQL."""
 
-BAD = (TypeError, AttributeError, ValueError, OverflowError, struct.error)
-"""What is raised for a value that does not fit into its column."""
+VALUE_ERRORS = (TypeError, AttributeError, ValueError, OverflowError, struct.error)
+"""Raised for a value that does not fit into its column."""
 
 
 class BinaryValue(NamedTuple):
-    """Something to bind: its type, and its binary form; None for NULL."""
+    """A parameter: its type, and its binary form; None for NULL."""
 
     type: int
     data: bytes | None
 
 
 def escape(text: str) -> str:
-    """A name as it is stored."""
+    """Escape a name for storage."""
     if "\0" in text or "\1" in text:
         return text.replace("\1", "\1\2").replace("\0", "\1\1")
     return text
 
 
 def unescape(text: str) -> str:
-    """A name that was stored."""
+    """Restore a name that was escaped."""
     return text.replace("\1\1", "\0").replace("\1\2", "\1") if "\1" in text else text
 
 
-def value(given: Scalar) -> BinaryValue:
-    """A name, a number or bytes."""
-    if isinstance(given, str):
-        return BinaryValue(_TEXT, escape(given).encode())
-    if isinstance(given, int):
-        return BinaryValue(_BIGINT, _NUMBER.pack(given))
-    return BinaryValue(_BYTEA, given)
+def bind(value: Scalar) -> BinaryValue:
+    """Convert a name, a number or bytes to a parameter."""
+    if isinstance(value, str):
+        return BinaryValue(_TEXT, escape(value).encode())
+    if isinstance(value, int):
+        return BinaryValue(_BIGINT, _NUMBER.pack(value))
+    return BinaryValue(_BYTEA, value)
 
 
 # Arrays -----------------------------------------------------------------------------------------------------------
 
 
 def pack_text(text: str) -> bytes:
-    """A name as an element of an array."""
+    """Pack a name as an element of an array."""
     data = text.encode()
     if b"\0" in data or b"\1" in data:
         data = data.replace(b"\1", b"\1\2").replace(b"\0", b"\1\1")
@@ -65,47 +64,47 @@ def pack_text(text: str) -> bytes:
 
 
 def pack_number(number: int) -> bytes:
-    """A number as an element of an array."""
+    """Pack a number as an element of an array."""
     return _ELEMENT.pack(8, number)
 
 
 def pack_bytes(data: bytes) -> bytes:
-    """Bytes as an element of an array."""
+    """Pack bytes as an element of an array."""
     return _LENGTH.pack(len(data)) + data
 
 
-def texts(elements: Sequence[bytes]) -> BinaryValue:
-    """`text[]`, of what `pack_text` gave."""
+def text_array(elements: Sequence[bytes]) -> BinaryValue:
+    """Build a `text[]` of elements from `pack_text`."""
     return _array(_TEXT, elements)
 
 
-def numbers(elements: Sequence[bytes]) -> BinaryValue:
-    """`bigint[]`, of what `pack_number` gave."""
+def bigint_array(elements: Sequence[bytes]) -> BinaryValue:
+    """Build a `bigint[]` of elements from `pack_number`."""
     return _array(_BIGINT, elements)
 
 
-def blobs(elements: Sequence[bytes]) -> BinaryValue:
-    """`bytea[]`, of what `pack_bytes` gave."""
+def bytea_array(elements: Sequence[bytes]) -> BinaryValue:
+    """Build a `bytea[]` of elements from `pack_bytes`."""
     return _array(_BYTEA, elements)
 
 
-def integers(given: Sequence[int]) -> BinaryValue:
-    """`integer[]`."""
-    sized = [part for number in given for part in (4, number)]
-    return BinaryValue(_ARRAYS[_INTEGER], _header(_INTEGER, len(given)) + struct.pack(f">{len(sized)}i", *sized))
+def integer_array(values: Sequence[int]) -> BinaryValue:
+    """Build an `integer[]`."""
+    sized = [part for number in values for part in (4, number)]
+    return BinaryValue(_ARRAYS[_INTEGER], _header(_INTEGER, len(values)) + struct.pack(f">{len(sized)}i", *sized))
 
 
-NO_NUMBERS = BinaryValue(_ARRAYS[_BIGINT], None)
-"""NULL in place of a `bigint[]`."""
+NULL_ARRAY = BinaryValue(_ARRAYS[_BIGINT], None)
+"""NULL as a `bigint[]`."""
 
 
-def array_of(kind: type, given: Iterable[Any]) -> BinaryValue:
-    """An array of the values of a column."""
+def column_array(kind: type, values: Iterable[Any]) -> BinaryValue:
+    """Build an array of the values of a column."""
     if kind is int:
-        return numbers([pack_number(each) for each in given])
+        return bigint_array([pack_number(each) for each in values])
     if kind is bytes:
-        return blobs([pack_bytes(each) for each in given])
-    return texts([pack_text(each) for each in given])
+        return bytea_array([pack_bytes(each) for each in values])
+    return text_array([pack_text(each) for each in values])
 
 
 def _array(element: int, elements: Sequence[bytes]) -> BinaryValue:

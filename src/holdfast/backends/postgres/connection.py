@@ -1,7 +1,7 @@
-"""One connection to PostgreSQL: statements go out through libpq, and their results come back.
+"""A connection to PostgreSQL that sends statements through libpq.
 
-psycopg makes the connection, reads values and knows the errors. In between this speaks with libpq itself: a cursor's
-way through psycopg takes three times as long, and a round trip is all that most calls here do.
+psycopg connects, reads values and translates errors. In between, this uses libpq itself: a cursor of psycopg takes
+three times as long, and most calls here are a single round trip.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from psycopg.pq.abc import PGresult
 from holdfast.backends.postgres.binary_values import BinaryValue
 
 Statement: TypeAlias = tuple[str, Sequence[BinaryValue]]
-Found: TypeAlias = list[tuple[Any, ...]]
+ResultRows: TypeAlias = list[tuple[Any, ...]]
 
 _MAX_PREPARED = 256
-_MAX_SEEN = 4096
-"""How many statements are prepared, and remembered to see whether they come again."""
+_MAX_SENT_ONCE = 4096
+"""How many statements are prepared, and remembered to prepare them the second time."""
 
 
 class _Command(NamedTuple):
-    """A statement, and the name under which it is prepared, or is to be."""
+    """A statement, and the name under which it is prepared."""
 
     sql: str
     name: bytes = b""
-    fresh: bool = False
+    prepare: bool = False
+    """Whether it has to be prepared first."""
 
 
 class ServerInfo(NamedTuple):
-    """What a server says of itself."""
+    """Settings and state of a server."""
 
     direct: bool
-    """Whether it is the server itself, and no pooler, that is spoken to."""
+    """Whether the connection is to the server itself, and not to a pooler."""
     version: int
     standby: bool
     encoding: str
@@ -50,12 +51,12 @@ class ServerInfo(NamedTuple):
 
 
 class PostgresConnection:
-    """A connection. Lives in one loop, and serves one caller at a time."""
+    """A connection, in one loop, for one caller at a time."""
 
-    look: ServerInfo
+    server: ServerInfo
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
-        self._connection = connection  # which would close itself if it were let go
+        self._connection = connection  # closed when it is garbage-collected
         self._libpq = connection.pgconn
         self._loop = asyncio.get_running_loop()
         self._socket = self._libpq.socket
@@ -64,26 +65,26 @@ class PostgresConnection:
         self._results: list[PGresult] = []
         self._pipelined = False
         self._names = itertools.count(1)
-        self._once: set[str] = set()
+        self._sent_once: set[str] = set()
         self._prepared: dict[str, bytes] = {}
         self.prepares = False
         """Whether to prepare statements that are used again."""
         self.open = True
-        # Also while nobody waits: so that a connection that the server ends is not used again.
+        # Also while idle, so that a connection that the server closed is not used again.
         self._loop.add_reader(self._socket, self._readable)
 
     @property
     def pid(self) -> int:
-        """The number of the server's process, or what a pooler says it is."""
+        """The process number of the server, as the server or a pooler reports it."""
         return self._libpq.backend_pid
 
     @property
     def idle(self) -> bool:
-        """Whether it is open, and in no transaction."""
+        """Whether it is open and in no transaction."""
         return self.open and self._libpq.transaction_status == TransactionStatus.IDLE
 
     def close(self) -> None:
-        """Close it, whatever is under way."""
+        """Close it. A call that is running fails."""
         if self.open:
             self.open = False
             self._loop.remove_reader(self._socket)
@@ -92,16 +93,15 @@ class PostgresConnection:
             if self._answer is not None and not self._answer.done():
                 self._answer.set_exception(psycopg.OperationalError("the connection was closed"))
 
-    async def ask(self, sql: str, bound: Sequence[BinaryValue] = ()) -> Found:
-        """What a statement finds, in one round trip."""
-        (found,) = await self.ask_all([(sql, bound)])
-        return found
+    async def query(self, sql: str, bound: Sequence[BinaryValue] = ()) -> ResultRows:
+        """Run a statement in one round trip, and return its rows."""
+        (rows,) = await self.query_all([(sql, bound)])
+        return rows
 
-    async def ask_all(self, statements: Sequence[Statement]) -> list[Found]:
-        """What statements find that are sent together, in one round trip."""
+    async def query_all(self, statements: Sequence[Statement]) -> list[ResultRows]:
+        """Run statements in one round trip, and return the rows of each."""
         commands = [self._command(sql) for sql, _ in statements]
-        fresh = [command.sql for command in commands if command.fresh]
-        pipelined = bool(fresh) or len(statements) > 1
+        pipelined = len(statements) > 1 or any(command.prepare for command in commands)
         if pipelined:
             self._libpq.enter_pipeline_mode()
         for command, (_, bound) in zip(commands, statements, strict=True):
@@ -109,16 +109,16 @@ class PostgresConnection:
         if pipelined:
             self._libpq.pipeline_sync()
         results = iter(await self._exchange(pipelined))
-        wanted = []
+        answers = []
         for command in commands:
-            if command.fresh:
+            if command.prepare:
                 next(results)
                 self._prepared[command.sql] = command.name
-            wanted.append(next(results))
-        return [self._rows(result) for result in wanted]
+            answers.append(next(results))
+        return [self._rows(result) for result in answers]
 
     async def run(self, script: str) -> None:
-        """Run statements that bind nothing and find nothing."""
+        """Run statements without parameters and without results."""
         self._libpq.send_query(script.encode())
         await self._exchange(pipelined=False)
 
@@ -128,38 +128,38 @@ class PostgresConnection:
         name = self._prepared.get(sql)
         if name is not None:
             return _Command(sql, name)
-        if sql in self._once and len(self._prepared) < _MAX_PREPARED:
-            return _Command(sql, b"holdfast_%d" % next(self._names), fresh=True)
-        if len(self._once) < _MAX_SEEN:
-            self._once.add(sql)
+        if sql in self._sent_once and len(self._prepared) < _MAX_PREPARED:
+            return _Command(sql, b"holdfast_%d" % next(self._names), prepare=True)
+        if len(self._sent_once) < _MAX_SENT_ONCE:
+            self._sent_once.add(sql)
         return _Command(sql)
 
     def _send(self, command: _Command, bound: Sequence[BinaryValue]) -> None:
         types = [value.type for value in bound]
         data = [value.data for value in bound]
         formats = [Format.BINARY] * len(bound)
-        if command.fresh:
+        if command.prepare:
             self._libpq.send_prepare(command.name, command.sql.encode(), types)
         if command.name:
             self._libpq.send_query_prepared(command.name, data, formats, Format.BINARY)
         else:
             self._libpq.send_query_params(command.sql.encode(), data, types, formats, Format.BINARY)
 
-    def _rows(self, result: PGresult) -> Found:
+    def _rows(self, result: PGresult) -> ResultRows:
         if result.status != ExecStatus.TUPLES_OK:
             return []
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
     async def _exchange(self, pipelined: bool) -> list[PGresult]:
-        """Send what is waiting to be sent, and wait for the results of all of it. The first error is raised."""
+        """Send what libpq has queued, and wait for all results. Raises the first error."""
         answer = self._answer = self._loop.create_future()
         self._results, self._pipelined = [], pipelined
         try:
             self._write()
             results: list[PGresult] = await answer
         except asyncio.CancelledError:
-            self.close()  # without waiting for a server that may hang
+            self.close()  # does not wait for a server that may hang
             raise
         finally:
             self._answer = None
@@ -170,7 +170,7 @@ class PostgresConnection:
                 raise error_from_result(result)
         return results
 
-    # Called by the loop
+    # Callbacks of the loop
 
     def _readable(self) -> None:
         try:
@@ -192,9 +192,9 @@ class PostgresConnection:
                     answer.set_result(self._results)
                 return
             elif pause:
-                return  # the rest is yet to come
+                return  # more results will come
             else:
-                pause = True  # the end of one command's results
+                pause = True  # the end of the results of one command
 
     def _write(self) -> None:
         try:
@@ -206,10 +206,10 @@ class PostgresConnection:
             self._fail(error)
 
     def _fail(self, error: psycopg.Error) -> None:
-        """The connection is lost."""
+        """Close a lost connection, and fail the call that is running."""
         if self._answer is not None and not self._answer.done():
             if any(result.status == ExecStatus.FATAL_ERROR for result in self._results):
-                self._answer.set_result(self._results)  # the server said why
+                self._answer.set_result(self._results)  # they say why
             else:
                 self._answer.set_exception(error)
         self.close()

@@ -1,4 +1,4 @@
-"""How large a schema is, what is wrong with it, and giving room back: by PostgreSQL's own means."""
+"""Measures, checks and vacuums a schema, by PostgreSQL's own means."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import psycopg
 
-from holdfast.backends.postgres.binary_values import BinaryValue, value
+from holdfast.backends.postgres.binary_values import BinaryValue, bind
 from holdfast.backends.postgres.connection import PostgresConnection
-from holdfast.backends.postgres.schema import quoted, tables
+from holdfast.backends.postgres.schema import quote_name, table_names
 
 _TABLES = "FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace AND s.nspname = $1::text AND c.relkind = 'r'"
 _SIZE = f"SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint {_TABLES}"
@@ -26,56 +26,58 @@ WHERE p.proname = 'verify_heapam' AND has_function_privilege(p.oid, 'EXECUTE')
 _CHECKSUMS = "SELECT coalesce(checksum_failures, 0) FROM pg_stat_database WHERE datname = current_database()"
 
 
-async def size(link: PostgresConnection, schema: str) -> int:
-    """How many bytes the tables take, with their indexes."""
-    ((found,),) = await link.ask(_SIZE, [value(schema)])
-    return int(found)
+async def size(connection: PostgresConnection, schema: str) -> int:
+    """Return how many bytes the tables take, with their indexes."""
+    ((total,),) = await connection.query(_SIZE, [bind(schema)])
+    return int(total)
 
 
-async def check(link: PostgresConnection, schema: str) -> list[str]:
-    """Read everything; look for indexes that are not whole; and have amcheck look, where it is installed for us."""
-    name = quoted(schema)
-    wrong = [
-        f"the index {index} is not whole: rebuild it with REINDEX"
-        for index, _, whole in await link.ask(_INDEXES, [value(schema)])
-        if not whole
+async def check(connection: PostgresConnection, schema: str) -> list[str]:
+    """Read all rows, find invalid indexes, and run amcheck where it is installed and allowed. Returns the findings."""
+    name = quote_name(schema)
+    findings = [
+        f"the index {index} is invalid: rebuild it with REINDEX"
+        for index, _, valid in await connection.query(_INDEXES, [bind(schema)])
+        if not valid
     ]
-    for table in tables():
-        # A digest needs every byte.
-        sql = f"SELECT count(sha256(body)) FROM {name}.{table}"  # noqa: S608 - our own names
-        wrong += [f"the table {table} is damaged: {said}" for said in await _damage(link, sql)]
-    for (extension,) in await link.ask(_AMCHECK):
-        wrong += await _amcheck(link, schema, extension)
-    ((failures,),) = await link.ask(_CHECKSUMS)
+    for table in table_names():
+        # A digest reads every byte.
+        sql = f"SELECT count(sha256(body)) FROM {name}.{table}"  # noqa: S608 - quoted names
+        findings += [f"the table {table} is damaged: {message}" for message in await _damage(connection, sql)]
+    for (extension,) in await connection.query(_AMCHECK):
+        findings += await _amcheck(connection, schema, extension)
+    ((failures,),) = await connection.query(_CHECKSUMS)
     if failures:
-        wrong.append(f"the server found {failures} pages of this database with a wrong checksum: see its log")
-    return wrong
+        findings.append(f"the server found {failures} pages of this database with a wrong checksum: see its log")
+    return findings
 
 
-async def tidy(link: PostgresConnection, schema: str) -> None:
-    """Forget processes that are long gone, and have room that was freed used again."""
-    name = quoted(schema)
-    await link.run(f"DELETE FROM {name}.clients WHERE time < now() - interval '1 day'")  # noqa: S608
-    # Of tables that are not ours to vacuum, the server says so, and goes on.
-    await link.run(f"VACUUM (SKIP_LOCKED) {', '.join(f'{name}.{table}' for table in tables(clients=True))}")
+async def tidy(connection: PostgresConnection, schema: str) -> None:
+    """Delete the records of processes that ended long ago, and vacuum the tables."""
+    name = quote_name(schema)
+    await connection.run(f"DELETE FROM {name}.clients WHERE time < now() - interval '1 day'")  # noqa: S608
+    # Of tables that this user may not vacuum, the server only warns.
+    await connection.run(f"VACUUM (SKIP_LOCKED) {', '.join(f'{name}.{table}' for table in table_names(clients=True))}")
 
 
-async def _amcheck(link: PostgresConnection, schema: str, extension: str) -> list[str]:
-    wrong = []
-    for index, oid, _ in await link.ask(_INDEXES, [value(schema)]):
+async def _amcheck(connection: PostgresConnection, schema: str, extension: str) -> list[str]:
+    findings = []
+    for index, oid, _ in await connection.query(_INDEXES, [bind(schema)]):
         sql = f"SELECT {extension}.bt_index_check($1::bigint::oid)"
-        wrong += [f"the index {index} is damaged: {said}" for said in await _damage(link, sql, [value(oid)])]
-    for table in tables(clients=True):
+        findings += [
+            f"the index {index} is damaged: {message}" for message in await _damage(connection, sql, [bind(oid)])
+        ]
+    for table in table_names(clients=True):
         sql = f"SELECT blkno, msg FROM {extension}.verify_heapam(to_regclass($1::text))"  # noqa: S608 - a quoted name
-        for block, said in await link.ask(sql, [value(f"{quoted(schema)}.{table}")]):
-            wrong.append(f"the table {table} is damaged in block {block}: {said}")
-    return wrong
+        for block, message in await connection.query(sql, [bind(f"{quote_name(schema)}.{table}")]):
+            findings.append(f"the table {table} is damaged in block {block}: {message}")
+    return findings
 
 
-async def _damage(link: PostgresConnection, sql: str, bound: Sequence[BinaryValue] = ()) -> list[str]:
-    """What the server says when it comes upon damage."""
+async def _damage(connection: PostgresConnection, sql: str, bound: Sequence[BinaryValue] = ()) -> list[str]:
+    """Run a statement, and return the server's message if it finds damage."""
     try:
-        await link.ask(sql, bound)
+        await connection.query(sql, bound)
     except (psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted) as error:
         return [str(error.diag.message_primary)]
     return []

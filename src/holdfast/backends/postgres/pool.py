@@ -1,7 +1,6 @@
-"""Connections to PostgreSQL, kept for the next to use them. Lives in the store's loop.
+"""A pool of connections to PostgreSQL, in the store's loop.
 
-Not a general pool: one that connects only when asked, tells at once why it cannot, and never gives a connection on
-which something was broken off to anybody else.
+It connects only on demand, reports at once why it cannot, and never reuses a connection on which a call was cancelled.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import psycopg
 from psycopg import AsyncConnection
 
 from holdfast.backends.async_backend import ServerInterrupted
-from holdfast.backends.postgres.binary_values import value
+from holdfast.backends.postgres.binary_values import bind
 from holdfast.backends.postgres.connection import PostgresConnection, ServerInfo
-from holdfast.backends.postgres.errors import PREPARED, READ_ONLY, translate_connecting
+from holdfast.backends.postgres.errors import PREPARED_STATES, READ_ONLY_STATE, translate_connect_error
 from holdfast.backends.postgres.options import PostgresOptions
-from holdfast.backends.postgres.schema import OLDEST, newest
+from holdfast.backends.postgres.schema import OLDEST_SERVER, newest_table
 from holdfast.errors import ConfigError
 
-_LOOK = """
+_SERVER_INFO = """
 SELECT pg_backend_pid() = $1::bigint,
   current_setting('server_version_num')::int, pg_is_in_recovery(), pg_encoding_to_char(d.encoding),
   current_setting('synchronous_commit') <> 'off' AND current_setting('fsync')::bool,
@@ -32,98 +31,99 @@ SELECT pg_backend_pid() = $1::bigint,
     || set_config('jit', 'off', false) END
 FROM pg_database d WHERE d.datname = current_database()
 """
-"""A pooler tells a client another process number than the server's own. Only where there is none may the session be
-changed: plans are made once, and read the tables by index alone, also when they were made for nearly empty ones."""
+"""A pooler reports another process number than the server's own. Only without one may the session be changed: plans are
+made once, and read the tables by index alone, even if they were made when the tables were nearly empty."""
 
 
 class ConnectionPool:
     """The connections of one store."""
 
-    def __init__(self, settings: PostgresOptions) -> None:
-        self._settings = settings
+    def __init__(self, options: PostgresOptions) -> None:
+        self._options = options
         self._idle: list[PostgresConnection] = []
         self._used: set[PostgresConnection] = set()
-        self._free = asyncio.Semaphore(settings.pool_size)
-        self._unprepared = False
-        self.ended = False
+        self._free = asyncio.Semaphore(options.pool_size)
+        self._never_prepare = False
+        self.closed = False
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[PostgresConnection]:
-        """A connection, for as long as the block takes."""
+        """Take a connection for the length of the block."""
         async with self._free:
-            link = self._take() or await self._connect()
-            self._used.add(link)
+            connection = self._pop_idle() or await self._connect()
+            self._used.add(connection)
             try:
-                yield link
+                yield connection
             except BaseException as error:
-                self._left(link, error)
+                self._release_after_error(connection, error)
                 raise
             else:
-                self._idle.append(link)
+                self._idle.append(connection)
             finally:
-                self._used.discard(link)
+                self._used.discard(connection)
 
-    def end(self) -> None:
-        """Close all, also those on which somebody is still reading, and make no more."""
-        self.ended = True
+    def close(self) -> None:
+        """Close all connections, also those in use, and open no more."""
+        self.closed = True
         self._close_idle()
-        for link in self._used:
-            link.close()
+        for connection in self._used:
+            connection.close()
 
     def _close_idle(self) -> None:
         while self._idle:
             self._idle.pop().close()
 
-    def _take(self) -> PostgresConnection | None:
+    def _pop_idle(self) -> PostgresConnection | None:
         while self._idle:
-            link = self._idle.pop()
-            if link.open:
-                return link
+            connection = self._idle.pop()
+            if connection.open:
+                return connection
         return None
 
-    def _left(self, link: PostgresConnection, error: BaseException) -> None:
-        """Keep a connection only where the server just said no."""
+    def _release_after_error(self, connection: PostgresConnection, error: BaseException) -> None:
+        """Reuse a connection only if the server refused a statement; else close it."""
         state = error.sqlstate if isinstance(error, psycopg.Error) else None
-        useless = state in (*PREPARED, READ_ONLY)
-        if link.idle and state is not None and not useless:
-            self._idle.append(link)
+        useless = state in (*PREPARED_STATES, READ_ONLY_STATE)
+        if connection.idle and state is not None and not useless:
+            self._idle.append(connection)
             return
-        lost = not link.open and isinstance(error, psycopg.OperationalError)
-        link.close()
-        if state in PREPARED:
-            self._unprepared = True
+        lost = not connection.open and isinstance(error, psycopg.OperationalError)
+        connection.close()
+        if state in PREPARED_STATES:
+            self._never_prepare = True
         if useless or lost:
-            self._close_idle()  # what befell this one has most likely befallen the others
+            self._close_idle()  # the others are most likely in the same state
 
     async def _connect(self) -> PostgresConnection:
-        settings = self._settings
+        options = self._options
+        connection = None
         try:
-            connection = await AsyncConnection.connect(settings.conninfo, autocommit=True, prepare_threshold=None)
-            link = PostgresConnection(connection)
-            try:
-                bound = [value(link.pid), value(newest(settings.schema))]
-                ((*found, _),) = await link.ask(_LOOK, bound)
-                link.look = ServerInfo(*found)
-                self._suits(link.look)
-            except BaseException:
-                link.close()
-                raise
-        except psycopg.Error as error:
-            raise translate_connecting(error, settings.url, settings.schema) from error
-        link.prepares = link.look.direct and not self._unprepared
-        return link
+            opened = await AsyncConnection.connect(options.conninfo, autocommit=True, prepare_threshold=None)
+            connection = PostgresConnection(opened)
+            bound = [bind(connection.pid), bind(newest_table(options.schema))]
+            ((*info, _),) = await connection.query(_SERVER_INFO, bound)
+            connection.server = ServerInfo(*info)
+            self._check_server(connection.server)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, psycopg.Error):
+                raise translate_connect_error(error, options.url, options.schema, connection is not None) from error
+            raise
+        connection.prepares = connection.server.direct and not self._never_prepare
+        return connection
 
-    def _suits(self, look: ServerInfo) -> None:
-        where = self._settings.url
-        if look.version < OLDEST:
+    def _check_server(self, server: ServerInfo) -> None:
+        where = self._options.url
+        if server.version < OLDEST_SERVER:
             raise ConfigError(
-                f"the server is PostgreSQL {look.version // 10_000}", where=where, hint="It must be 15 or newer"
+                f"the server is PostgreSQL {server.version // 10_000}", where=where, hint="It must be 15 or newer"
             )
-        if look.encoding != "UTF8":
+        if server.encoding != "UTF8":
             raise ConfigError(
-                f"the database is encoded in {look.encoding}",
+                f"the database is encoded in {server.encoding}",
                 where=where,
-                hint="Names can be any text: make a database with ENCODING 'UTF8'",
+                hint="Names can be any text: create a database with ENCODING 'UTF8'",
             )
-        if look.standby:
+        if server.standby:
             raise ServerInterrupted("the server is a standby, which lags behind and takes no changes")

@@ -1,8 +1,8 @@
-"""The tables of a PostgreSQL schema, made from the declared spaces, and what people see in them."""
+"""The SQL of a PostgreSQL schema: the declared tables, and views for people."""
 
 from __future__ import annotations
 
-from holdfast.backends.postgres.apply_function import apply_function
+from holdfast.backends.postgres.apply_function import apply_function_sql
 from holdfast.backends.tables import (
     BRANCHES,
     EVENTS,
@@ -26,10 +26,10 @@ from holdfast.backends.tables import (
 )
 
 VERSION = 1
-"""The layout, in the table `version`. Goes up when older versions of Holdfast could not use the tables."""
+"""The layout, in the table `version`. Goes up when older versions of Holdfast cannot use the tables."""
 
-OLDEST = 150000
-"""The oldest server that will do: before PostgreSQL 15, views show rows that row-level security hides."""
+OLDEST_SERVER = 150000
+"""The oldest server that is supported: before PostgreSQL 15, views show rows that row-level security hides."""
 
 _TYPES: dict[type, str] = {
     str: 'text COLLATE "C"',
@@ -47,16 +47,16 @@ _COMMENTS: dict[Table, str] = {
     NODES: "Parts of folded states, by digest",
     OBJECTS: "Pieces of large values, by the digest of the whole value",
     WRITES: "Pending writes, by the step that they follow",
-    REFS: "Names and tags of steps",
-    JOURNAL: "What was written here and is yet to be written elsewhere",
-    WORDS: "The words that steps brought, for searching",
-    QUARANTINE: "Rows that were found damaged, as they were found",
-    JOBS: "Scheduled work",
-    EVENTS: "What was done or tried, by whom and why, by the step that it was done with",
-    LINKS: "What belongs together, to be found from either end: artifacts and changes",
+    REFS: "Tags, labels and pins of steps, and holds",
+    JOURNAL: "Rows that are yet to be copied to another store",
+    WORDS: "The words of steps, for searching",
+    QUARANTINE: "Rows that a repair removed because they were damaged",
+    JOBS: "Scheduled maintenance",
+    EVENTS: "The audit: what was done or tried, by whom and why, by step",
+    LINKS: "Relations of artifacts and changes, from either end",
 }
 
-# Not IF NOT EXISTS, which needs the right to make schemas even where there is nothing to make.
+# Not IF NOT EXISTS, which needs the privilege to create schemas even if this one exists.
 _SCHEMA = """SET LOCAL client_min_messages = warning;
 DO $$ BEGIN
   IF to_regnamespace({name}) IS NULL THEN
@@ -75,11 +75,11 @@ CREATE OR REPLACE VIEW {schema}.log WITH (security_invoker = true) AS
   SELECT tenant, line AS thread, branch, seq, id, to_timestamp(time / 1e9) AS time, kind, metadata,
     octet_length(body) AS bytes
   FROM {schema}.steps WHERE id <> '';
-COMMENT ON VIEW {schema}.threads IS 'Threads: when they began, how many steps and branches they have';
-COMMENT ON VIEW {schema}.log IS 'Steps, without what is in them';
+COMMENT ON VIEW {schema}.threads IS 'Threads, with the number of their steps and branches';
+COMMENT ON VIEW {schema}.log IS 'Steps, without their content';
 """
 
-_OWN = """
+_INTERNAL_TABLES = """
 CREATE TABLE IF NOT EXISTS {schema}.clients (
   client text COLLATE "C" NOT NULL,
   slot integer NOT NULL,
@@ -89,18 +89,18 @@ CREATE TABLE IF NOT EXISTS {schema}.clients (
   tenant text COLLATE "C" NOT NULL DEFAULT coalesce(current_setting('holdfast.tenant', true), ''),
   PRIMARY KEY (client, slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
-COMMENT ON TABLE {schema}.clients IS 'What the last writes of each process came to, for when the answer was lost';
+COMMENT ON TABLE {schema}.clients IS 'The outcomes of the last writes of each process, in case the answer is lost';
 CREATE TABLE IF NOT EXISTS {schema}.version (version integer PRIMARY KEY);
 COMMENT ON TABLE {schema}.version IS 'The layout of this schema';
 """
 
 
-_MATCHING = """
+_WORD_INDEXES = """
 CREATE INDEX IF NOT EXISTS words_found ON {schema}.words USING gin (words);
 CREATE INDEX IF NOT EXISTS words_time ON {schema}.words (tenant, time, line, branch, seq);
 """
 
-# Whoever may use a schema that was made before may use what it gets now.
+# Roles that may use the older tables of a schema may use its new ones.
 _LATER_GRANTS = """
 DO $$ DECLARE granted text; BEGIN
   FOR granted IN
@@ -116,33 +116,33 @@ END $$;
 """
 
 
-def quoted(name: str) -> str:
-    """A name as an identifier."""
+def quote_name(name: str) -> str:
+    """Quote a name as an identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
-    """Text as a constant."""
+def quote_literal(text: str) -> str:
+    """Quote text as a constant."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def statements(schema: str, rls: bool = False, role: str = "") -> str:
-    """What makes a schema one of ours, or changes nothing where it is; to be run in a transaction."""
-    name = quoted(schema)
-    parts = [_SCHEMA.format(schema=name, name=literal(name))]
+def schema_sql(schema: str, rls: bool = False, role: str = "") -> str:
+    """Return the SQL that creates what a schema lacks; to be run in a transaction."""
+    name = quote_name(schema)
+    parts = [_SCHEMA.format(schema=name, name=quote_literal(name))]
     parts += [part for space in TABLES for part in (_table(name, space), *_indexes(name, space))]
-    parts += [_MATCHING.format(schema=name), _later_grants(name)]
-    parts += [_OWN.format(schema=name), _VIEWS.format(schema=name), apply_function(name)]
+    parts += [_WORD_INDEXES.format(schema=name), _later_grants(name)]
+    parts += [_INTERNAL_TABLES.format(schema=name), _VIEWS.format(schema=name), apply_function_sql(name)]
     if rls:
-        parts += [_policy(name, table) for table in tables(clients=True)]
+        parts += [_policy(name, table) for table in table_names(clients=True)]
     if role:
-        parts.append(_grants(name, quoted(role)))
-    parts.append(f"INSERT INTO {name}.version VALUES ({VERSION}) ON CONFLICT DO NOTHING;")  # noqa: S608 - our own
+        parts.append(_grants(name, quote_name(role)))
+    parts.append(f"INSERT INTO {name}.version VALUES ({VERSION}) ON CONFLICT DO NOTHING;")  # noqa: S608 - a quoted name
     return "\n".join(parts)
 
 
-def tables(clients: bool = False) -> list[str]:
-    """The tables of the spaces."""
+def table_names(clients: bool = False) -> list[str]:
+    """The names of the tables."""
     return [space.name for space in TABLES] + ["clients"] * clients
 
 
@@ -151,9 +151,9 @@ def _table(schema: str, space: Table) -> str:
     lines = [*columns, "body bytea NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
     return (
         f"CREATE TABLE IF NOT EXISTS {schema}.{space.name} (\n  " + ",\n  ".join(lines) + "\n);\n"
-        # Bodies are compressed already: PostgreSQL would only try in vain.
+        # Bodies are compressed already.
         f"ALTER TABLE {schema}.{space.name} ALTER COLUMN body SET STORAGE EXTERNAL;\n"
-        f"COMMENT ON TABLE {schema}.{space.name} IS {literal(_COMMENTS.get(space, space.name))};"
+        f"COMMENT ON TABLE {schema}.{space.name} IS {quote_literal(_COMMENTS.get(space, space.name))};"
     )
 
 
@@ -164,21 +164,21 @@ def _indexes(schema: str, space: Table) -> list[str]:
     ]
 
 
-def newest(schema: str) -> str:
-    """The table that is made last: if it is there, all are."""
-    return f"{quoted(schema)}.{TABLES[-1].name}"
+def newest_table(schema: str) -> str:
+    """The table that is created last: if it exists, all do."""
+    return f"{quote_name(schema)}.{TABLES[-1].name}"
 
 
 def _later_grants(schema: str) -> str:
     names = ", ".join(f"{schema}.{space.name}" for space in LATER)
-    # Within a text that is within a format: quotes and percent signs are doubled.
+    # Within a text within a format: quotes and percent signs are doubled.
     return _LATER_GRANTS.format(
-        tables=names.replace("'", "''").replace("%", "%%"), lines=literal(f"{schema}.{LINES.name}")
+        tables=names.replace("'", "''").replace("%", "%%"), lines=quote_literal(f"{schema}.{LINES.name}")
     )
 
 
 def _policy(schema: str, table: str) -> str:
-    # FORCE: else the owner of the tables, as whom most applications connect, would not be bound.
+    # FORCE, so that it applies also to the owner of the tables, as whom most applications connect.
     return (
         f"ALTER TABLE {schema}.{table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;\n"
         f"DROP POLICY IF EXISTS tenant ON {schema}.{table};\n"

@@ -1,4 +1,4 @@
-"""Making the schema: when a store is first opened, or beforehand by somebody who may."""
+"""Creates the schema when a store is first opened, or beforehand by a user who may."""
 
 from __future__ import annotations
 
@@ -6,84 +6,84 @@ from typing import NamedTuple
 
 import psycopg
 
-from holdfast.backends.postgres.apply_function import lock
-from holdfast.backends.postgres.binary_values import value
+from holdfast.backends.postgres.apply_function import lock_id
+from holdfast.backends.postgres.binary_values import bind
 from holdfast.backends.postgres.connection import PostgresConnection
-from holdfast.backends.postgres.errors import translate_connecting
-from holdfast.backends.postgres.options import SCHEMA, PostgresOptions, settings
-from holdfast.backends.postgres.schema import VERSION, newest, quoted, statements
+from holdfast.backends.postgres.errors import translate_connect_error
+from holdfast.backends.postgres.options import SCHEMA, PostgresOptions, read_options
+from holdfast.backends.postgres.schema import VERSION, newest_table, quote_name, schema_sql
 from holdfast.errors import ConfigError, HoldfastError, TransientError
 
 
 class SchemaState(NamedTuple):
-    """What is known of a schema."""
+    """The properties of a schema that a store needs to know."""
 
     durable: bool
-    guarded: bool
-    """Whether row-level security is on for us."""
+    row_security: bool
+    """Whether row-level security is on for the current user."""
 
 
 def setup(url: str, schema: str = SCHEMA, *, rls: bool = False, role: str = "") -> None:
-    """Make the schema, if it is not there: for those who may make it to run once, before others open stores in it.
+    """Create the schema if it does not exist. A user who may create it runs this once, before others open stores in it.
 
-    With `rls`, turn on row-level security: a store then sees the rows of the tenant that it is opened for, and no
-    others. With a `role`, grant it what a store needs. May be run again, and later, to turn these on.
+    With `rls`, turn on row-level security: a store then sees only the rows of the tenant that it is opened for. With a
+    `role`, grant that role what a store needs. May be run again later, to turn these on.
     """
-    said = settings(url, {"schema": schema})
+    options = read_options(url, {"schema": schema})
     try:
-        with psycopg.connect(said.conninfo, autocommit=True, prepare_threshold=None) as connection:
+        with psycopg.connect(options.conninfo, autocommit=True, prepare_threshold=None) as connection:
             connection.execute(setup_sql(schema, rls=rls, role=role).encode())
     except psycopg.Error as error:
-        translated = translate_connecting(error, said.url, schema)
+        translated = translate_connect_error(error, options.url, schema)
         if isinstance(translated, HoldfastError):
             raise translated from error
         raise TransientError(
-            f"the schema could not be made: {translated}", where=said.url, hint="Nothing was done. Try again"
+            f"the schema could not be created: {translated}", where=options.url, hint="Nothing was done. Try again"
         ) from error
 
 
 def setup_sql(schema: str = SCHEMA, *, rls: bool = False, role: str = "") -> str:
-    """What `setup` does, as SQL for those who run it themselves."""
-    return f"BEGIN;\nSELECT pg_advisory_xact_lock({lock(schema)});\n{statements(schema, rls, role)}\nCOMMIT;\n"
+    """Return the SQL that `setup` runs, to be run by hand."""
+    return f"BEGIN;\nSELECT pg_advisory_xact_lock({lock_id(schema)});\n{schema_sql(schema, rls, role)}\nCOMMIT;\n"
 
 
-async def look_or_set_up(link: PostgresConnection, said: PostgresOptions) -> SchemaState:
-    """See that the schema is there and of this version, and make it if it is not."""
-    if not link.look.set_up:
-        await _set_up(link, said)
-    name = quoted(said.schema)
+async def ensure_schema(connection: PostgresConnection, options: PostgresOptions) -> SchemaState:
+    """Create the schema if it does not exist, and check its version."""
+    if not connection.server.set_up:
+        await _create_schema(connection, options)
+    name = quote_name(options.schema)
     sql = f"SELECT max(version), row_security_active($1::text) FROM {name}.version"  # noqa: S608 - a quoted name
-    ((version, guarded),) = await link.ask(sql, [value(f"{name}.lines")])
+    ((version, row_security),) = await connection.query(sql, [bind(f"{name}.lines")])
     if version is None or version > VERSION:
         raise ConfigError(
-            f"the schema {said.schema!r} was made by a newer Holdfast",
-            where=said.url,
+            f"the schema {options.schema!r} was created by a newer Holdfast",
+            where=options.url,
             hint=f"Its layout is {version}, and this Holdfast knows {VERSION}: install a newer one",
         )
-    return SchemaState(link.look.durable, guarded)
+    return SchemaState(connection.server.durable, row_security)
 
 
-_THERE = """
+_EXISTS = """
 SELECT to_regclass($1::text) IS NOT NULL, (SELECT relrowsecurity FROM pg_class WHERE oid = to_regclass($2::text))
 """
 
 
-async def _set_up(link: PostgresConnection, said: PostgresOptions) -> None:
+async def _create_schema(connection: PostgresConnection, options: PostgresOptions) -> None:
     try:
-        # One after another: of ten processes that come first, one makes the tables, and the others find them.
-        await link.run("BEGIN")
-        await link.ask("SELECT pg_advisory_xact_lock($1)", [value(lock(said.schema))])
-        names = newest(said.schema), f"{quoted(said.schema)}.lines"
-        ((there, guarded),) = await link.ask(_THERE, [value(name) for name in names])
-        if not there:
-            # Where the schema was made by an older Holdfast, this adds what is new, guarded as the rest is.
-            await link.run(statements(said.schema, rls=bool(guarded)))
-        await link.run("COMMIT")
+        # Under a lock: of several processes that open the store at once, one creates the tables.
+        await connection.run("BEGIN")
+        await connection.query("SELECT pg_advisory_xact_lock($1)", [bind(lock_id(options.schema))])
+        tables = newest_table(options.schema), f"{quote_name(options.schema)}.lines"
+        ((exists, row_security),) = await connection.query(_EXISTS, [bind(name) for name in tables])
+        if not exists:
+            # To a schema of an older Holdfast, this adds what is new, with row-level security if the rest has it.
+            await connection.run(schema_sql(options.schema, rls=bool(row_security)))
+        await connection.run("COMMIT")
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(
-            f"the schema {said.schema!r} is not there, or lacks tables that are new in this Holdfast, and this user "
-            f"may not make them: {error.diag.message_primary}",
-            where=said.url,
-            hint=f"Have its owner run holdfast.backends.postgres.setup(url, schema={said.schema!r}, role=...) once, "
-            "or the SQL that setup_sql(...) gives",
+            f"the schema {options.schema!r} does not exist, or lacks tables that are new in this Holdfast, and this "
+            f"user may not create them: {error.diag.message_primary}",
+            where=options.url,
+            hint=f"Have its owner run holdfast.backends.postgres.setup(url, schema={options.schema!r}, role=...) once, "
+            "or the SQL that setup_sql(...) returns",
         ) from error

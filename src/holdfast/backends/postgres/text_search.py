@@ -1,8 +1,8 @@
-"""Looking for words in a PostgreSQL store.
+"""Search for words in a PostgreSQL store.
 
-Words are the lexemes of a `tsvector`, as they are. Its index finds rare words; the order by time finds common ones
-sooner, and everything where row-level security is on: no index may tell of rows then before it is known whose they are.
-The planner knows how common words are.
+Words are the lexemes of a `tsvector`, unchanged. Its index is faster for rare words, the index by time for common ones;
+the planner knows how common words are. With row-level security only the index by time is used: PostgreSQL may not
+search other columns before it has checked whose the rows are.
 """
 
 from __future__ import annotations
@@ -12,56 +12,55 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.backends.interface import WordMatch, WordMatches
-from holdfast.backends.postgres.binary_values import escape, unescape, value
+from holdfast.backends.postgres.binary_values import bind, escape, unescape
 from holdfast.backends.postgres.connection import Statement
-from holdfast.backends.postgres.schema import quoted
+from holdfast.backends.postgres.schema import quote_name
 
 _LONGEST = 2046
-"""How many bytes a lexeme may have."""
+"""The most bytes that a lexeme may have."""
 
-PLANNED: Statement = (
+PLANNER_SETTINGS: Statement = (
     "SELECT set_config('enable_bitmapscan', 'on', true), set_config('plan_cache_mode', 'force_custom_plan', true)",
     (),
 )
-"""Comes before the statement, in its transaction: what other statements need makes this one slow."""
+"""Runs before the search, in its transaction: the settings of the session suit all other statements."""
 
 
-def is_found_nowhere(match: WordMatch) -> bool:
-    """Whether a word is longer than any that is stored."""
+def cannot_match(match: WordMatch) -> bool:
+    """Whether a word is longer than any that can be stored."""
     return any(len(escape(word).encode()) > _LONGEST for word in (*match.words, *match.prefixes))
 
 
-def matching(schema: str, match: WordMatch) -> Statement:
-    """The statement that finds a page."""
-    bound = [value(match.tenant)]
+def build_search(schema: str, match: WordMatch) -> Statement:
+    """Build the statement that finds a page of matches."""
+    bound = [bind(match.tenant)]
     where = ["tenant = $1"]
     if match.line is not None:
-        bound.append(value(match.line))
+        bound.append(bind(match.line))
         where.append(f"line = ${len(bound)}")
     lexemes = [_lexeme(word) for word in match.words] + [f"{_lexeme(prefix)}:*" for prefix in match.prefixes if prefix]
     if lexemes:
-        # Escaped already, and the cast takes it as it is.
-        bound.append(value(" & ".join(lexemes)))
+        # Quoted already; the cast does not normalize words.
+        bound.append(bind(" & ".join(lexemes)))
         where.append(f"words @@ ${len(bound)}::text::tsquery")
     if match.after is not None:
-        time, *place = json.loads(match.after)
-        bound += (value(time), *map(value, place))
+        bound += map(bind, json.loads(match.after))
         last = len(bound)
         where.append(f"(time, line, branch, seq) < (${last - 3}, ${last - 2}, ${last - 1}, ${last})")
-    bound.append(value(match.limit + 1))
+    bound.append(bind(match.limit + 1))
     sql = (
-        f"SELECT time, line, branch, seq FROM {quoted(schema)}.words"  # noqa: S608 - our own names
+        f"SELECT time, line, branch, seq FROM {quote_name(schema)}.words"  # noqa: S608 - quoted names
         f" WHERE {' AND '.join(where)} ORDER BY time DESC, line DESC, branch DESC, seq DESC LIMIT ${len(bound)}"
     )
     return sql, bound
 
 
-def matches(match: WordMatch, found: Sequence[tuple[Any, ...]]) -> WordMatches:
-    """The page, of what was found."""
-    places = [(time, unescape(line), branch, seq) for time, line, branch, seq in found]
-    page = places[: match.limit]
-    following = json.dumps(page[-1]) if len(places) > match.limit else None
-    return WordMatches([(match.tenant, *place[1:]) for place in page], following)
+def read_matches(match: WordMatch, rows: Sequence[tuple[Any, ...]]) -> WordMatches:
+    """Read a page of matches from the rows of the statement."""
+    found = [(time, unescape(line), branch, seq) for time, line, branch, seq in rows]
+    page = found[: match.limit]
+    following = json.dumps(page[-1]) if len(found) > match.limit else None
+    return WordMatches([(match.tenant, *key) for _, *key in page], following)
 
 
 def _lexeme(word: str) -> str:

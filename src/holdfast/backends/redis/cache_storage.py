@@ -1,14 +1,14 @@
-"""A room for a read cache in Redis, which several processes share: `redis://host:6379/1`.
+"""Storage of a read cache in Redis, shared by several processes: `redis://host:6379/1`.
 
-`await RedisCacheStorage.open(url)` gives one, as `holdfast.backends.wrappers.cache_storage.CacheStorage` describes it.
-A room that cannot be reached raises `TransientError`, at once for a second after it was found so: a cache that is down
-should not make everything slow. `status` counts how often that was.
+It implements `holdfast.backends.wrappers.cache_storage.CacheStorage`. If the server cannot be reached, calls raise
+`TransientError`, and for a second after that without trying: a cache that is down must not slow everything down.
+`status` counts the failures.
 
-Best in a server or a database of its own, with `maxmemory` and `maxmemory-policy allkeys-lru`: whatever is here may be
-forgotten at any time. With `prefix` in the URL, keys start with something else than `holdfast-cache`.
+Use a server or a database of its own, with `maxmemory` and `maxmemory-policy allkeys-lru`: any entry may be evicted at
+any time. `prefix` in the URL replaces `holdfast-cache`, the start of all keys.
 
-The client here is redis-py's plain one, in the thread of the caller: there is nothing to gather in groups, nothing to
-send again, and no order to keep between callers.
+This uses the plain client of redis-py in the caller's thread: there are no groups, no retries, and no order between
+callers.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from holdfast.backends.interface import BlockingCall
-from holdfast.backends.redis.connections import address
-from holdfast.backends.urls import split_options, without_password
+from holdfast.backends.redis.connections import connection_arguments
+from holdfast.backends.urls import redacted_url, split_options
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 
 T = TypeVar("T")
 
-_SECONDS = 1.0
-"""For how long to wait for an answer, and for how long not to ask again where none came."""
+_TIMEOUT = 1.0
+"""How many seconds to wait for an answer, and to pause after none came."""
 
 
 class RedisCacheStorage:
-    """Keeps values in Redis for a while."""
+    """Stores cached values in Redis."""
 
     def __init__(self, url: str) -> None:
-        self._url = without_password(url)
+        self._url = redacted_url(url)
         bare, options = split_options(url, {"prefix": ""}, {})
         self._prefix = f"{{{options.get('prefix', 'holdfast-cache')}}}:".encode()
-        address(bare)  # says what is wrong
-        patience = {"socket_timeout": _SECONDS, "socket_connect_timeout": _SECONDS}
+        connection_arguments(bare)  # raises if it is invalid
+        patience = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
         scheme, _, rest = bare.partition("://")
         self._client: Redis = Redis.from_url(
             f"{scheme.replace('valkey', 'redis')}://{rest}", protocol=2, retry=Retry(NoBackoff(), 0), **patience
@@ -51,26 +51,26 @@ class RedisCacheStorage:
 
     @classmethod
     async def open(cls, url: str) -> RedisCacheStorage:
-        """A room. One that cannot be reached now may be later; one that refuses the password is a mistake."""
-        room = cls(url)
-        await BlockingCall(room._look)
-        return room
+        """Open the storage. A server that cannot be reached is no error, since it may be later; a wrong password is."""
+        storage = cls(url)
+        await BlockingCall(storage._check)
+        return storage
 
     @property
     def url(self) -> str:
-        """Names the room to people; without passwords."""
+        """The URL without the password."""
         return self._url
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """What is kept under each key, or None."""
+        """Return the value of each key, or None."""
         if not keys:
             return []
         names = self._names(keys)
-        found: list[bytes | None] = await self._asked(lambda: self._client.mget(names))
-        return found
+        values: list[bytes | None] = await self._call(lambda: self._client.mget(names))
+        return values
 
     async def put_many(self, values: Mapping[bytes, bytes], seconds: float) -> None:
-        """Keep values, for so many seconds at most."""
+        """Store values for at most so many seconds."""
         milliseconds = int(seconds * 1000)
         if not values or milliseconds < 1:
             return
@@ -81,49 +81,49 @@ class RedisCacheStorage:
                     pipeline.set(self._prefix + key, value, px=milliseconds)
                 pipeline.execute()
 
-        await self._asked(put)
+        await self._call(put)
 
     async def drop(self, keys: Sequence[bytes]) -> None:
-        """Forget what is under these keys. When it returns, nobody finds it any more."""
+        """Delete keys. When this returns, no process reads them any more."""
         if keys:
             names = self._names(keys)
-            await self._asked(lambda: self._client.delete(*names))
+            await self._call(lambda: self._client.delete(*names))
 
     def status(self) -> dict[str, int]:
-        """How often the room could not be used."""
+        """How often the server could not be used."""
         return {"failures": self._failures}
 
     async def close(self) -> None:
-        """Close the connections; again is no failure."""
+        """Close the connections. May be called again."""
         self._closed = True
         await BlockingCall(self._client.close)
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
         return [self._prefix + key for key in keys]
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         try:
             self._client.ping()
         except (exceptions.AuthenticationError, exceptions.ResponseError, TypeError) as error:
-            raise ConfigError(f"the cache cannot be used: {error}", where=self._url, hint="Look at the URL") from error
+            raise ConfigError(f"the cache cannot be used: {error}", where=self._url, hint="Check the URL") from error
         except (exceptions.RedisError, OSError):
-            self._failed()
+            self._record_failure()
 
-    def _failed(self) -> None:
+    def _record_failure(self) -> None:
         self._failures += 1
-        self._down_until = time.monotonic() + _SECONDS
+        self._down_until = time.monotonic() + _TIMEOUT
 
-    async def _asked(self, question: Callable[[], Any]) -> Any:
-        call: BlockingCall[Any] = BlockingCall(lambda: self._ask(question))
+    async def _call(self, request: Callable[[], Any]) -> Any:
+        call: BlockingCall[Any] = BlockingCall(lambda: self._call_now(request))
         return await call
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _call_now(self, request: Callable[[], Any]) -> Any:
         if self._closed:
             raise UnavailableError("the cache is closed", where=self._url, hint="Open it again")
         if time.monotonic() < self._down_until:
             raise TransientError("the cache could not be reached a moment ago", where=self._url)
         try:
-            return question()
+            return request()
         except (exceptions.RedisError, OSError) as error:
-            self._failed()
+            self._record_failure()
             raise TransientError(f"the cache could not be used: {error}", where=self._url) from error

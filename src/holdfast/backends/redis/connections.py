@@ -1,14 +1,14 @@
-"""Connections to a Redis server, in the loop of the store.
+"""Connections to a Redis server, in the loop of the store, and what the server reports about itself.
 
-redis-py's connections, without its clients: these would send a command again on their own, and here it has to be known
-whether something was sent.
+These are the connections of redis-py without its clients, which retry commands: here it must be known whether a command
+was sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from redis import exceptions
 from redis.asyncio.connection import Connection, parse_url
@@ -16,163 +16,163 @@ from redis.asyncio.connection import Connection, parse_url
 from holdfast.backends.async_backend import PACE, ServerInterrupted
 from holdfast.backends.redis import errors
 from holdfast.backends.redis.lua_scripts import Script
-from holdfast.backends.urls import without_password
+from holdfast.backends.urls import redacted_url
 from holdfast.errors import ConfigError
 
 Command: TypeAlias = Sequence[bytes | str | int | float]
 
-_BROKEN = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+_CONNECTION_ERRORS = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 
 
-def address(url: str) -> dict[str, Any]:
-    """What redis-py makes of a URL: arguments of a connection."""
-    shown = without_password(url)
+def connection_arguments(url: str) -> dict[str, Any]:
+    """Parse a URL into the arguments of a connection of redis-py."""
+    where = redacted_url(url)
     scheme, _, rest = url.partition("://")
     try:
         arguments: dict[str, Any] = dict(parse_url(f"{scheme.replace('valkey', 'redis')}://{rest}"))
     except ValueError as error:
-        # What follows the user may be a part of the password, if that has a / or # in it.
-        why = "what follows the host is no port" if "Port" in str(error) else str(error)
+        # The text after the user may be a part of the password, if that contains a / or #.
+        why = "the host is not followed by a port" if "Port" in str(error) else str(error)
         raise ConfigError(
-            f"this is no URL of a Redis server: {why}",
-            where=shown,
+            f"this is not the URL of a Redis server: {why}",
+            where=where,
             hint="As redis://host:6379/0; in a password, / is written as %2F, and # as %23",
         ) from None
     path = rest.partition("?")[0].partition("/")[2]
     if path and "db" not in arguments:
-        what = "what follows the host" if "@" in path else repr(path)
-        raise ConfigError(f"{what} is no number of a database", where=shown, hint="As redis://host:6379/0")
+        what = "the path" if "@" in path else repr(path)
+        raise ConfigError(f"{what} is not the number of a database", where=where, hint="As redis://host:6379/0")
     return {"socket_keepalive": True, **arguments, "decode_responses": False, "protocol": 2}
 
 
 class RedisConnections:
-    """Connections to one server. An exchange has one to itself; there are as many as exchanges at a time."""
+    """Connections to one server: one for each exchange that is running."""
 
-    def __init__(self, arguments: dict[str, Any], patience: float, where: str) -> None:
+    def __init__(self, arguments: dict[str, Any], answer_timeout: float, where: str) -> None:
         self._arguments = dict(arguments)
-        self._kind: type[Connection] = self._arguments.pop("connection_class", Connection)
-        self._patience = self._arguments.pop("socket_timeout", None) or patience
-        self._arguments.setdefault("socket_connect_timeout", self._patience)
+        self._connection_class: type[Connection] = self._arguments.pop("connection_class", Connection)
+        self._answer_timeout = self._arguments.pop("socket_timeout", None) or answer_timeout
+        self._arguments.setdefault("socket_connect_timeout", self._answer_timeout)
         self._arguments["socket_timeout"] = None
         self._moved: dict[str, Any] = {}
-        """The node of a cluster that has the keys, if it is not the one in the URL."""
+        """The node of a cluster that has the keys, if it is not that of the URL."""
         self._where = where
         self._idle: list[Connection] = []
         self._closed = False
 
-    async def ask(self, *commands: Command) -> list[Any]:
-        """What the server answers to some commands, sent together; errors are among the answers.
+    async def execute(self, *commands: Command) -> list[Any]:
+        """Send commands together, and return the replies; error replies are among them.
 
-        Raises `ServerInterrupted`, and says whether the commands may have been received.
+        Raises `ServerInterrupted`, which says whether the commands may have been received.
         """
-        answers = await self._exchange(commands)
-        for answer in answers:
-            if isinstance(answer, exceptions.ReadOnlyError):
-                await self._drop_idle()  # the name in the URL may lead to another server by now
-            elif isinstance(answer, exceptions.MovedError):
-                await self._drop_idle()
-                self._moved = {"host": answer.host or self._arguments.get("host", "localhost"), "port": answer.port}
+        replies = await self._exchange(commands)
+        for reply in replies:
+            if isinstance(reply, exceptions.ReadOnlyError):
+                await self._close_idle()  # the name in the URL may belong to another server now
+            elif isinstance(reply, exceptions.MovedError):
+                await self._close_idle()
+                self._moved = {"host": reply.host or self._arguments.get("host", "localhost"), "port": reply.port}
                 return await self._exchange(commands)
-        return answers
+        return replies
 
-    async def read(self, script: Script, keys: Sequence[str], arguments: Command) -> Any:
-        """What a script answers that only reads: not that of a server which has become a replica, and may lag."""
-        answer, role = await self.run(script, keys, arguments, ("ROLE",))
-        await self._see_role(role)
-        return answer
+    async def run_read_script(self, script: Script, keys: Sequence[str], arguments: Command) -> Any:
+        """Run a script that only reads. Raises if the server has become a replica, which may lag."""
+        reply, role = await self.run_script(script, keys, arguments, ("ROLE",))
+        await self._check_role(role)
+        return reply
 
-    async def run(self, script: Script, keys: Sequence[str], arguments: Command, *after: Command) -> list[Any]:
-        """What a script answers, and then some commands. The server may have to be told the script first."""
+    async def run_script(self, script: Script, keys: Sequence[str], arguments: Command, *after: Command) -> list[Any]:
+        """Run a script and then some commands, and return their replies. Loads the script if the server lacks it."""
         call = ("EVALSHA", script.digest, len(keys), *keys, *arguments)
-        answers = await self.ask(call, *after)
-        if isinstance(answers[0], exceptions.NoScriptError):
-            answers = (await self.ask(("SCRIPT", "LOAD", script.text), call, *after))[1:]
-        if isinstance(answers[0], exceptions.RedisError):
-            if errors.says_lost(answers[0]):
-                await self._see_role(*await self.ask(("ROLE",)))  # a replica that begins has nothing, and will have it
-            raise errors.answered(answers[0], self._where) from answers[0]
-        return answers
+        replies = await self.execute(call, *after)
+        if isinstance(replies[0], exceptions.NoScriptError):
+            replies = (await self.execute(("SCRIPT", "LOAD", script.text), call, *after))[1:]
+        if isinstance(replies[0], exceptions.RedisError):
+            if errors.is_data_lost(replies[0]):
+                await self._check_role(*await self.execute(("ROLE",)))  # a new replica has no data yet
+            raise errors.translate_reply(replies[0], self._where) from replies[0]
+        return replies
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        link = await self._take()
+        connection = await self._acquire()
         try:
-            packed = link.pack_commands(commands)
-            async with asyncio.timeout(self._patience + sum(map(len, packed)) / PACE):
-                await _send(link, packed)
-                answers = [await _answer(link) for _ in commands]
-        except (*_BROKEN, TimeoutError) as error:
-            await link.disconnect(nowait=True)
-            await self._drop_idle()
+            packed = connection.pack_commands(commands)
+            async with asyncio.timeout(self._answer_timeout + sum(map(len, packed)) / PACE):
+                await _send(connection, packed)
+                replies = [await _read_reply(connection) for _ in commands]
+        except (*_CONNECTION_ERRORS, TimeoutError) as error:
+            await connection.disconnect(nowait=True)
+            await self._close_idle()
             loading = isinstance(error, exceptions.BusyLoadingError)
             raise ServerInterrupted(str(error) or "no answer came in time", sent=not loading) from error
         except BaseException:
-            await link.disconnect(nowait=True)
+            await connection.disconnect(nowait=True)
             raise
         if self._closed:
-            await link.disconnect(nowait=True)
+            await connection.disconnect(nowait=True)
         else:
-            self._idle.append(link)
-        return answers
+            self._idle.append(connection)
+        return replies
 
     async def close(self) -> None:
-        """Close what is not in use; the rest follows when it is not any more."""
+        """Close idle connections now, and the others when they become idle."""
         self._closed = True
         while self._idle:
             await self._idle.pop().disconnect()
 
-    async def _take(self) -> Connection:
+    async def _acquire(self) -> Connection:
         while self._idle:
-            link = self._idle.pop()
-            if link.is_connected:
-                return link
+            connection = self._idle.pop()
+            if connection.is_connected:
+                return connection
         try:
-            link = self._kind(**{**self._arguments, **self._moved})
+            connection = self._connection_class(**{**self._arguments, **self._moved})
         except (TypeError, ValueError, exceptions.RedisError) as error:
-            raise ConfigError(f"the URL has a parameter that is not understood: {error}", where=self._where) from error
+            raise ConfigError(f"the URL has an unknown parameter: {error}", where=self._where) from error
         try:
-            async with asyncio.timeout(self._patience):
-                await link.connect()  # type: ignore[no-untyped-call]
-                await self._see_that_it_leads(link)
-        except (*_BROKEN, exceptions.RedisError) as error:
+            async with asyncio.timeout(self._answer_timeout):
+                await connection.connect()  # type: ignore[no-untyped-call]
+                await self._check_primary(connection)
+        except (*_CONNECTION_ERRORS, exceptions.RedisError) as error:
             self._moved = {}
-            await link.disconnect(nowait=True)
-            raise errors.connecting(error, self._where) from error
+            await connection.disconnect(nowait=True)
+            raise errors.translate_connect_error(error, self._where) from error
         except BaseException:
-            await link.disconnect(nowait=True)
+            await connection.disconnect(nowait=True)
             raise
-        return link
+        return connection
 
-    async def _see_that_it_leads(self, link: Connection) -> None:
-        """A replica may lag: nothing is read from it."""
-        await _send(link, link.pack_commands([("ROLE",)]))
-        if _is_replica(await _answer(link)):
+    async def _check_primary(self, connection: Connection) -> None:
+        """Refuse a replica, which may lag."""
+        await _send(connection, connection.pack_commands([("ROLE",)]))
+        if _is_replica(await _read_reply(connection)):
             raise exceptions.ConnectionError("the server is a replica; changes are made on the primary")
 
-    async def _see_role(self, role: Any) -> None:
+    async def _check_role(self, role: Any) -> None:
         if _is_replica(role):
-            await self._drop_idle()
+            await self._close_idle()
             raise ServerInterrupted("the server has become a replica")
 
-    async def _drop_idle(self) -> None:
-        """One broke: the others most likely as well."""
+    async def _close_idle(self) -> None:
+        """Close idle connections when one broke: most likely the others did too."""
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
 
 
-async def _send(link: Connection, packed: Sequence[bytes]) -> None:
+async def _send(connection: Connection, packed: Sequence[bytes]) -> None:
     try:
-        await link.send_packed_command(packed, check_health=False)
+        await connection.send_packed_command(packed, check_health=False)
     except AttributeError as error:
-        writer = link._writer
+        writer = connection._writer
         if writer is not None and not writer.transport.is_closing():
             raise
-        # Some releases of Python 3.12 write to a transport that was closed as if it were open.
-        raise exceptions.ConnectionError("the connection was closed while it was written to") from error
+        # Some releases of Python 3.12 write to a closed transport as if it were open.
+        raise exceptions.ConnectionError("the connection was closed during a write") from error
 
 
-async def _answer(link: Connection) -> Any:
+async def _read_reply(connection: Connection) -> Any:
     try:
-        return await link.read_response()
+        return await connection.read_response()
     except exceptions.ResponseError as error:
         if isinstance(error, exceptions.ConnectionError):
             raise
@@ -180,5 +180,68 @@ async def _answer(link: Connection) -> Any:
 
 
 def _is_replica(role: Any) -> bool:
-    """From what a server answers to ROLE. Who may not ask is believed to be connected to the right one."""
+    """Whether a reply to ROLE is that of a replica. A user who may not ask is assumed to be on the primary."""
     return isinstance(role, list) and role[0] != b"master"
+
+
+# The server -------------------------------------------------------------------------------------------------------
+
+
+class RedisServerInfo(NamedTuple):
+    """The state of a server; what it does not report is empty."""
+
+    name: str = ""
+    version: str = ""
+    eviction_policy: str = ""
+    """Which keys it evicts when its memory is full."""
+    memory: int = 0
+    most_memory: int = 0
+    settings: dict[str, str] = {}  # noqa: RUF012 - never changed
+    """The settings of its append-only file."""
+
+    @property
+    def flushes_each_write(self) -> bool:
+        """Whether a change is on its disk when it replies."""
+        durable_settings = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+        return self.settings == durable_settings
+
+    def status(self) -> dict[str, int | float | str]:
+        """The fields for `Backend.status`."""
+        return {
+            "server": f"{self.name} {self.version}",
+            "memory": self.memory,
+            "max memory": self.most_memory,
+            **self.settings,
+        }
+
+
+_SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
+
+
+async def read_server_info(connections: RedisConnections) -> RedisServerInfo:
+    """Read the state of a server. Hosted servers often hide their settings; then they do not count as durable."""
+    commands = [("INFO", "server"), ("INFO", "memory"), *(("CONFIG", "GET", name) for name in _SETTINGS)]
+    server, memory, *settings = await connections.execute(*commands)
+    fields = {**_parse_info(server), **_parse_info(memory)}
+    return RedisServerInfo(
+        fields.get("server_name", "redis"),
+        fields.get("valkey_version") or fields.get("redis_version", ""),
+        fields.get("maxmemory_policy", ""),
+        int(fields.get("used_memory", 0)),
+        int(fields.get("maxmemory", 0)),
+        {name: value for answer in settings for name, value in _parse_config(answer).items()},
+    )
+
+
+def _parse_info(answer: Any) -> dict[str, str]:
+    if isinstance(answer, exceptions.RedisError):
+        return {}
+    lines = [line.partition(":") for line in answer.decode(errors="replace").splitlines()]
+    return {name: value for name, colon, value in lines if colon}
+
+
+def _parse_config(answer: Any) -> dict[str, str]:
+    if isinstance(answer, exceptions.RedisError):
+        return {}
+    texts = [text.decode(errors="replace") for text in answer]
+    return dict(zip(texts[::2], texts[1::2], strict=True))

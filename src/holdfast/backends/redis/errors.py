@@ -1,4 +1,4 @@
-"""What Redis and its client say, in the errors of Holdfast."""
+"""Translates the errors of Redis and of its client."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import ssl
 
 from redis import exceptions
 
-from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
 from holdfast.errors import ConfigError, DeniedError, TransientError, UnavailableError
 
-_PASSES = ("BUSY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED", "NOTREADY", "FAILOVER", "REDIRECT")
-"""What a server answers that cannot serve for a while, besides those that have classes of their own."""
+_TEMPORARY_REPLIES = ("BUSY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED", "NOTREADY", "FAILOVER", "REDIRECT")
+"""The replies of a server that is temporarily unable to serve, besides those with a class of their own."""
 
-_PASSING = (
+_TEMPORARY_ERRORS = (
     exceptions.ReadOnlyError,
     exceptions.TryAgainError,
     exceptions.ClusterDownError,
@@ -21,39 +21,42 @@ _PASSING = (
 )
 
 
-def says_lost(error: exceptions.RedisError) -> bool:
-    """A script did not find the store."""
+def is_data_lost(error: exceptions.RedisError) -> bool:
+    """Whether a script did not find the store."""
     return str(error).startswith("LOST ")
 
 
-def lost(where: str) -> UnavailableError:
-    """The server does not have the store that was opened."""
+def data_lost_error(where: str) -> UnavailableError:
+    """Return the error for a server that no longer has the store."""
     return UnavailableError(
-        "the server lost the store's data: it was restarted without them, emptied, or replaced",
+        "the server lost the store's data: it was restarted without it, emptied, or replaced",
         where=where,
-        hint="Restore a backup, or open the store anew to begin an empty one; and turn on appendonly",
+        hint="Restore a backup, or open the store again to start an empty one; and turn on appendonly",
     )
 
 
-def connecting(error: Exception, where: str) -> Exception:
-    """What is raised when a connection could not be made."""
+def translate_connect_error(error: Exception, where: str) -> Exception:
+    """Return the error to raise if a new connection failed."""
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
-        return ConfigError(f"the server refuses the password: {error}", where=where, hint="Look at the URL")
+        return ConfigError(f"the server refuses the password: {error}", where=where, hint="Check the URL")
     if isinstance(error.__context__, ssl.SSLCertVerificationError):
         return ConfigError(
             f"the server's certificate is refused: {error}", where=where, hint="Name its authority with ssl_ca_certs"
         )
-    if isinstance(error, exceptions.ResponseError) and not isinstance(error, _PASSING):
-        return ConfigError(f"the server refuses the connection: {error}", where=where, hint="Look at the URL")
+    if isinstance(error, exceptions.ResponseError) and not isinstance(error, _TEMPORARY_ERRORS):
+        return ConfigError(f"the server refuses the connection: {error}", where=where, hint="Check the URL")
+    cause = error if isinstance(error, OSError) else error.__context__
+    if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
+        return ServerUnreachable(str(error))
     return ServerInterrupted(str(error) or "no answer came in time")
 
 
-def answered(error: exceptions.RedisError, where: str) -> Exception:
-    """What is raised when the server answers with an error. Nothing was made, unless it is `UnavailableError`."""
+def translate_reply(error: exceptions.RedisError, where: str) -> Exception:
+    """Return the error for an error reply. Nothing was changed, unless it is `UnavailableError`."""
     text = str(error)
-    if says_lost(error):
-        return lost(where)
-    if isinstance(error, _PASSING) or text.startswith(_PASSES):
+    if is_data_lost(error):
+        return data_lost_error(where)
+    if isinstance(error, _TEMPORARY_ERRORS) or text.startswith(_TEMPORARY_REPLIES):
         return ServerInterrupted(text)
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM " in text:
         return TransientError(
@@ -63,7 +66,7 @@ def answered(error: exceptions.RedisError, where: str) -> Exception:
         )
     if text.startswith("MISCONF"):
         return TransientError(
-            f"the server cannot write to its disk: {text}", where=where, hint="Look at its disk and log"
+            f"the server cannot write to its disk: {text}", where=where, hint="Check its disk and log"
         )
     if isinstance(error, exceptions.NoPermissionError):
         return DeniedError(
@@ -72,5 +75,5 @@ def answered(error: exceptions.RedisError, where: str) -> Exception:
             hint="Allow it all commands on keys that start with the prefix in braces",
         )
     return UnavailableError(
-        f"the server answered with an error: {text}", where=where, hint="Check the store; what was saved may be there"
+        f"the server replied with an error: {text}", where=where, hint="Check the store; what was saved may be there"
     )

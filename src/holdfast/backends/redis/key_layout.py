@@ -1,9 +1,9 @@
-"""How rows lie in Redis: which keys there are, what they are called, and what is in them.
+"""The layout of rows in Redis: its keys, their names, and their values.
 
-A key of a row is written as words, each ended by `+`. Words sort as what they stand for, so that the order of names is
-the order of keys, and people can read them: text is itself, with `,` and two hex digits for each character up to the
-comma; bytes are hex; a number has a letter before it that says how many digits there are (`b17`). Below zero, where
-only few numbers are, digits are counted down: -1 is `-z8`.
+The key of a row is encoded as words, each ended by `+`. Words sort like their values, so that the order of names is the
+order of keys, and people can read them: text is itself, with `,` and two hex digits for each character up to the comma;
+bytes are hex; a number is preceded by a letter for how many digits it has (`b17`). The digits of a negative number are
+complemented: -1 is `-z8`.
 
 With the prefix `holdfast`, and for the steps of the line `chat-1` of the tenant `acme`:
 
@@ -11,11 +11,11 @@ With the prefix `holdfast`, and for the steps of the line `chat-1` of the tenant
   columns, and then its body. The line starts with the words of columns that have an index; the others are JSON. A row
   without columns is its body alone.
 - `{holdfast}:steps.keys:acme+chat-1+` is a sorted set of these names: Redis orders them where the scores are equal.
-- `{holdfast}:steps.by-id:acme+chat-1+` is the like for an index: the words of its columns, then the name of the row.
-- `{holdfast}:steps` is a sorted set of the parts that there are: `acme+chat-1+`.
+- `{holdfast}:steps.by-id:acme+chat-1+` is a sorted set for an index: the words of its columns, then the row's name.
+- `{holdfast}:steps` is a sorted set of the parts: `acme+chat-1+`.
 
-So a line goes by removing a few keys, and the sets of short lines are kept by Redis in very little room. All keys have
-one hash tag, and so lie on one node of a cluster.
+So a line is deleted by removing a few keys, and Redis stores the sets of short lines compactly. All keys have one hash
+tag, and so are on one node of a cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Argument = bytes | str | int
 
 _END = b"+"
 _NEXT = b","
-"""Follows `_END`: what starts with some words comes before the same bytes with this as the last."""
+"""Follows `_END`: an upper bound of what starts with some words is those with this as the last byte."""
 
 _SPECIAL = re.compile(rb"[\x00-,]")
 _ESCAPE = re.compile(rb",(..)", re.DOTALL)
@@ -48,45 +48,45 @@ _COLUMNS = msgspec.json.Decoder(list[str | int])
 # Words ------------------------------------------------------------------------------------------------------------
 
 
-def words(values: Iterable[Scalar]) -> bytes:
-    """A key, or a part of one, as words."""
-    return b"".join([_word(value) for value in values])
+def encode_words(values: Iterable[Scalar]) -> bytes:
+    """Encode a key, or a part of one, as words."""
+    return b"".join([_encode_word(value) for value in values])
 
 
-def _word(value: Scalar) -> bytes:
+def _encode_word(value: Scalar) -> bytes:
     if isinstance(value, int):
         digits = b"%d" % abs(value)
         if value >= 0:
             return b"%c%b+" % (96 + len(digits), digits)
         return b"-%c%b+" % (123 - len(digits), digits.translate(_NINES))
-    return value.hex().encode() + _END if isinstance(value, bytes) else _text(value)
+    return value.hex().encode() + _END if isinstance(value, bytes) else _encode_text(value)
 
 
 @lru_cache(1024)
-def _text(value: str) -> bytes:
-    return _SPECIAL.sub(lambda found: b",%02x" % found[0][0], value.encode()) + _END
+def _encode_text(value: str) -> bytes:
+    return _SPECIAL.sub(lambda match: b",%02x" % match[0][0], value.encode()) + _END
 
 
-def read_words(kinds: Sequence[type], data: bytes) -> Key:
-    """The values that some words stand for, given their types."""
+def decode_words(kinds: Sequence[type], data: bytes) -> Key:
+    """Decode words into values of these types."""
     parts = data.split(_END)
     if len(parts) != len(kinds) + 1 or parts[-1]:
-        raise ValueError(f"{len(kinds)} words are not in {data!r}")
-    return tuple([_value(kind, part) for kind, part in zip(kinds, parts, strict=False)])
+        raise ValueError(f"{data!r} does not have {len(kinds)} words")
+    return tuple([_decode_word(kind, part) for kind, part in zip(kinds, parts, strict=False)])
 
 
-def _value(kind: type, word: bytes) -> Scalar:
+def _decode_word(kind: type, word: bytes) -> Scalar:
     if kind is int:
         return int(word[1:]) if word[:1] != b"-" else -int(word[2:].translate(_NINES))
     if kind is bytes:
         return bytes.fromhex(word.decode("ascii"))
     if _NEXT in word:
-        word = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), word)
+        word = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), word)
     return word.decode()
 
 
-def _after(start: bytes) -> bytes:
-    """An upper bound, not included, of all that starts with some words; as ZRANGEBYLEX has it."""
+def _prefix_end(start: bytes) -> bytes:
+    """The exclusive upper bound, for ZRANGEBYLEX, of all that starts with some words."""
     return b"(" + start[:-1] + _NEXT if start else b"+"
 
 
@@ -94,14 +94,14 @@ def _after(start: bytes) -> bytes:
 
 
 class KeyIndex(NamedTuple):
-    """A further order of a space, and its columns within a part. It starts with the columns that make the parts."""
+    """An index of a table, and its columns after those that name the part."""
 
     name: str
     columns: tuple[str, ...]
 
 
 class KeyLayout:
-    """How the rows of one space are written."""
+    """The encoding of the rows of one table."""
 
     def __init__(self, number: int, space: Table) -> None:
         self.number = number
@@ -113,144 +113,151 @@ class KeyLayout:
         self._kinds = list(space.key.values())
         self._words = [names.index(column) for column in indexed]
         self._word_kinds = [space.all_columns[column] for column in indexed]
-        self._plain = [place for place, name in enumerate(space.columns) if name not in indexed]
-        self._hex = [place for place, kind in enumerate(space.columns.values()) if kind is bytes]
+        self._plain = [position for position, name in enumerate(space.columns) if name not in indexed]
+        self._hex = [position for position, kind in enumerate(space.columns.values()) if kind is bytes]
 
     def split(self, key: Key) -> tuple[bytes, bytes]:
-        """The part that a key is in, and its name there."""
-        return words(key[: self.width]), words(key[self.width :])
+        """Return the part that a key is in, and its name there."""
+        return encode_words(key[: self.width]), encode_words(key[self.width :])
 
-    def header(self, key: Key, columns: tuple[Scalar, ...]) -> bytes:
-        """The columns as a line of text, which is the same whenever they are."""
+    def encode_header(self, key: Key, columns: tuple[Scalar, ...]) -> bytes:
+        """Encode the columns as a line of text; equal columns have equal lines."""
         values: list[Scalar] = list(columns)
-        for place in self._hex:
-            value = values[place]
-            values[place] = value.hex() if isinstance(value, bytes) else value
-        line = _JSON.encode([values[place] for place in self._plain])
+        for position in self._hex:
+            value = values[position]
+            values[position] = value.hex() if isinstance(value, bytes) else value
+        line = _JSON.encode([values[position] for position in self._plain])
         if not self._words:
             return line
         every = key + columns
-        return words([every[place] for place in self._words]) + line
+        return encode_words([every[position] for position in self._words]) + line
 
-    def value(self, row: Row) -> bytes:
-        """A row as it is stored under its key."""
+    def encode_row(self, row: Row) -> bytes:
+        """Encode a row as the value of its key."""
         if not self.space.columns:
             return row.body
-        return b"%b\n%b" % (self.header(row.key, row.columns), row.body)
+        return b"%b\n%b" % (self.encode_header(row.key, row.columns), row.body)
 
-    def row(self, key: Key, value: bytes) -> Row:
-        """The row that was stored under a key."""
+    def decode_row(self, key: Key, data: bytes) -> Row:
+        """Decode the value of a key."""
         if not self.space.columns:
-            return Row(key, (), value)
-        line, _, body = value.partition(b"\n")
+            return Row(key, (), data)
+        line, _, body = data.partition(b"\n")
         columns: list[Scalar] = [0] * len(self.space.columns)
         if self._words:
             *parts, line = line.split(_END, len(self._words))
-            for place, kind, part in zip(self._words, self._word_kinds, parts, strict=True):
-                if place >= len(key):
-                    columns[place - len(key)] = _value(kind, part)
-        for place, found in zip(self._plain, _COLUMNS.decode(line), strict=True):
-            columns[place] = found
-        for place in self._hex:
-            columns[place] = bytes.fromhex(str(columns[place]))
+            for position, kind, part in zip(self._words, self._word_kinds, parts, strict=True):
+                if position >= len(key):
+                    columns[position - len(key)] = _decode_word(kind, part)
+        for position, value in zip(self._plain, _COLUMNS.decode(line), strict=True):
+            columns[position] = value
+        for position in self._hex:
+            columns[position] = bytes.fromhex(str(columns[position]))
         return Row(key, tuple(columns), body)
 
-    def rows(self, start: Key, names: bytes, lengths: bytes, values: bytes) -> list[Row]:
-        """Rows whose keys start so, from the names that follow and what is stored under them."""
+    def decode_rows(self, start: Key, names: bytes, lengths: bytes, values: bytes) -> list[Row]:
+        """Decode rows whose keys start with `start`, from their names and values as `READ` returns them."""
         try:
             kinds = self._kinds[len(start) :]
-            keys = [start + read_words(kinds, name) for name in names.split(b" ")] if names else []
+            keys = [start + decode_words(kinds, name) for name in names.split(b" ")] if names else []
             if not lengths:
                 return [Row(key) for key in keys]
             rows, at = [], 0
             for key, length in zip(keys, map(int, lengths.split()), strict=True):
                 if length < 0:
-                    raise ValueError("it is listed and not there")
-                rows.append(self.row(key, values[at : at + length]))
+                    raise ValueError("it is listed and missing")
+                rows.append(self.decode_row(key, values[at : at + length]))
                 at += length
             return rows
         except (ValueError, TypeError, IndexError, msgspec.DecodeError) as error:
             raise CorruptError(
                 f"a row of {self.space.name} is not what was written: {error}",
-                where=words(start).decode(errors="replace"),
-                hint="Check the store; something else may have written to its keys",
+                where=encode_words(start).decode(errors="replace"),
+                hint="Check the store; another program may have written to its keys",
             ) from error
 
 
 KEY_LAYOUTS = {space: KeyLayout(number, space) for number, space in enumerate(TABLES, 1)}
-"""For each space, how its rows are written."""
+"""The layout of each table."""
 
 
-# Changes and queries, as the scripts take them --------------------------------------------------------------------
+# The arguments of the scripts -------------------------------------------------------------------------------------
 
 _WRITES = {Create: b"C", Ensure: b"U", Put: b"P"}
 
 
-def change(what: Change) -> list[Argument]:
-    """A change: what is to be done in which space; the part; the name; the value."""
-    shape = KEY_LAYOUTS[what.space]
-    if isinstance(what, Delete):
-        part, name = shape.split(what.prefix)
-        if len(what.prefix) == len(what.space.key):
+def encode_change(change: Change) -> list[Argument]:
+    """Encode a change: its code and table, the part, the name, the value."""
+    layout = KEY_LAYOUTS[change.space]
+    if isinstance(change, Delete):
+        part, name = layout.split(change.prefix)
+        if len(change.prefix) == len(change.space.key):
             code = b"X"
         elif name:
             code = b"F"
         else:
-            code = b"D" if len(what.prefix) == shape.width else b"A"
-        return [b"%b%d" % (code, shape.number), part, name, b""]
-    if isinstance(what, Expect):
-        part, name = shape.split(what.key)
-        if what.columns is None:
-            return [b"N%d" % shape.number, part, name, b""]
-        header = shape.header(what.key, what.columns) if what.space.columns else b""
-        return [b"E%d" % shape.number, part, name, header]
-    part, name = shape.split(what.row.key)
-    return [b"%b%d" % (_WRITES[type(what)], shape.number), part, name, shape.value(what.row)]
+            code = b"D" if len(change.prefix) == layout.width else b"A"
+        return [b"%b%d" % (code, layout.number), part, name, b""]
+    if isinstance(change, Expect):
+        part, name = layout.split(change.key)
+        if change.columns is None:
+            return [b"N%d" % layout.number, part, name, b""]
+        header = layout.encode_header(change.key, change.columns) if change.space.columns else b""
+        return [b"E%d" % layout.number, part, name, header]
+    part, name = layout.split(change.row.key)
+    return [b"%b%d" % (_WRITES[type(change)], layout.number), part, name, layout.encode_row(change.row)]
 
 
-def query(what: Query) -> list[Argument]:
-    """A query: how it is to be answered, in which space, and the rest as the script takes it."""
-    return _get(what) if isinstance(what, Get) else _scan(what)
+def encode_query(query: Query) -> list[Argument]:
+    """Encode a query: its kind, the table, and the rest."""
+    return _encode_get(query) if isinstance(query, Get) else _encode_scan(query)
 
 
-def found(what: Query, names: bytes, lengths: bytes, values: bytes) -> list[Row]:
-    """The rows that a query found, from what the script returned."""
-    shape = KEY_LAYOUTS[what.space]
+def decode_rows(query: Query, names: bytes, lengths: bytes, values: bytes) -> list[Row]:
+    """Decode the rows of a query from the reply of the script."""
+    layout = KEY_LAYOUTS[query.space]
     start: Key = ()
-    if isinstance(what, Scan) and len(what.prefix) >= shape.width:
-        start = what.prefix[: shape.width]
-    return shape.rows(start, names, lengths, values)
+    if isinstance(query, Scan) and len(query.prefix) >= layout.width:
+        start = query.prefix[: layout.width]
+    return layout.decode_rows(start, names, lengths, values)
 
 
-def _get(what: Get) -> list[Argument]:
-    shape = KEY_LAYOUTS[what.space]
+def _encode_get(query: Get) -> list[Argument]:
+    layout = KEY_LAYOUTS[query.space]
     parts: dict[bytes, dict[bytes, None]] = {}
-    for key in what.keys:
-        part, name = shape.split(key)
+    for key in query.keys:
+        part, name = layout.split(key)
         parts.setdefault(part, {})[name] = None
-    arguments: list[Argument] = ["G", shape.number, len(parts)]
+    arguments: list[Argument] = ["G", layout.number, len(parts)]
     for part, names in parts.items():
         arguments += [part, len(names), *names]
     return arguments
 
 
-def _scan(what: Scan) -> list[Argument]:
-    shape = KEY_LAYOUTS[what.space]
-    number = 1 + list(what.space.indexes).index(what.by) if what.by else 0
-    width = shape.width
-    prefix, low, high = what.prefix, what.prefix + what.start, what.prefix + what.stop
-    limit = -1 if what.limit is None else what.limit
-    common: list[Argument] = [shape.number, number, int(what.bodies), int(what.reverse), limit]
+def _encode_scan(query: Scan) -> list[Argument]:
+    layout = KEY_LAYOUTS[query.space]
+    number = 1 + list(query.space.indexes).index(query.by) if query.by else 0
+    width = layout.width
+    prefix, low, high = query.prefix, query.prefix + query.start, query.prefix + query.stop
+    limit = -1 if query.limit is None else query.limit
+    common: list[Argument] = [layout.number, number, int(query.bodies), int(query.reverse), limit]
     if len(prefix) >= width:
-        least = words(low[width:])
-        most = b"(" + words(high[width:]) if what.stop else _after(words(prefix[width:]))
-        return ["S", *common, words(prefix[:width]), b"[" + least if least else b"-", most]
-    # In several parts: which ones, and the bounds from which each part's own are found.
-    first = words(low[:width])
-    if not what.stop:
-        last = _after(words(prefix))
+        least = encode_words(low[width:])
+        most = b"(" + encode_words(high[width:]) if query.stop else _prefix_end(encode_words(prefix[width:]))
+        return ["S", *common, encode_words(prefix[:width]), b"[" + least if least else b"-", most]
+    # In several parts: the bounds of the parts, and those of the rows.
+    first = encode_words(low[:width])
+    if not query.stop:
+        last = _prefix_end(encode_words(prefix))
     elif len(high) > width:
-        last = _after(words(high[:width]))
+        last = _prefix_end(encode_words(high[:width]))
     else:
-        last = b"(" + words(high)
-    return ["M", *common, b"[" + first if first else b"-", last, words(low), words(high) if what.stop else b""]
+        last = b"(" + encode_words(high)
+    return [
+        "M",
+        *common,
+        b"[" + first if first else b"-",
+        last,
+        encode_words(low),
+        encode_words(high) if query.stop else b"",
+    ]

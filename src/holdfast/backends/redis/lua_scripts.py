@@ -1,10 +1,10 @@
-"""What runs inside Redis: scripts in Lua, each of which is one moment to everybody.
+"""The Lua scripts that run in Redis, each of them atomically.
 
-A script cannot take back what it wrote. So the conditions of a batch are all looked at, with what the batch itself does
-before them in mind, before the first of its changes is made.
+A script cannot undo what it wrote. So all conditions of a batch are checked, together with the effects of the batch's
+own changes before them, before the first change is made.
 
-The first key is `{prefix}:store`; all others start as it does. It holds the store's id: a server that lost its data, or
-never had them, does not have that id, and nothing is done then.
+The first key is `{prefix}:store`; all others have the same prefix. It holds the store's id: a server that lost its data
+does not have that id, and then nothing is done.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ import hashlib
 from holdfast.backends.redis.key_layout import KEY_LAYOUTS, KeyLayout
 
 
-def _shape(shape: KeyLayout) -> str:
+class Script:
+    """A script, and the digest by which Redis caches it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _table_literal(shape: KeyLayout) -> str:
     indexes = (f"{{name='{index.name}',words={len(index.columns)}}}" for index in shape.indexes)
     columns = "true" if shape.space.columns else "false"
     return f"{{name='{shape.space.name}',columns={columns},indexes={{{','.join(indexes)}}}}}"
 
 
-_SPACES = f"local spaces = {{{','.join(map(_shape, KEY_LAYOUTS.values()))}}}\n"
+_TABLES = f"local spaces = {{{','.join(map(_table_literal, KEY_LAYOUTS.values()))}}}\n"
 
 _COMMON = """
 local call, sub, find, insert = redis.call, string.sub, string.find, table.insert
@@ -57,8 +65,9 @@ local function header(space, value)
 end
 """
 
-COMMIT = (
-    _COMMON
+COMMIT = Script(
+    _TABLES
+    + _COMMON
     + """
 local record, number = base .. 'client:' .. ARGV[2], tonumber(ARGV[3])
 local known = call('GET', record)
@@ -191,12 +200,13 @@ call('SET', record, said, 'EX', ARGV[4])
 return said
 """
 )
-"""Makes a group of batches. Takes the store's id, the client's slot, the group's number, for how long to remember it,
-and for each batch the number of its changes and four arguments for each of these. Returns the number, and for each
-batch `-` or the place that was refused."""
+"""Applies a group of batches. Takes the store's id, the client's slot, the group's number, the seconds to remember it,
+and for each batch the number of its changes and four arguments for each of these. Returns the group's number, and for
+each batch `-` or the number of the change that was refused."""
 
-READ = (
-    _COMMON
+READ = Script(
+    _TABLES
+    + _COMMON
     + """
 local at = 1
 local function take()
@@ -283,12 +293,13 @@ end
 return answers
 """
 )
-"""Answers queries. Takes the store's id, and the arguments of each query. Returns three strings for each: the names of
-rows, without that of the part if there is only one; the lengths of what is stored under them; and that itself. A length
-of -1 stands for a row that is listed and not there."""
+"""Runs queries. Takes the store's id, and the arguments of each query. Returns three strings for each: the names of the
+rows, without the part if there is only one; the lengths of their values; and the values. A length of -1 stands for a
+row that is listed and missing."""
 
-CHECK = (
-    _COMMON
+CHECK = Script(
+    _TABLES
+    + _COMMON
     + """
 local space, part, from = spaces[tonumber(ARGV[2])], ARGV[3], ARGV[4]
 local rows, keys, wrong = rows_of(space, part), keys_of(space, part), {}
@@ -322,29 +333,15 @@ end
 return {names[#names] or '', wrong}
 """
 )
-"""Looks at some rows of one part. Takes the store's id, the space, the part, from which name on and how many. Returns
-the last name that it saw, and what is wrong."""
+"""Checks some rows of one part. Takes the store's id, the table, the part, the first name and how many. Returns the
+last name that was checked, and the findings."""
 
-_OPEN = """
+OPEN = Script("""
 local id = redis.call('HGET', KEYS[1], 'id')
 if not id then
   redis.call('HSET', KEYS[1], unpack(ARGV))
   id = ARGV[2]
 end
 return {id, redis.call('HGET', KEYS[1], 'format')}
-"""
-
-
-class Script:
-    """A script, and the name by which Redis remembers it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-OPEN = Script(_OPEN)
-"""Makes the store if it is not there: takes what to write then, the id first. Returns the id and the format."""
-
-COMMITTING, READING, CHECKING = Script(_SPACES + COMMIT), Script(_SPACES + READ), Script(_SPACES + CHECK)
-"""The scripts that know the spaces."""
+""")
+"""Creates the store if it does not exist: takes its first fields, the id first. Returns the id and the format."""

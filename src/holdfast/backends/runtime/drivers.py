@@ -1,8 +1,7 @@
-"""Running the engine's coroutines, for sync callers and for asyncio.
+"""Drivers of the engine's coroutines, for sync callers and for asyncio.
 
-The engine is written once, as coroutines that wait only for a store's `Suspension`s. `run` has them done in the calling
-thread; `arun` awaits them. `sync_and_async` makes of one coroutine function the method of a sync class and that of an
-async one.
+The engine is written once, as coroutines that await only the `Suspension`s of a store. `run` waits in the calling
+thread; `arun` awaits. `sync_and_async` turns one coroutine function into a method of a sync class and of an async one.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ A = TypeVar("A")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, waiting in this thread."""
+    """Run a coroutine in this thread, and return its result."""
     try:
         suspension = coroutine.send(None)
         while True:
             try:
                 value = suspension.wait()
-            except BaseException as error:  # noqa: BLE001 - goes on where it belongs
+            except BaseException as error:  # noqa: BLE001 - raised in the coroutine
                 suspension = coroutine.throw(error)
             else:
                 suspension = coroutine.send(value)
@@ -43,13 +42,13 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def arun(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, awaiting."""
+    """Run a coroutine in the running event loop, and return its result."""
     try:
         suspension = coroutine.send(None)
         while True:
             try:
                 value = await suspension.watch()
-            except BaseException as error:  # noqa: BLE001 - goes on where it belongs
+            except BaseException as error:  # noqa: BLE001 - raised in the coroutine
                 suspension = coroutine.throw(error)
             else:
                 suspension = coroutine.send(value)
@@ -61,7 +60,7 @@ async def arun(coroutine: Coroutine[Any, Any, T]) -> T:
 def make_both(
     function: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
-    """Two methods for one class, of a coroutine function: one that waits in the calling thread, one to be awaited."""
+    """Return two methods for a coroutine function: one that waits in the calling thread, one to be awaited."""
 
     def sync(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(function(self, *args, **kwargs))
@@ -85,8 +84,8 @@ class AsyncApi:
 class sync_and_async(Generic[P, T]):  # noqa: N801 - used as a decorator
     """A method written as a coroutine function, for sync and async classes alike.
 
-    In a subclass of `SyncApi` it is called and returns; in a subclass of `AsyncApi` it is called and awaited. Through
-    the class, as in `Operations.put(store, …)`, it gives the coroutine itself, for other operations to await.
+    In a subclass of `SyncApi` it is called and returns; in a subclass of `AsyncApi` it is awaited. Through the class,
+    as in `Operations.put(store, …)`, it returns the coroutine itself, for other operations to await.
     """
 
     def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
@@ -110,7 +109,7 @@ class sync_and_async(Generic[P, T]):  # noqa: N801 - used as a decorator
 
 
 class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
-    """A method that does not wait, and gives a sync class what an async one is given another form of."""
+    """A method that does not wait, with one result for a sync class and another for an async one."""
 
     def __init__(self, sync: Callable[Concatenate[Any, P], T], other: Callable[Concatenate[Any, P], A]) -> None:
         self._sync, self._async = sync, other
@@ -130,7 +129,7 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
 
 
 class Pause(Suspension[None]):
-    """Nothing, for some seconds."""
+    """A pause of some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -1,11 +1,11 @@
-"""Batches of many callers, committed in groups: one flush for all that wait.
+"""Group commit: one flush for the batches of many callers.
 
-There is no thread that writes. A sync caller that finds nobody at it becomes the leader: it commits everything that is
-queued as one group, its own batch among it, and passes the lead on if more has come meanwhile. Batches of asyncio
-tasks are led by one worker thread, which the first of them starts.
+There is no writer thread. A sync caller that finds no leader becomes the leader: it commits all queued batches as one
+group, its own among them, and passes the lead on if more were queued meanwhile. Batches of asyncio tasks are committed
+by one worker thread, which the first of them starts.
 
-A signal may interrupt a leader or a waiter anywhere. So whatever has to happen is written down in the queue before it
-is begun, and `_settle` finishes it.
+A signal may interrupt a leader or a waiter anywhere. So each action is recorded in the queue before it starts, and
+`_release` completes it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     import asyncio
 
 Outcome: TypeAlias = int | Exception | None
-"""What became of a batch: made, or the place of the change that failed, or an error of this batch alone."""
+"""The outcome of a batch: None if it was applied, the position of the change that was refused, or an error."""
 
 Commit: TypeAlias = Callable[[list[Batch], list[Outcome]], None]
-"""Commits a group, and fills in one outcome for each batch.
+"""Commits a group, and appends one outcome for each batch.
 
-Whether it returns or is interrupted, there are as many outcomes as batches if the group was made, and fewer if it was
-not. An `Exception` that it raises is the answer to all.
+Whether it returns or is interrupted, there are as many outcomes as batches if the group was committed, and fewer if it
+was not. An `Exception` that it raises is the outcome of all.
 """
 
 _MAX_BATCHES = 1_000
 _MAX_BYTES = 8 << 20
 
-_Bell: TypeAlias = "SimpleQueue[bool]"
+_WakeQueue: TypeAlias = "SimpleQueue[bool]"
 
 
 class PendingBatch(Suspension[int | None]):
@@ -53,20 +53,19 @@ class PendingBatch(Suspension[int | None]):
         self.batch = batch
 
     def wait(self) -> int | None:
-        self._queue.finish(self)
+        self._queue.wait_for(self)
         return self.result()
 
     def watch(self) -> asyncio.Future[int | None]:
-        """Cancelling what is returned takes nothing back: the batch is still made, or fails, as a whole."""
+        """Return a future. Cancelling it does not cancel the batch, which is still applied or fails as a whole."""
         import asyncio
 
         self.loop = asyncio.get_running_loop()
         self.future = self.loop.create_future()
-        self._queue.entrust(self)
+        self._queue.submit_to_worker(self)
         return self.future
 
     def result(self) -> int | None:
-        """The place that failed, or None; or the error."""
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
@@ -85,7 +84,7 @@ _Leader: TypeAlias = "PendingBatch | _Worker"
 
 
 class CommitQueue:
-    """Batches in the order they came. `where` names the store in errors."""
+    """Batches in the order of submission. `where` names the store in errors."""
 
     def __init__(self, commit: Commit, where: str = "") -> None:
         self._commit: Final = commit
@@ -94,7 +93,7 @@ class CommitQueue:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget what was queued and who led: in a forked child, those threads are not there."""
+        """Forget the queue and the leader: a forked child does not have those threads."""
         self._lock = threading.Lock()
         self._queued: deque[PendingBatch] = deque()
         self._leader: _Leader | None = None
@@ -102,86 +101,85 @@ class CommitQueue:
         self._outcomes: list[Outcome] = []
         self._worker: _Worker | None = None
         self._committing: int | None = None
-        """The thread that is in the middle of a commit."""
+        """The thread that is committing."""
 
     def submit(self, batch: Batch) -> PendingBatch:
-        """A ticket for a batch, to be awaited."""
+        """Return an awaitable that commits a batch."""
         return PendingBatch(self, batch)
 
     def drain(self) -> None:
-        """Wait until everything that is queued has been answered."""
-        self.finish(PendingBatch(self, ()), even_closed=True)
+        """Wait until all queued batches have outcomes."""
+        self.wait_for(PendingBatch(self, ()), even_closed=True)
 
     def close(self) -> None:
-        """Take nothing more; wait for what is queued; end the worker. Again is no failure."""
+        """Refuse new batches, wait for the queued ones, and stop the worker. May be called again."""
         with self._lock:
             self._closed = True
         self.drain()
         with self._lock:
             worker, self._worker = self._worker, None
         if worker is not None:
-            worker.end()
+            worker.stop()
 
-    def finish(self, ticket: PendingBatch, even_closed: bool = False) -> None:
-        """Queue a ticket, and return when it is answered: lead if nobody does."""
+    def wait_for(self, pending: PendingBatch, even_closed: bool = False) -> None:
+        """Queue a batch, and return when it has an outcome. Becomes the leader if there is none."""
         if self._committing == threading.get_ident():
             raise UnavailableError(
-                "this thread is in the middle of saving, and was interrupted to save something else",
+                "this thread is saving, and was interrupted to save something else",
                 where=self._where,
-                hint="In a signal handler only note that it came, and save afterwards",
+                hint="In a signal handler only record the signal, and save afterwards",
             )
         interrupt: BaseException | None = None
         try:
             with self._lock:
                 if self._closed and not even_closed:
-                    raise self._refusal()
-                if self._leader is None:  # and so nothing is queued
-                    self._leader = ticket
-                    self._group, self._outcomes = (ticket,), []
+                    raise self._closed_error()
+                if self._leader is None:  # so nothing is queued
+                    self._leader = pending
+                    self._group, self._outcomes = (pending,), []
                 else:
-                    ticket.signal = threading.Lock()
-                    ticket.signal.acquire()
-                    self._queued.append(ticket)
-            if ticket.signal is None:
-                # The usual case, and little to do after the flush: by then the processor has forgotten this code.
+                    pending.signal = threading.Lock()
+                    pending.signal.acquire()
+                    self._queued.append(pending)
+            if pending.signal is None:
+                # The usual case. It does little after the flush, when the processor's caches are cold.
                 self._commit_group()
-                ticket.outcome, ticket.done, self._group = self._outcomes[0], True, ()
+                pending.outcome, pending.done, self._group = self._outcomes[0], True, ()
                 with self._lock:
                     if not self._queued:
                         self._leader = None
                         return
             else:
-                ticket.signal.acquire()  # until it is answered, or is to lead
-                while not ticket.done:
+                pending.signal.acquire()  # until it has an outcome, or is the leader
+                while not pending.done:
                     self._take_group()
                     self._commit_group()
-                    self._answer()
+                    self._deliver_outcomes()
         finally:
-            # Here and not in a function: a signal could prevent the call.
-            settled = ticket.done and self._leader is not ticket
-            while not settled:
+            # Not in a function: a signal could prevent the call.
+            released = pending.done and self._leader is not pending
+            while not released:
                 try:
-                    self._settle(ticket)
-                    settled = True
+                    self._release(pending)
+                    released = True
                 except BaseException as error:  # noqa: BLE001 - raised below
                     interrupt = error
             if interrupt is not None:
                 raise interrupt
 
-    def entrust(self, ticket: PendingBatch) -> None:
-        """Queue a ticket for the worker."""
+    def submit_to_worker(self, pending: PendingBatch) -> None:
         with self._lock:
             if self._closed:
-                raise self._refusal()
+                raise self._closed_error()
             if self._worker is None:
                 self._worker = _Worker(self)
-            self._queued.append(ticket)
+            self._queued.append(pending)
             if self._leader is None:
                 self._leader = self._worker
-                self._worker.bell.put(True)
+                self._worker.wake_queue.put(True)
 
-    def lead_to_the_end(self) -> None:
-        """Commit group after group, until nothing is queued. For the worker, when it has the lead."""
+    def commit_all(self) -> None:
+        """Commit group after group, until nothing is queued. For the worker, as the leader."""
         while True:
             with self._lock:
                 if not self._queued:
@@ -190,14 +188,14 @@ class CommitQueue:
             try:
                 self._take_group()
                 self._commit_group()
-            except BaseException as error:  # noqa: BLE001 - goes to all who wait; nobody else would hear of it
+            except BaseException as error:  # noqa: BLE001 - the outcome of all; nobody else would report it
                 answer = UnavailableError(
-                    f"the commit broke off: {error!r}", where=self._where, hint="Open the store anew"
+                    f"the commit failed: {error!r}", where=self._where, hint="Open the store again"
                 )
                 self._outcomes = [answer] * len(self._group)
-            self._answer()
+            self._deliver_outcomes()
 
-    def _refusal(self) -> UnavailableError:
+    def _closed_error(self) -> UnavailableError:
         return UnavailableError("the store is closed", where=self._where, hint="Open it again", code="closed")
 
     def _take_group(self) -> None:
@@ -210,61 +208,61 @@ class CommitQueue:
         group = self._group
         self._committing = threading.get_ident()
         try:
-            self._commit([ticket.batch for ticket in group], self._outcomes)
-        except Exception as error:  # noqa: BLE001 - the answer to all of them
-            self._outcomes = [error if ticket is group[0] else again(error) for ticket in group]
+            self._commit([pending.batch for pending in group], self._outcomes)
+        except Exception as error:  # noqa: BLE001 - the outcome of all
+            self._outcomes = [error if pending is group[0] else copy_error(error) for pending in group]
         finally:
             self._committing = None
 
     def _next_group(self) -> list[PendingBatch]:
-        """The tickets at the head of the queue that are committed together."""
+        """Return the first batches of the queue, up to the size of a group."""
         group: list[PendingBatch] = []
         size = 0
-        for ticket in self._queued:
-            size += size_of(ticket.batch)
+        for pending in self._queued:
+            size += body_bytes(pending.batch)
             if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
                 break
-            group.append(ticket)
+            group.append(pending)
         return group
 
-    def _answer(self) -> None:
-        """Tell the group. Telling somebody twice does no harm."""
+    def _deliver_outcomes(self) -> None:
+        """Deliver the outcomes to the group. May be repeated."""
         loops: dict[asyncio.AbstractEventLoop, list[PendingBatch]] = {}
-        for ticket, outcome in zip(self._group, self._outcomes, strict=True):
-            ticket.outcome = outcome
-            ticket.done = True
-            if ticket.loop is not None:
-                loops.setdefault(ticket.loop, []).append(ticket)
-            elif ticket.signal is not None and ticket.signal.locked():
-                ticket.signal.release()
-        for loop, tickets in loops.items():
+        for pending, outcome in zip(self._group, self._outcomes, strict=True):
+            pending.outcome = outcome
+            pending.done = True
+            if pending.loop is not None:
+                loops.setdefault(pending.loop, []).append(pending)
+            elif pending.signal is not None and pending.signal.locked():
+                pending.signal.release()
+        for loop, batches in loops.items():
             try:
-                loop.call_soon_threadsafe(_deliver, tickets)
+                loop.call_soon_threadsafe(_resolve_futures, batches)
             except RuntimeError:
                 if not loop.is_closed():
                     raise
-                # The loop ended, and with it whoever awaited.
+                # The loop ended, and the waiting tasks with it.
         self._group = ()
 
-    def _settle(self, ticket: PendingBatch) -> None:
-        """Let go of the lead, and of a batch that was not begun. May be interrupted, and is then done again."""
-        if self._leader is ticket and self._group:
+    def _release(self, pending: PendingBatch) -> None:
+        """Give up the lead, and remove a batch that was not started. May be interrupted, and is then repeated."""
+        if self._leader is pending and self._group:
             if len(self._outcomes) == len(self._group):
-                self._answer()
+                self._deliver_outcomes()
             else:
-                # Interrupted, and nothing of the group was made: the others still want it.
+                # Interrupted before the group was committed: the others are queued again.
                 with self._lock:
-                    back = deque(other for other in self._group if other is not ticket and other not in self._queued)
+                    back = deque(other for other in self._group if other is not pending and other not in self._queued)
                     back.extend(self._queued)
                     self._queued, self._group = back, ()
         with self._lock:
-            if not ticket.done and ticket in self._queued:
-                self._queued.remove(ticket)
-            if self._leader is ticket:
-                self._hand_over()
+            if not pending.done and pending in self._queued:
+                self._queued.remove(pending)
+            if self._leader is pending:
+                self._pass_lead()
 
-    def _hand_over(self) -> None:
-        """Give the lead to whoever is first in the queue. Nothing can interrupt between naming and waking him."""
+    def _pass_lead(self) -> None:
+        """Pass the lead to the first in the queue. Called under the lock: nothing comes between naming and waking."""
         if not self._queued:
             self._leader = None
         elif (signal := self._queued[0].signal) is not None:
@@ -272,45 +270,47 @@ class CommitQueue:
             signal.release()
         elif self._worker is not None:
             self._leader = self._worker
-            self._worker.bell.put(True)
+            self._worker.wake_queue.put(True)
 
 
 class _Worker:
-    """The thread that leads for asyncio tasks. Does not keep its queue alive."""
+    """The thread that commits batches of asyncio tasks. It does not keep its queue alive."""
 
     def __init__(self, queue: CommitQueue) -> None:
-        self.bell: _Bell = SimpleQueue()
-        bell = self.bell
-        reference = weakref.ref(queue, lambda _: bell.put(False))
-        self._thread = threading.Thread(target=_work, args=(reference, bell), name="holdfast-commit", daemon=True)
+        self.wake_queue: _WakeQueue = SimpleQueue()
+        wake_queue = self.wake_queue
+        reference = weakref.ref(queue, lambda _: wake_queue.put(False))
+        self._thread = threading.Thread(
+            target=_run_worker, args=(reference, wake_queue), name="holdfast-commit", daemon=True
+        )
         self._thread.start()
 
-    def end(self) -> None:
-        self.bell.put(False)
+    def stop(self) -> None:
+        self.wake_queue.put(False)
         self._thread.join()
 
 
-def _work(reference: weakref.ref[CommitQueue], bell: _Bell) -> None:
-    while bell.get():
+def _run_worker(reference: weakref.ref[CommitQueue], wake_queue: _WakeQueue) -> None:
+    while wake_queue.get():
         queue = reference()
         if queue is None:
             return
-        queue.lead_to_the_end()
+        queue.commit_all()
         del queue
 
 
-def _deliver(tickets: list[PendingBatch]) -> None:
-    for ticket in tickets:
-        ticket.deliver()
+def _resolve_futures(batches: list[PendingBatch]) -> None:
+    for pending in batches:
+        pending.deliver()
 
 
-def size_of(batch: Batch) -> int:
-    """The bytes of the bodies in a batch."""
+def body_bytes(batch: Batch) -> int:
+    """Return the size of the bodies in a batch."""
     return sum(len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put))
 
 
-def again(error: Exception) -> Exception:
-    """The same error for another caller, so that two threads do not write into one traceback."""
+def copy_error(error: Exception) -> Exception:
+    """Copy an error for another caller, so that two threads do not write into one traceback."""
     if not isinstance(error, HoldfastError):
         return error
     copy = type(error)(error.what, where=error.where, hint=error.hint, code=error.code)

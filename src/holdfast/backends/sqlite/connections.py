@@ -1,7 +1,7 @@
 """The connections of one store: one for writing, and some for reading.
 
-Nothing of SQLite may cross a fork, for the locks it holds are the process's, and the child would believe in them. So
-before a fork all stores come to rest and close their connections; afterwards they open new ones as they need them.
+No connection may cross a fork: its locks belong to the process, and the child would rely on them. So before a fork all
+stores wait for their callers and close their connections; afterwards they open new ones as needed.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 _MAX_IDLE = 16
-_PAUSE = 0.0005
+_POLL_SECONDS = 0.0005
 
 
 class SQLiteConnections:
-    """Lends connections to threads, opens them when needed, and closes them all on demand."""
+    """A pool of connections for threads, which can be closed at any time."""
 
     def __init__(self, settings: FileOptions, at_fork: Callable[[], None]) -> None:
         self._settings = settings
         self._at_fork = at_fork
-        self._trouble: tuple[str, str, str] | None = None
+        self._unavailable: tuple[str, str, str] | None = None
         self._reset()
-        with _forking:
+        with _fork_lock:
             _open.add(self)
 
     def _reset(self) -> None:
         self.writing = threading.Lock()
-        # Only ever taken by `with`, which a signal cannot come in between of; a condition would not do.
+        # Only ever acquired by `with`, which a signal cannot interrupt halfway; a condition would not do.
         self._lock = threading.Lock()
-        self._pausing = False
+        self._suspended = False
         self._writer: apsw.Cursor | None = None
         self._idle: list[apsw.Cursor] = []
-        self._lent: dict[int, apsw.Cursor | None] = {}
+        self._in_use: dict[int, apsw.Cursor | None] = {}
 
-    # For writing; whoever calls these holds `writing`
+    # For writing. Called under `writing`
 
     def open_writer(self) -> apsw.Cursor:
-        """The first connection: looks whose file it is, and makes it."""
-        self._writer = database_file.writer(self._settings, create=True)
+        """Open the first connection, which checks the file or creates it."""
+        self._writer = database_file.open_writer(self._settings, create=True)
         return self._writer
 
     def open_viewer(self) -> apsw.Cursor:
-        """The first connection to a store that is only looked at: takes the place of the writer, and writes nothing."""
-        self._writer = database_file.viewer(self._settings)
+        """Open the first connection to a store that is only read, in place of the writer."""
+        self._writer = database_file.open_viewer(self._settings)
         return self._writer
 
     def writer(self) -> apsw.Cursor:
-        """The connection for writing."""
+        """Return the connection for writing."""
         if self._writer is None:
-            self._raise_trouble()
-            self._writer = database_file.writer(self._settings)
+            self._check_available()
+            self._writer = database_file.open_writer(self._settings)
         return self._writer
 
     def drop_writer(self) -> None:
-        """Close the connection without writing anything more to the file."""
+        """Close the writer without writing to the file."""
         cursor, self._writer = self._writer, None
         if cursor is not None:
             cursor.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -75,23 +75,23 @@ class SQLiteConnections:
 
     # For reading
 
-    def use(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
-        """Do something with a connection for reading. One that something went wrong with is not used again, unless only
-        the file is damaged: whoever reads around that meets it many times."""
+    def read(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
+        """Call a function with a connection for reading. After an error the connection is closed, unless the file is
+        damaged: a scan around damage meets it many times."""
         thread = threading.get_ident()
         good = False
         interrupt: BaseException | None = None
         try:
-            result = action(self.borrow(thread), argument)
+            result = action(self.acquire(thread), argument)
             good = True
         except apsw.Error as error:
             good = is_damage(error) and self._end_reading(thread)
             raise
         finally:
-            # Here and not in a function: a signal could prevent the call.
-            while thread in self._lent:
+            # Not in a function: a signal could prevent the call.
+            while thread in self._in_use:
                 try:
-                    self.give_back(thread, good)
+                    self.release(thread, good)
                 except BaseException as error:  # noqa: BLE001 - raised below
                     interrupt = error
             if interrupt is not None:
@@ -99,35 +99,34 @@ class SQLiteConnections:
         return result
 
     def _end_reading(self, thread: int) -> bool:
-        """End the transaction of a connection, if there is one; whether it can be used again."""
-        cursor = self._lent[thread]
+        """End the transaction of a connection. Returns whether it can be used again."""
+        cursor = self._in_use[thread]
         if cursor is not None and cursor.connection.in_transaction:
             cursor.execute("ROLLBACK")
         return cursor is not None
 
-    def borrow(self, thread: int) -> apsw.Cursor:
-        """A connection for a thread, until `give_back`."""
-        idle = self._take(thread)
+    def acquire(self, thread: int) -> apsw.Cursor:
+        """Return a connection for a thread, until `release`."""
+        idle = self._take_idle(thread)
         if idle is None:
-            idle = self._lent[thread] = database_file.reader(self._settings)
+            idle = self._in_use[thread] = database_file.open_reader(self._settings)
         return idle
 
-    def _take(self, thread: int) -> apsw.Cursor | None:
+    def _take_idle(self, thread: int) -> apsw.Cursor | None:
         while True:
             with self._lock:
-                if not self._pausing:
-                    self._raise_trouble()
-                    # Counted from here on, also while it is being opened.
-                    self._lent[thread] = self._idle.pop() if self._idle else None
-                    return self._lent[thread]
-            time.sleep(_PAUSE)
+                if not self._suspended:
+                    self._check_available()
+                    # In use from here on, also while it is being opened.
+                    self._in_use[thread] = self._idle.pop() if self._idle else None
+                    return self._in_use[thread]
+            time.sleep(_POLL_SECONDS)
 
-    def give_back(self, thread: int, good: bool) -> None:
-        """Take back what a thread borrowed. What is not good, or too much, is closed; so is what a signal makes this
-        forget."""
+    def release(self, thread: int, good: bool) -> None:
+        """Return the connection of a thread to the pool, or close it."""
         with self._lock:
-            cursor = self._lent.pop(thread)
-            if cursor is not None and good and len(self._idle) < _MAX_IDLE and self._trouble is None:
+            cursor = self._in_use.pop(thread)
+            if cursor is not None and good and len(self._idle) < _MAX_IDLE and self._unavailable is None:
                 self._idle.append(cursor)
                 cursor = None
         if cursor is not None:
@@ -136,89 +135,88 @@ class SQLiteConnections:
     # For all
 
     def end(self, what: str, hint: str, code: str) -> None:
-        """From now on, raise `UnavailableError`."""
+        """Raise `UnavailableError` from now on."""
         with self._lock:
-            if self._trouble is None:
-                self._trouble = what, hint, code
+            if self._unavailable is None:
+                self._unavailable = what, hint, code
 
     def close(self) -> None:
-        """Wait until nobody uses a connection, and close all; the writer last, which then writes the log back."""
+        """Wait until no connection is in use, and close all; the writer last, which writes the log back."""
         try:
             with self.writing:
-                self._pause()
+                self._suspend()
                 try:
                     self._close_readers()
                     cursor, self._writer = self._writer, None
                     if cursor is not None:
                         cursor.connection.close(force=True)
                 finally:
-                    self._go_on()
+                    self._resume()
         finally:
-            with _forking:
+            with _fork_lock:
                 _open.discard(self)
 
-    def _raise_trouble(self) -> None:
-        if self._trouble is not None:
-            what, hint, code = self._trouble
+    def _check_available(self) -> None:
+        if self._unavailable is not None:
+            what, hint, code = self._unavailable
             raise UnavailableError(what, where=self._settings.url, hint=hint, code=code)
 
-    def _pause(self) -> None:
-        """Wait for those who read, and hold off others until `_go_on`."""
-        self._pausing = True
+    def _suspend(self) -> None:
+        """Wait for readers, and block others until `_resume`."""
+        self._suspended = True
         while True:
             with self._lock:
-                self._lent.pop(threading.get_ident(), None)  # this thread does not read now, whatever interrupted it
-                if not self._lent:
+                self._in_use.pop(threading.get_ident(), None)  # this thread is not reading any more
+                if not self._in_use:
                     return
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_SECONDS)
 
-    def _go_on(self) -> None:
-        self._pausing = False
+    def _resume(self) -> None:
+        self._suspended = False
 
     def _close_readers(self) -> None:
         while self._idle:
             self._idle.pop().connection.close(force=True)
 
     def before_fork(self) -> None:
-        """Come to rest."""
+        """Wait for all callers, and close the connections."""
         self.writing.acquire()
-        self._pause()
+        self._suspend()
         self._close_readers()
         self.drop_writer()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
-        self._go_on()
+        self._resume()
         self.writing.release()
 
     def after_fork_in_child(self) -> None:
-        """Start anew: the threads that held the locks or waited are not there."""
+        """Reset: the child has none of the threads that hold locks or wait."""
         self._reset()
         self._at_fork()
 
 
-_forking = threading.Lock()
+_fork_lock = threading.Lock()
 _open: weakref.WeakSet[SQLiteConnections] = weakref.WeakSet()
-_resting: list[SQLiteConnections] = []
+_suspended_for_fork: list[SQLiteConnections] = []
 
 
 def _before_fork() -> None:
-    _forking.acquire()
+    _fork_lock.acquire()
     for connections in list(_open):
         connections.before_fork()
-        _resting.append(connections)
+        _suspended_for_fork.append(connections)
 
 
 def _after_fork_in_parent() -> None:
-    while _resting:
-        _resting.pop().after_fork_in_parent()
-    _forking.release()
+    while _suspended_for_fork:
+        _suspended_for_fork.pop().after_fork_in_parent()
+    _fork_lock.release()
 
 
 def _after_fork_in_child() -> None:
-    while _resting:
-        _resting.pop().after_fork_in_child()
-    _forking.release()
+    while _suspended_for_fork:
+        _suspended_for_fork.pop().after_fork_in_child()
+    _fork_lock.release()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""SQLite's errors as Holdfast's."""
+"""Translates errors of SQLite to those of Holdfast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.errors import (
 )
 
 BUSY = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
-"""Another connection is in the way; it may be gone in a moment."""
+"""Another connection has a lock."""
 
 INPUT = (
     apsw.ConstraintError,
@@ -27,7 +27,7 @@ INPUT = (
     OverflowError,
     UnicodeEncodeError,
 )
-"""A value that does not fit into its column: the fault of one batch, and of nobody else's."""
+"""A value does not fit into its column: the fault of one batch alone."""
 
 _READING = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ})
 
@@ -37,39 +37,39 @@ def _code(error: apsw.Error) -> int:
     return code
 
 
-def breaks_store(error: apsw.Error) -> bool:
-    """Whether it is open what is stored now: writing or flushing failed. Reading again could not tell."""
+def is_write_failure(error: apsw.Error) -> bool:
+    """Return whether writing or flushing failed: then it is unknown what is stored, and reading could not tell."""
     return isinstance(error, apsw.IOError) and not is_damage(error) and _code(error) not in _READING
 
 
 def is_damage(error: apsw.Error) -> bool:
-    """Whether the bytes in the file are wrong."""
+    """Return whether the file is damaged."""
     if isinstance(error, apsw.IOError):
         return _code(error) == apsw.SQLITE_IOERR_DATA
-    # The tables are ours: a statement that SQLite does not understand means that they are not there.
+    # Statements are correct for a store: if SQLite does not understand one, tables are missing.
     return isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.SQLError)
 
 
 def translate(error: Exception, where: str) -> HoldfastError:
-    """The error to raise in place of SQLite's, where nothing was made."""
-    said = str(error)
+    """Return the error to raise, for an action that changed nothing."""
+    text = str(error)
     if isinstance(error, apsw.NotADBError):
         return CorruptError(
-            f"the file is not a SQLite database, or its beginning is damaged: {said}",
+            f"the file is not a SQLite database, or its beginning is damaged: {text}",
             where=where,
             hint="Check the path; if it is right, run holdfast repair, or restore the file from a backup",
         )
     if isinstance(error, apsw.Error) and is_damage(error):
         return CorruptError(
-            f"the file is damaged: {said}", where=where, hint="Keep a copy of it, and run holdfast repair"
+            f"the file is damaged: {text}", where=where, hint="Make a copy of it, and run holdfast repair"
         )
     if isinstance(error, apsw.TooBigError):
-        return TooLargeError(f"a row is larger than SQLite stores: {said}", where=where)
+        return TooLargeError(f"a row is larger than SQLite stores: {text}", where=where)
     if isinstance(error, INPUT):
-        return InvalidError(f"a value does not fit into its column: {said}", where=where)
+        return InvalidError(f"a value does not fit into its column: {text}", where=where)
     if isinstance(error, BUSY):
         return TransientError(
-            f"other processes kept the file locked for too long: {said}",
+            f"other processes kept the file locked for too long: {text}",
             where=where,
             hint="Try again, or raise the option busy_timeout; a process that hangs in the middle of writing also "
             "causes this",
@@ -77,28 +77,28 @@ def translate(error: Exception, where: str) -> HoldfastError:
         )
     if isinstance(error, apsw.FullError):
         return TransientError(
-            f"the disk is full: {said}",
+            f"the disk is full: {text}",
             where=where,
-            hint="Nothing of this batch was stored, and nothing stored before is lost; make room and try again",
+            hint="Nothing of this batch was stored, and nothing stored before is lost; free some space and try again",
             code="disk-full",
         )
     if isinstance(error, apsw.NoMemError | apsw.IOError):
         return TransientError(
-            f"reading failed: {said}",
+            f"reading failed: {text}",
             where=where,
-            hint="Nothing was changed; try again, and if it stays, look at the disk",
+            hint="Nothing was changed; try again, and if it persists, check the disk",
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
         return DeniedError(
-            f"the file may not be written: {said}",
+            f"the file may not be written: {text}",
             where=where,
             hint="Grant this user writing to the file and to its directory",
         )
-    return UnavailableError(f"SQLite failed: {said}", where=where, hint="Open the store anew")
+    return UnavailableError(f"SQLite failed: {text}", where=where, hint="Open the store again")
 
 
 def translate_opening(error: apsw.Error, where: str) -> HoldfastError:
-    """The same, while a store is opened."""
+    """Return the error to raise, while a store is opened."""
     if isinstance(error, apsw.CantOpenError):
         return ConfigError(
             f"the file cannot be opened: {error}",
@@ -108,11 +108,11 @@ def translate_opening(error: apsw.Error, where: str) -> HoldfastError:
     return translate(error, where)
 
 
-def broken(error: Exception, where: str) -> UnavailableError:
-    """The error once writing or flushing failed."""
+def write_failed(error: Exception, where: str) -> UnavailableError:
+    """Return the error to raise after writing or flushing failed."""
     return UnavailableError(
         f"writing failed, and what was being written may or may not be stored: {error}",
         where=where,
-        hint="Look at the disk, then open the store anew: until then nothing more is read or written",
+        hint="Check the disk, then open the store again: until then nothing is read or written",
         code="write-failed",
     )

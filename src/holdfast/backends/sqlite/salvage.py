@@ -1,13 +1,17 @@
-"""Salvaging a SQLite file: what can be read of a damaged one, in a new one in its place.
+"""Salvages a damaged SQLite file: copies what can be read to a new file, which replaces it.
 
-Where a page is damaged its rows can be neither read nor removed. So all that reads is copied into a new file beside it,
-row by row around the damage; rows that only a page's checksum speaks against are taken over if they are sound by
-themselves. The damaged file stays, under another name. At every moment one of the two, whole, has the file's name.
+Rows on a damaged page can be neither read nor removed. So all readable rows are copied into a new file beside it, row
+by row around the damage; rows on pages with wrong checksums are copied if they pass the row check. The damaged file is
+renamed. At every moment one of the two complete files has the name of the store.
+
+Without its header and its schema nothing of a file can be read, though all rows may be there. Both are the same in
+every file of this release: so they are copied from a new one.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,30 +21,35 @@ from urllib.parse import quote
 import apsw
 
 from holdfast.backends.fsutil import flush_folder
-from holdfast.backends.interface import Ensure, Query, Row, Sound
-from holdfast.backends.paging import UnreadableRange, rows, sturdy_rows
+from holdfast.backends.interface import Ensure, Query, Row, RowCheck
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows, scan_rows
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import database_file, errors
-from holdfast.backends.sqlite.backend import SQLiteBackend, answers
+from holdfast.backends.sqlite.backend import SQLiteBackend, read_rows
 from holdfast.backends.sqlite.database_file import FileOptions
-from holdfast.backends.sqlite.header_repair import with_beginning
 from holdfast.backends.tables import LATER, TABLES, Table
 from holdfast.errors import ConflictError, CorruptError, UnavailableError
 
+_HEADER_BYTES = 100
+_PAGE_SIZE = slice(16, 18)
+_PAGES = slice(28, 32)
+_FREE_PAGES = slice(32, 40)
+_INTERIOR = 5
+
 _BATCH = 256
 _PAGE = 1000
-_MOST_NUMBER = 1 << 62
+_MAX_ROWID = 1 << 62
 _STRIDE = 1 << 16
-"""Rows are numbered from 1 on as they come. A stretch of so many is looked into at most when it does not read."""
+"""Row ids start at 1. After an unreadable range, at most so many of them are tried at a time."""
 
 
-_MOST_FAILED = 20_000
-"""After so many stretches in which nothing was read, nothing more is expected."""
+_MAX_FAILED = 20_000
+"""After so many ranges without a readable row, the search ends."""
 
 
-class Salvaged(NamedTuple):
-    """What was saved of a file: how many rows were read; how many were not taken, since they are damaged themselves;
-    and where rows could not be read. `damaged` is where the damaged file is now."""
+class SalvageReport(NamedTuple):
+    """How many rows were copied; how many were not, as they are damaged themselves; and where rows could not be read.
+    `damaged` is the new path of the damaged file."""
 
     rows: int
     refused: int
@@ -48,12 +57,11 @@ class Salvaged(NamedTuple):
     damaged: str
 
 
-def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
-    """Put a new file in the place of a damaged one, with all that can be read of that; or only make the new file, under
-    another name.
+def salvage(path: str, row_check: RowCheck, into: str | None = None) -> SalvageReport:
+    """Replace a damaged file by a new one with all readable rows; or only create the new file, at the path `into`.
 
-    `ConflictError` while another process has the file open. `CorruptError` if nothing can be read of it. Begun again
-    after an interruption, it starts anew; nothing was changed before the new file was complete.
+    Raises `ConflictError` while another process has the file open, and `CorruptError` if nothing can be read. It may be
+    repeated after an interruption: nothing changes before the new file is complete.
     """
     new = Path(into or f"{path}.salvage")
     copy = Path(f"{new}-copy")
@@ -71,76 +79,114 @@ def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
             connection, readable = source.connection, False
         target = run(SQLiteBackend.open(f"sqlite:///{quote(str(new))}"))
         try:
-            copied = _Copy(source, target, sound)
+            copied = _Copy(source, target, row_check)
             for space in TABLES:
                 if space.name in tables:
                     run(copied.space(space))
             wrong = run(target.check())
         finally:
             run(target.close())
-        kept = _count(str(new))
-        if not readable and not kept:
+        count = _count(str(new))
+        if not readable and not count:
             _remove(new)
-            raise _nothing(path, "no row was found in it")
+            raise _unreadable_error(path, "no row was found in it")
         if wrong:
-            raise CorruptError(f"the salvaged file is not sound: {wrong[0]}", where=str(new), hint="Look at the disk")
-        damaged = "" if into is not None else str(_swap(connection if readable else None, Path(path), new))
+            raise CorruptError(f"the salvaged file is damaged: {wrong[0]}", where=str(new), hint="Check the disk")
+        damaged = "" if into is not None else str(_replace_file(connection if readable else None, Path(path), new))
     finally:
         connection.close(force=True)
         _remove(copy)
-    return Salvaged(kept, copied.refused, copied.holes, damaged)
+    return SalvageReport(count, copied.refused, copied.holes, damaged)
 
 
 def _from_copy(path: Path, new: Path, copy: Path, error: CorruptError) -> tuple[_Source, set[str]]:
-    """A file that cannot be read at all, in a copy with another beginning."""
-    _check_alone(path)
+    """Open a copy of a file that cannot be read, with a new header and, if needed, a new schema."""
+    _check_unused(path)
     for tables in (False, True):
-        if not with_beginning(path, new, copy, tables=tables):
+        if not _copy_with_header(path, new, copy, tables=tables):
             break
         connection = _connect(str(copy), alone=True)
-        _trust(connection)
+        _ignore_checksums(connection)
         source = _Source(connection)
         try:
             found = source.tables()
             if {space.name for space in TABLES} - {space.name for space in LATER} <= found:
                 return source, found
         except CorruptError:
-            pass  # with another list of tables, perhaps
+            pass  # perhaps with a new schema
         connection.close(force=True)
         _remove(copy)
     _remove(new)
     raise error
 
 
-def _check_alone(path: Path) -> None:
-    """`ConflictError` while another process has a file open of which SQLite itself cannot tell, since it cannot read
-    it."""
+def _copy_with_header(path: Path, new: Path, copy: Path, *, tables: bool) -> bool:
+    """Copy a file and its log, and replace the header of the copy; with `tables`, its schema too. Returns False if the
+    file has no more than one page."""
+    template = new.read_bytes()
+    size = int.from_bytes(template[_PAGE_SIZE], "big")
+    shutil.copyfile(path, copy)
+    log = Path(f"{path}-wal")
+    if log.exists():
+        shutil.copyfile(log, f"{copy}-wal")
+    pages = -(-copy.stat().st_size // size)
+    if pages < 2:
+        return False
+    lists = _schema_pages(template, size) if tables else []
+    pages = max(pages, *lists) if lists else pages
+    with copy.open("r+b") as file:
+        file.truncate(pages * size)
+        header = bytearray(template[:_HEADER_BYTES])
+        header[_PAGES] = pages.to_bytes(4, "big")
+        header[_FREE_PAGES] = bytes(8)
+        for number in lists:
+            file.seek((number - 1) * size)
+            file.write(template[(number - 1) * size : number * size])
+        file.seek(0)
+        file.write(header)
+    return True
+
+
+def _schema_pages(data: bytes, size: int, number: int = 1) -> list[int]:
+    """Return the pages of the tree of the schema."""
+    page = data[(number - 1) * size : number * size]
+    start = _HEADER_BYTES if number == 1 else 0
+    found = [number]
+    if page[start] == _INTERIOR:
+        count = int.from_bytes(page[start + 3 : start + 5], "big")
+        cells = [int.from_bytes(page[at : at + 2], "big") for at in range(start + 12, start + 12 + 2 * count, 2)]
+        for at in (start + 8, *cells):
+            found += _schema_pages(data, size, int.from_bytes(page[at : at + 4], "big"))
+    return found
+
+
+def _check_unused(path: Path) -> None:
+    """Raise `ConflictError` if another process has a file open that SQLite itself cannot read."""
     if os.name == "posix":
         import fcntl
 
         with path.open("r+b") as file:
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)  # where readers have their locks
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)  # the locks of readers
             except OSError as error:
-                raise _in_use(str(path)) from error
+                raise _in_use_error(str(path)) from error
 
 
-def _nothing(path: str, why: str) -> CorruptError:
+def _unreadable_error(path: str, why: str) -> CorruptError:
     return CorruptError(
         f"nothing can be read of the file: {why}",
         where=path,
-        hint="Check that it is the right one. If it is, put it aside, and restore it from a backup, or make it anew "
-        "from a mirror or a copy: holdfast copy",
+        hint="Check that it is the right one. If it is, move it away, and restore it from a backup, or from a mirror "
+        "or a copy: holdfast copy",
     )
 
 
-def _in_use(path: str) -> ConflictError:
+def _in_use_error(path: str) -> ConflictError:
     hint = "Stop what uses the store, and repair it again"
     return ConflictError("another process has the file open", where=path, hint=hint)
 
 
 def _count(path: str) -> int:
-    """How many rows there are."""
     connection = database_file.connect(
         FileOptions(path, path, "full", 1.0, None, exclusive=False, read_only=True, frozen=True)
     )
@@ -152,7 +198,7 @@ def _count(path: str) -> int:
 
 
 def _connect(path: str, *, alone: bool) -> apsw.Connection:
-    """A connection to the file; one that keeps others out, if it is to be alone."""
+    """Return a connection to the file; with `alone`, one that locks others out."""
     connection = database_file.connect(FileOptions(path, path, "full", 1.0, None, exclusive=alone))
     try:
         if alone:
@@ -162,19 +208,19 @@ def _connect(path: str, *, alone: bool) -> apsw.Connection:
         try:
             connection.execute("SELECT count(*) FROM sqlite_schema").get  # noqa: B018 - takes the lock
         except errors.BUSY as error:
-            raise _in_use(path) from error
+            raise _in_use_error(path) from error
         except apsw.Error as error:
             if not errors.is_damage(error):
                 raise errors.translate(error, path) from error
-            _trust(connection)
+            _ignore_checksums(connection)
     except BaseException:
         connection.close(force=True)
         raise
     return connection
 
 
-def _trust(connection: apsw.Connection) -> None:
-    """Read pages whatever their checksums say."""
+def _ignore_checksums(connection: apsw.Connection) -> None:
+    """Read pages with wrong checksums too."""
     connection.execute("PRAGMA checksum_verification = 0")
 
 
@@ -185,43 +231,40 @@ class _Source:
         self.connection = connection
 
     def tables(self) -> set[str]:
-        """The tables that it has."""
         try:
             return {name for (name,) in self.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         except apsw.Error as error:
-            raise _nothing(self.connection.filename, str(error)) from error
+            raise _unreadable_error(self.connection.filename, str(error)) from error
 
-    def trust(self, trusting: bool) -> None:
-        """Whether to read pages whose checksums are wrong."""
-        self.connection.execute(f"PRAGMA checksum_verification = {int(not trusting)}")
+    def ignore_checksums(self, ignore: bool) -> None:
+        """Set whether to read pages with wrong checksums."""
+        self.connection.execute(f"PRAGMA checksum_verification = {int(not ignore)}")
         self.connection.execute("PRAGMA shrink_memory")
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        """As a backend reads."""
         cursor = self.connection.cursor()
         try:
-            found = answers(cursor, queries)
+            found = read_rows(cursor, queries)
             if not all(_fits(query.space, row) for query, each in zip(queries, found, strict=True) for row in each):
                 raise CorruptError(
-                    "a row is none of this table", where=self.connection.filename
-                )  # pages changed places
+                    "a row does not belong to this table", where=self.connection.filename
+                )  # pages were swapped
             return found
         except apsw.Error as error:
             raise errors.translate(error, self.connection.filename) from error
         except UnicodeDecodeError as error:
-            raise CorruptError(f"a name is no text: {error}", where=self.connection.filename) from error
+            raise CorruptError(f"a text is not UTF-8: {error}", where=self.connection.filename) from error
         finally:
             if self.connection.in_transaction:
                 cursor.execute("ROLLBACK")
 
-    def numbered(self, space: Table) -> Iterator[Row]:
-        """The rows of a table in the order in which they were written, which takes no index, as far as they can be
-        read; none of a table that has no such order."""
+    def rows_by_rowid(self, space: Table) -> Iterator[Row]:
+        """Yield the readable rows of a table by row id, without an index; none of a table without row ids."""
         columns = ", ".join(space.all_columns)
         sql = f"SELECT {columns}, body, rowid FROM {space.name} NOT INDEXED WHERE rowid >= ? AND rowid < ? LIMIT ?"  # noqa: S608
-        todo = [(0, _MOST_NUMBER)]
+        todo = [(0, _MAX_ROWID)]
         failed = 0
-        while todo and failed < _MOST_FAILED:
+        while todo and failed < _MAX_FAILED:
             low, high = todo.pop()
             try:
                 found = list(self.connection.execute(sql, (low, high, _PAGE)))
@@ -243,44 +286,44 @@ class _Source:
 class _Copy:
     """Copies rows of one file to another."""
 
-    def __init__(self, source: _Source, target: SQLiteBackend, sound: Sound) -> None:
+    def __init__(self, source: _Source, target: SQLiteBackend, row_check: RowCheck) -> None:
         self._source = source
         self._target = target
-        self._sound = sound
+        self._check = row_check
         self._batch: list[Ensure] = []
         self.refused = 0
         self.holes: list[UnreadableRange] = []
 
     async def space(self, space: Table) -> None:
-        """Copy a table: if its pages have the right checksums, as it is; else what is sound by itself."""
-        self._source.trust(False)
+        """Copy a table: all of it if its checksums are right; otherwise the rows that pass the check."""
+        self._source.ignore_checksums(False)
         try:
-            async for row in rows(self._source, space, ()):
-                await self._take(space, row)
+            async for row in scan_rows(self._source, space, ()):
+                await self._add(space, row)
         except CorruptError:
             await self._flush()
-            await self._doubtful(space)
+            await self._copy_readable(space)
         await self._flush()
 
-    async def _doubtful(self, space: Table) -> None:
-        """What can be read of a table whatever the checksums say; what was copied before stays."""
-        self._source.trust(True)
+    async def _copy_readable(self, space: Table) -> None:
+        """Copy the readable rows of a table that pass the check, in addition to what was copied before."""
+        self._source.ignore_checksums(True)
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._source, space, (), holes):
-            await self._judge(space, row)
+        async for row in scan_readable_rows(self._source, space, (), holes):
+            await self._copy_if_intact(space, row)
         if holes:
-            # Perhaps only the index by which they are found is damaged.
-            for row in self._source.numbered(space):
-                await self._judge(space, row)
+            # Perhaps only the index is damaged.
+            for row in self._source.rows_by_rowid(space):
+                await self._copy_if_intact(space, row)
         self.holes += holes
 
-    async def _judge(self, space: Table, row: Row) -> None:
-        if _fits(space, row) and self._sound(space, row):
-            await self._take(space, row)
+    async def _copy_if_intact(self, space: Table, row: Row) -> None:
+        if _fits(space, row) and self._check(space, row):
+            await self._add(space, row)
         else:
             self.refused += 1
 
-    async def _take(self, space: Table, row: Row) -> None:
+    async def _add(self, space: Table, row: Row) -> None:
         self._batch.append(Ensure(space, row))
         if len(self._batch) >= _BATCH:
             await self._flush()
@@ -292,14 +335,13 @@ class _Copy:
 
 
 def _fits(space: Table, row: Row) -> bool:
-    """Whether a row can be one of a table."""
+    """Return whether a row has the types of a table."""
     typed = zip(space.all_columns.values(), (*row.key, *row.columns), strict=True)
     return all(type(value) is kind for kind, value in typed) and type(row.body) is bytes
 
 
-def _swap(connection: apsw.Connection | None, path: Path, new: Path) -> Path:
-    """Put the new file in the place of the old one, which gets another name. Without a connection, that of a file that
-    cannot be read, its log goes with it."""
+def _replace_file(connection: apsw.Connection | None, path: Path, new: Path) -> Path:
+    """Replace the old file, which is renamed. Without a connection, as it cannot be read, its log is renamed too."""
     damaged = _free_name(path)
     log = Path(f"{path}-wal")
     try:
@@ -309,7 +351,7 @@ def _swap(connection: apsw.Connection | None, path: Path, new: Path) -> Path:
         raise UnavailableError(
             f"the log of the damaged file cannot be written back: {error}",
             where=str(path),
-            hint=f"What could be read is in {new}: stop all that uses the store, and put it in the file's place",
+            hint=f"What could be read is in {new}: stop all that uses the store, and rename it",
         ) from error
     os.link(path, damaged)
     if connection is None and log.exists():

@@ -1,7 +1,7 @@
-"""The tables of a SQLite file, made from the declared spaces, and the SQL for every query and change.
+"""The schema of a SQLite file, and the SQL for every query and change.
 
-Only names from `holdfast.backends.tables` go into SQL; values are always bound. The text for a shape of query is made
-once, so that SQLite's prepared statements are found again.
+Only names from `holdfast.backends.tables` go into SQL; values are always bound. The SQL for a shape of query is built
+once, so that SQLite's prepared statements are reused.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from holdfast.backends.tables import (
 )
 
 APPLICATION_ID = 0x486F6C64
-"""`Hold`: how a file of ours is known."""
+"""`Hold`: marks a file as a store."""
 
 VERSION = 1
-"""The layout, in `PRAGMA user_version`. Goes up when older versions of Holdfast could not use the file."""
+"""The version of the layout, in `PRAGMA user_version`. A new one cannot be used by older versions of Holdfast."""
 
 _TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", JsonText: "TEXT", WordList: "TEXT"}
 
-# Large rows in the tree of the key itself would make that tree deep and slow; small ones are found a step sooner in it.
+# Large rows in the tree of the key would make it deep and slow; small ones are found one step sooner in it.
 _WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
 
-# A row that is made smaller in its place leaves its page part empty for good, since SQLite merges pages only when rows
-# are deleted. So what stands for a pruned or moved row is put at the end of the table, and whole pages become free.
+# A row that shrinks in place leaves its page partly empty for good, since SQLite merges pages only when rows are
+# deleted. So the stub of a pruned or moved row is put at the end of the table, and whole pages become free.
 _SHRINKING = frozenset({STEPS, NODES, OBJECTS})
 
 NUMBER = "number"
-"""A column of `words` by which its index names rows. Declared, so that nothing ever numbers them anew."""
+"""A column of `words` by which its index refers to rows. Declared, so that nothing ever renumbers them."""
 
 _VIEWS = """
 CREATE VIEW threads AS
@@ -67,28 +67,29 @@ CREATE VIEW threads AS
        FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
   FROM lines l WHERE l.line NOT LIKE '␞%'
 """
-"""As it is since lines hold state, too."""
+"""The current view: not all lines are threads."""
 
 
-def schema() -> list[str]:
-    """The statements that make an empty file one of ours, but for its version."""
+def create_statements() -> list[str]:
+    """Return the statements that create all tables and views."""
     first = [space for space in TABLES if space not in LATER]
-    return [statement for space in first for statement in (_table(space), *_indexes(space))] + [_VIEWS, *later()]
+    tables = [statement for space in first for statement in (_table(space), *_indexes(space))]
+    return [*tables, _VIEWS, *upgrade_statements()]
 
 
-def later() -> list[str]:
-    """The statements that give a file what the first ones were made without, and change nothing where it has that."""
+def upgrade_statements() -> list[str]:
+    """Return the statements that add what the first version lacks. They may be repeated."""
     return [*(_table(space, "IF NOT EXISTS ") for space in LATER), "DROP VIEW IF EXISTS threads", _THREADS]
 
 
-def _table(space: Table, unless: str = "") -> str:
+def _table(space: Table, condition: str = "") -> str:
     columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
     lines = [*columns, "body BLOB NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
     options = "STRICT" if space in _WITH_ROWID else "STRICT, WITHOUT ROWID"
     if space is WORDS:
         lines = [f"{NUMBER} INTEGER PRIMARY KEY", *lines[:-1], f"UNIQUE ({', '.join(space.key)})"]
         options = "STRICT"
-    return f"CREATE TABLE {unless}{space.name} (\n  " + ",\n  ".join(lines) + f"\n) {options}"
+    return f"CREATE TABLE {condition}{space.name} (\n  " + ",\n  ".join(lines) + f"\n) {options}"
 
 
 def _indexes(space: Table) -> list[str]:
@@ -99,10 +100,10 @@ def _indexes(space: Table) -> list[str]:
 
 
 class TableStatements:
-    """The SQL for one space."""
+    """The SQL for one table."""
 
     def __init__(self, space: Table) -> None:
-        # Names come from the spaces declared above, never from data.
+        # Names come from the declared tables, never from data.
         columns, key = ", ".join(space.all_columns), list(space.key)
         is_key = _equal(key)
         places = ", ".join("?" * (len(space.all_columns) + 1))
@@ -111,27 +112,27 @@ class TableStatements:
         self._space = space
         self._scans: dict[tuple[str, int, int, int, bool, bool], str] = {}
         self.get = f"SELECT {columns}, body FROM {space.name} WHERE {is_key}"  # noqa: S608
-        """A row by its key."""
+        """Select a row by its key."""
         self.insert = f"{insert} ON CONFLICT DO NOTHING"
         """Store a row unless its key is taken."""
         self.put = f"{insert} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {values}"
-        """Store a row in place of another."""
+        """Store or replace a row."""
         if space in _SHRINKING:
             self.put = insert.replace("INSERT", "INSERT OR REPLACE", 1)
         self.delete = [
             f"DELETE FROM {space.name} WHERE {_equal(key[:width])}"  # noqa: S608
             for width in range(len(key) + 1)
         ]
-        """Remove the rows whose key starts with so many columns."""
+        """Remove rows by a prefix of so many columns."""
         self.expect = f"SELECT {', '.join(space.columns) or '1'} FROM {space.name} WHERE {is_key}"  # noqa: S608
-        """The columns of a row by its key; in a space that has none, a 1."""
+        """Select the columns of a row by its key; 1 in a table without columns."""
 
     def expected(self, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-        """What `expect` finds if a row has these columns."""
+        """Return the result of `expect` for these columns."""
         return columns if self._space.columns else (1,)
 
     def scan(self, by: str, prefix: int, start: int, stop: int, reverse: bool, bodies: bool) -> str:
-        """Rows in order. Binds the prefix, start and stop, of so many columns, and a limit, negative for none."""
+        """Return the SQL of a scan. Binds prefix, start and stop of so many columns, and a limit, negative for none."""
         shape = by, prefix, start, stop, reverse, bodies
         sql = self._scans.get(shape)
         if sql is None:
@@ -157,4 +158,4 @@ def _compare(names: Sequence[str], operator: str) -> list[str]:
 
 
 STATEMENTS = {space.name: TableStatements(space) for space in TABLES}
-"""By the name of the space: to look them up by space would take longer than some of them."""
+"""By name: to look them up by table would take longer than some of them."""

@@ -1,16 +1,29 @@
-"""Backends around backends: behaviour that any store can be given."""
+"""Backends around backends: behaviour for any store, by the URL of a composition."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+from urllib.parse import parse_qsl
 
-from holdfast.backends.interface import Backend, Batch, Capabilities, Query, Row, Sound, WordMatch, WordMatches
-from holdfast.errors import ConfigError
+from holdfast.backends.interface import (
+    Backend,
+    Batch,
+    Capabilities,
+    Expect,
+    Query,
+    Row,
+    RowCheck,
+    WordMatch,
+    WordMatches,
+)
+from holdfast.backends.registry import backend_for
+from holdfast.backends.urls import COMPOSITIONS, compose, is_url, path_to_url, redacted_url
+from holdfast.errors import ConfigError, DeniedError
 
 
 class Wrapper(Backend):
-    """Does what the backend inside does. A subclass changes what it wants to be different."""
+    """Forwards every call to the backend inside. A subclass overrides what is to be different."""
 
     schemes: ClassVar[tuple[str, ...]] = ()
 
@@ -18,8 +31,8 @@ class Wrapper(Backend):
         self.inner = inner
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> Backend:  # noqa: ARG003 - the port's signature
-        """A wrapper has no URL of its own: it is put around an open store."""
+    async def open(cls, url: str, **options: Any) -> Backend:  # noqa: ARG003 - the interface's signature
+        """A wrapper without a scheme is put around an open store."""
         raise ConfigError(
             f"{cls.__name__} cannot be opened by URL", where=url, hint="Open the store inside, and wrap it"
         )
@@ -38,8 +51,8 @@ class Wrapper(Backend):
     async def apply(self, batch: Batch) -> int | None:
         return await self.inner.apply(batch)
 
-    async def matched(self, match: WordMatch) -> WordMatches:
-        return await self.inner.matched(match)
+    async def match_words(self, match: WordMatch) -> WordMatches:
+        return await self.inner.match_words(match)
 
     async def size(self) -> int:
         return await self.inner.size()
@@ -50,11 +63,80 @@ class Wrapper(Backend):
     async def tidy(self) -> None:
         await self.inner.tidy()
 
-    def check_rows_with(self, sound: Sound) -> None:
-        self.inner.check_rows_with(sound)
+    def set_row_check(self, check: RowCheck) -> None:
+        self.inner.set_row_check(check)
 
     async def status(self) -> dict[str, int | float | str]:
         return await self.inner.status()
 
     async def close(self) -> None:
         await self.inner.close()
+
+
+class ReadOnlyBackend(Wrapper):
+    """`readonly:?store=agents.db`: refuses every change. A batch of conditions alone is answered.
+
+    The store inside is opened as usual: if there is none yet, an empty one is created.
+    """
+
+    schemes = ("readonly",)
+    takes_tenant = True
+
+    @classmethod
+    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> ReadOnlyBackend:
+        (store,) = await open_parts(parse_composition(url, "readonly", (), options)["store"], tenant=tenant)
+        return cls(store)
+
+    @property
+    def url(self) -> str:
+        return compose("readonly", store=self.inner.url)
+
+    async def apply(self, batch: Batch) -> int | None:
+        if not all(isinstance(change, Expect) for change in batch):
+            raise DeniedError(
+                "this store is open for reading only",
+                where=self.url,
+                hint="To write, open the store inside, without readonly:",
+            )
+        return await self.inner.apply(batch)
+
+    async def tidy(self) -> None:
+        """Do nothing, and refuse if the store is closed."""
+        await self.inner.apply([])
+
+
+def parse_composition(url: str, kind: str, options: tuple[str, ...], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts and options of a composition: from the query, or from `overrides`."""
+    address, _, query = url.partition("?")
+    if address not in (f"{kind}:", f"{kind}://"):
+        raise ConfigError(f"this is no URL of a {kind} store", where=redacted_url(url), hint=f"Write {kind}:?…")
+    stores = COMPOSITIONS[kind]
+    parts: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
+    parts.update({name.rstrip("_"): value for name, value in overrides.items()})
+    unknown = sorted(parts.keys() - {*stores, *options})
+    if unknown:
+        raise ConfigError(
+            f"a {kind} store takes no option {unknown[0]!r}",
+            where=redacted_url(url),
+            hint=f"It takes {', '.join([*stores, *options])}. In a part's URL, & is written %26, and ? %3F",
+        )
+    for name in stores:
+        if name != "in" and not parts.get(name):
+            raise ConfigError(f"a {kind} store needs {name!r}", where=redacted_url(url), hint=f"{name} is a URL")
+    return parts
+
+
+async def open_parts(*urls: str, tenant: str | None = None) -> list[Backend]:
+    """Open stores by URL or path: all of them, or none. Those that take a tenant get it."""
+    opened: list[Backend] = []
+    try:
+        for text in urls:
+            url = text if is_url(text) else path_to_url(text)
+            kind = backend_for(url)
+            options = {"tenant": tenant} if kind.takes_tenant and tenant is not None else {}
+            opened.append(await kind.open(url, **options))
+    except BaseException:
+        for backend in reversed(opened):
+            await backend.close()
+        raise
+    return opened

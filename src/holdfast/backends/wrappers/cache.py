@@ -1,21 +1,20 @@
-"""Answers that were read a moment ago, without asking the store: `cache:?store=postgresql://…&max_age=5`.
+"""A read cache: `cache:?store=postgresql://…&max_age=5`.
 
-What is kept are whole answers: what one `read` found, as of one moment. They are kept for `max_age` seconds at most
-(5 by default), in this process's memory, or in a Redis that several processes share.
+It caches whole answers: the result of one `read`, as of one moment. They are cached for `max_age` seconds at most (5 by
+default), in memory or in a Redis that several processes share.
 
-**How old an answer may be.** It is never older than `max_age` seconds, and never older than the last batch that any
-process wrote through the same room: every line has a mark there, made by chance; answers carry the marks of the lines
-they are about, and whoever writes a line drops its mark before the write is acknowledged. A slow reader that stores
-what it read before a write stores it under a mark that is gone. A batch that was refused drops the marks too, so what
-is read next is what is in the store. Processes that write past the room, or have one each in memory, are seen after
-`max_age` seconds.
+**How old an answer may be.** Never older than `max_age` seconds, and never older than the last batch that any process
+wrote through the same cache: every line has a random mark there; answers carry the marks of their lines, and a writer
+drops the mark of a line before the write is acknowledged. A slow reader that stores what it read before a write stores
+it under a mark that is gone. A batch that was refused drops the marks too, so that the next read goes to the store.
+Writes of processes that do not use this cache, or have one each in memory, are seen after `max_age` seconds.
 
-Where a room cannot be reached, the store is asked. A mark that could not be dropped is not trusted in this process, and
-counts in others until `max_age` is over.
+If the cache cannot be reached, reads go to the store. A mark that could not be dropped is not trusted in this process,
+and is valid in others until `max_age` is over.
 
-Several stores may share a room in Redis: each is told from the others by a name that is kept in the store itself.
+Several stores may share a cache in Redis: each has a random name, which is stored in the store itself.
 
-Options: `in` (`memory:`, or a URL of Redis), `max_age` (seconds; 0 keeps nothing, and is then as fresh as the store),
+Options: `in` (`memory:`, or a URL of Redis), `max_age` (seconds; 0 caches nothing, and is then as fresh as the store),
 `size` (bytes of memory, 64 MiB).
 """
 
@@ -23,7 +22,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -31,21 +29,19 @@ from typing import Any
 import msgspec
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Expect, Get, Query, Row
-from holdfast.backends.key_encoding import encode_key
-from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.backends.tables import JOURNAL, Key
-from holdfast.backends.urls import number, whole
-from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.runtime.fork_safety import ForkSafeLock
+from holdfast.backends.tables import JOURNAL, Key, encode_key
+from holdfast.backends.urls import compose, parse_duration, parse_int, redacted_url
+from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
-from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of, shown
-from holdfast.backends.wrappers.private_rows import move_theirs, read_theirs
+from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 
 MAX_AGE = 5.0
 SIZE = 64 << 20
 
 _MARK_SECONDS = 3600.0
-_MOST_LINES = 64
+_MAX_LINES = 64
 _MARK = 16
 _NAME: Key = ("", "cached", 0)
 
@@ -54,53 +50,47 @@ _decoder = msgspec.msgpack.Decoder(list[_Rows])
 
 
 class CacheBackend(Wrapper):
-    """Keeps answers in a room. See the module for what is promised."""
+    """Caches answers. See the module for the guarantees."""
 
     schemes = ("cache",)
     takes_tenant = True
 
-    def __init__(self, inner: Backend, room: CacheStorage, max_age: float = MAX_AGE, name: bytes = b"") -> None:
-        """`name` tells the store from others that share the room; it is kept in the store itself."""
+    def __init__(self, inner: Backend, storage: CacheStorage, max_age: float = MAX_AGE, name: bytes = b"") -> None:
+        """`name` distinguishes the store from others that share the cache; it is stored in the store itself."""
         super().__init__(inner)
         self._name = name
-        self._room = room
+        self._storage = storage
         self._max_age = max_age
         self._closed = False
         self._hits = self._misses = self._passed = self._troubles = 0
         self._distrusted: dict[bytes, float] = {}
-        """Marks that could not be dropped, and until when they may stand for something that is gone."""
-        self.renew_locks()
-        renew_after_fork(self)
-
-    def renew_locks(self) -> None:
-        """For a forked child."""
-        self._lock = threading.Lock()
+        """Marks that could not be dropped, and until when they may be outdated."""
+        self._lock = ForkSafeLock()
 
     @classmethod
     async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> CacheBackend:
-        """Open a store, and the room for what is read from it."""
-        found = parts_of(url, "cache", ("max_age", "size"), options)
-        max_age = number(url, "max_age", found.get("max_age", MAX_AGE), 0, 86_400)
-        place = found.get("in") or "memory:"
-        if "size" in found and not place.startswith("memory:"):
+        parts = parse_composition(url, "cache", ("max_age", "size"), options)
+        max_age = parse_duration(url, "max_age", parts.get("max_age", MAX_AGE), 0, 86_400)
+        cache_url = parts.get("in") or "memory:"
+        if "size" in parts and not cache_url.startswith("memory:"):
             raise ConfigError(
-                "size is for a cache in memory", where=place.partition(":")[0] + ":…", hint="Leave it out"
+                "size is for a cache in memory", where=cache_url.partition(":")[0] + ":…", hint="Leave it out"
             )
-        size = whole(url, "size", found.get("size", SIZE), 1)
-        alone = place in ("memory:", "memory://")
-        # The name that tells a store from others in a shared room is no tenant's row.
-        (store,) = await open_parts(found["store"], tenant=tenant if alone else None)
+        size = parse_int(url, "size", parts.get("size", SIZE), 1)
+        in_memory = cache_url in ("memory:", "memory://")
+        # The row with the name of the store is no tenant's.
+        (store,) = await open_parts(parts["store"], tenant=tenant if in_memory else None)
         try:
-            if alone:
+            if in_memory:
                 return cls(store, MemoryCacheStorage(size), max_age)
-            return cls(store, await _shared_room(place), max_age, await _name_of(store))
+            return cls(store, await _open_shared_storage(cache_url), max_age, await _store_name(store))
         except BaseException:
             await store.close()
             raise
 
     @property
     def url(self) -> str:
-        return compose("cache", store=self.inner.url, in_=self._room.url, max_age=f"{self._max_age:g}")
+        return compose("cache", store=self.inner.url, in_=self._storage.url, max_age=f"{self._max_age:g}")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -111,43 +101,43 @@ class CacheBackend(Wrapper):
         marks = self._marks(queries)
         if marks is None:
             self._passed += 1
-            return await self._ask(queries)
+            return await self._read_inner(queries)
         began = time.monotonic()
         name = self._key(queries)
         try:
-            kept, *found = await self._room.get_many([name, *marks])
-            answer = None if None in found else _unpack(kept, b"".join(filter(None, found)), queries)
+            stored, *old = await self._storage.get_many([name, *marks])
+            answer = None if None in old else _unpack(stored, b"".join(filter(None, old)), queries)
             if answer is not None:
                 self._hits += 1
                 return answer
-            values = [mark or secrets.token_bytes(_MARK) for mark in found]
-            new = {mark: value for mark, value, old in zip(marks, values, found, strict=True) if old is None}
+            values = [mark or secrets.token_bytes(_MARK) for mark in old]
+            new = {mark: value for mark, value, was in zip(marks, values, old, strict=True) if was is None}
             if new:
-                await self._room.put_many(new, _MARK_SECONDS)
+                await self._storage.put_many(new, _MARK_SECONDS)
         except TransientError:
             self._troubles += 1
-            return await self._ask(queries)
+            return await self._read_inner(queries)
         self._misses += 1
-        rows = await self._ask(queries)
+        rows = await self._read_inner(queries)
         left = self._max_age - (time.monotonic() - began)
         if left > 0:
             try:
-                await self._room.put_many({name: _pack(rows, b"".join(values))}, left)
+                await self._storage.put_many({name: _pack(rows, b"".join(values))}, left)
             except TransientError:
                 self._troubles += 1
         return rows
 
     async def apply(self, batch: Batch) -> int | None:
         if not batch or not self._max_age:
-            return await self._tell(batch)
-        marks = sorted({self._mark(_touched(change)) for change in batch})
+            return await self._apply_inner(batch)
+        marks = sorted({self._mark(_line_of(change)) for change in batch})
         try:
-            refused = await self._tell(batch)
+            refused = await self._apply_inner(batch)
         except BaseException:
-            self._distrust(marks)  # it may yet be made, after the marks are gone
+            self._distrust(marks)  # the batch may still be applied, after the marks are dropped
             await self._drop(marks)
             raise
-        # Made or refused: what was kept may be out of date.
+        # Applied or refused: cached answers may be out of date.
         await self._drop(marks)
         return refused
 
@@ -158,12 +148,12 @@ class CacheBackend(Wrapper):
     async def close(self) -> None:
         self._closed = True
         try:
-            await self._room.close()
+            await self._storage.close()
         finally:
             await self.inner.close()
 
     def _marks(self, queries: Sequence[Query]) -> list[bytes] | None:
-        """The marks of all that the queries are about; None where they are not about a few lines."""
+        """Return the marks of the lines of some queries; None if they are not cached, such as those of many lines."""
         if not self._max_age or not queries:
             return None
         if self._closed:
@@ -176,7 +166,7 @@ class CacheBackend(Wrapper):
                 return None
             else:
                 lines.add(tuple(query.prefix[:2]))
-        if not lines or len(lines) > _MOST_LINES:
+        if not lines or len(lines) > _MAX_LINES:
             return None
         marks = sorted({self._mark(part) for line in lines for part in (line, line[:1], ())})
         if self._distrusted:
@@ -187,26 +177,26 @@ class CacheBackend(Wrapper):
                     return None
         return marks
 
-    async def _ask(self, queries: Sequence[Query]) -> list[list[Row]]:
-        return await (read_theirs(self.inner, queries) if self._name else self.inner.read(queries))
+    async def _read_inner(self, queries: Sequence[Query]) -> list[list[Row]]:
+        return await (read_caller_rows(self.inner, queries) if self._name else self.inner.read(queries))
 
-    async def _tell(self, batch: Batch) -> int | None:
+    async def _apply_inner(self, batch: Batch) -> int | None:
         if not self._name:
             return await self.inner.apply(batch)
-        moved = await move_theirs(self.inner, batch)
-        refused = await self.inner.apply(moved.changes)
-        return None if refused is None else moved.places[refused]
+        inner = await translate_batch(self.inner, batch)
+        refused = await self.inner.apply(inner.changes)
+        return None if refused is None else inner.positions[refused]
 
     def _key(self, queries: Sequence[Query]) -> bytes:
-        """Under which the answer to some queries is kept."""
-        asked = [
+        """Return the key of the answer to some queries."""
+        requests = [
             ("get", query.space.name, list(query.keys)) if isinstance(query, Get) else (query.space.name, *query[1:])
             for query in queries
         ]
-        return b"r" + self._digest(msgspec.msgpack.encode(asked))
+        return b"r" + self._digest(msgspec.msgpack.encode(requests))
 
     def _mark(self, part: Key) -> bytes:
-        """The name of the mark of a line, of a tenant, or of everything."""
+        """Return the key of the mark of a line, of a tenant, or of everything."""
         return b"m%d" % len(part) + self._digest(encode_key(part))
 
     def _digest(self, data: bytes) -> bytes:
@@ -218,7 +208,7 @@ class CacheBackend(Wrapper):
 
     async def _drop(self, marks: list[bytes]) -> None:
         try:
-            await self._room.drop(marks)
+            await self._storage.drop(marks)
         except TransientError:
             self._troubles += 1
             self._distrust(marks)
@@ -227,21 +217,18 @@ class CacheBackend(Wrapper):
             raise
 
 
-async def _shared_room(url: str) -> CacheStorage:
+async def _open_shared_storage(url: str) -> CacheStorage:
     if url.partition(":")[0] not in ("redis", "rediss", "valkey", "valkeys"):
-        raise ConfigError("a cache is in memory or in Redis", where=shown(url), hint="Write in=memory: or in=redis://…")
-    try:
-        from holdfast.backends.redis.cache_storage import RedisCacheStorage
-    except ModuleNotFoundError as error:
         raise ConfigError(
-            f"a cache in Redis needs {error.name}, which is not installed",
-            hint="Install it with: pip install 'holdfast[redis]'",
-        ) from error
+            "a cache is in memory or in Redis", where=redacted_url(url), hint="Write in=memory: or in=redis://…"
+        )
+    from holdfast.backends.redis.cache_storage import RedisCacheStorage
+
     return await RedisCacheStorage.open(url)
 
 
-async def _name_of(store: Backend) -> bytes:
-    """What tells a store from all others, whatever its URL is on the machine at hand. It is given its name once."""
+async def _store_name(store: Backend) -> bytes:
+    """Return the random name of a store. It is created once, since the same store may have another URL elsewhere."""
     while True:
         ((*rows,),) = await store.read([Get(JOURNAL, [_NAME])])
         if rows:
@@ -249,8 +236,8 @@ async def _name_of(store: Backend) -> bytes:
         await store.apply([Create(JOURNAL, Row(_NAME, (0,), secrets.token_bytes(16)))])
 
 
-def _touched(change: Change) -> Key:
-    """The line that a change is about; or what it is about, if that is more than a line."""
+def _line_of(change: Change) -> Key:
+    """Return the line of a change; for a deletion of more than a line, its prefix."""
     if isinstance(change, Delete):
         return tuple(change.prefix[:2])
     if isinstance(change, Expect):
@@ -262,14 +249,14 @@ def _pack(rows: list[list[Row]], marks: bytes) -> bytes:
     return marks + msgspec.msgpack.encode(rows)
 
 
-def _unpack(kept: bytes | None, marks: bytes, queries: Sequence[Query]) -> list[list[Row]] | None:
-    """The answer that is kept, if it is of these marks."""
-    if kept is None or not kept.startswith(marks):
+def _unpack(stored: bytes | None, marks: bytes, queries: Sequence[Query]) -> list[list[Row]] | None:
+    """Return a cached answer, if it has these marks."""
+    if stored is None or not stored.startswith(marks):
         return None
     try:
-        found = _decoder.decode(memoryview(kept)[len(marks) :])
+        found = _decoder.decode(memoryview(stored)[len(marks) :])
     except msgspec.DecodeError:
-        return None  # not what was put there: as good as nothing
+        return None  # not what was stored there
     if len(found) != len(queries):
         return None
     return [[Row(*row) for row in rows] for rows in found]

@@ -1,58 +1,52 @@
-"""Where a read cache keeps its bytes: what it asks of such a room, and the one in this process's memory."""
+"""Storage for a read cache: its interface, and the one in memory."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import ForkSafeLock
 
 
 class CacheStorage(Protocol):
-    """Keeps values for a while. May forget anything at any time; never brings back what was dropped.
+    """Stores values for a while. May forget anything at any time; never returns what was dropped.
 
-    The methods are coroutines as those of a backend are: they wait only for a `Suspension`. A room that cannot be
-    reached raises `TransientError`.
+    The methods are coroutines like those of a backend: they await only a `Suspension`. A storage that cannot be reached
+    raises `TransientError`.
     """
 
     @property
     def url(self) -> str:
-        """Names the room to people; without passwords."""
+        """The storage for people to read; without passwords."""
         ...
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """What is kept under each key, or None."""
+        """Return the value of each key, or None."""
         ...
 
     async def put_many(self, values: Mapping[bytes, bytes], seconds: float) -> None:
-        """Keep values, for so many seconds at most."""
+        """Store values, for so many seconds at most."""
         ...
 
     async def drop(self, keys: Sequence[bytes]) -> None:
-        """Forget what is under these keys. When it returns, nobody finds it any more."""
+        """Remove keys. When it returns, nobody finds them any more."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything; again is no failure."""
+        """Release everything. May be called again."""
         ...
 
 
 class MemoryCacheStorage:
-    """Some bytes of this process's memory; what was used longest ago goes first."""
+    """A cache in memory; the least recently used values are dropped first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
-        self.renew_locks()
-        renew_after_fork(self)
-
-    def renew_locks(self) -> None:
-        """For a forked child."""
-        self._lock = threading.Lock()
+        self._values: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
+        self._lock = ForkSafeLock()
 
     @property
     def url(self) -> str:
@@ -67,10 +61,10 @@ class MemoryCacheStorage:
         with self._lock:
             for key, value in values.items():
                 self._forget(key)
-                self._kept[key] = (value, until)
+                self._values[key] = (value, until)
                 self._bytes += _cost(key, value)
             while self._bytes > self._max_bytes:
-                self._forget(next(iter(self._kept)))
+                self._forget(next(iter(self._values)))
 
     async def drop(self, keys: Sequence[bytes]) -> None:
         with self._lock:
@@ -79,25 +73,24 @@ class MemoryCacheStorage:
 
     async def close(self) -> None:
         with self._lock:
-            self._kept.clear()
+            self._values.clear()
             self._bytes = 0
 
     def _get(self, key: bytes) -> bytes | None:
-        found = self._kept.get(key)
-        if found is None:
+        value, until = self._values.get(key, (None, 0.0))
+        if value is None:
             return None
-        value, until = found
         if time.monotonic() >= until:
             self._forget(key)
             return None
-        self._kept.move_to_end(key)
+        self._values.move_to_end(key)
         return value
 
     def _forget(self, key: bytes) -> None:
-        found = self._kept.pop(key, None)
+        found = self._values.pop(key, None)
         if found is not None:
             self._bytes -= _cost(key, found[0])
 
 
 def _cost(key: bytes, value: bytes) -> int:
-    return len(key) + len(value) + 200  # what Python takes to hold them
+    return len(key) + len(value) + 200  # the overhead of Python's objects

@@ -1,4 +1,4 @@
-"""A store that is opened when it is first needed, and again if that failed, or if the store did."""
+"""A store that is opened on first use, and again after a failure."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from holdfast.backends.interface import Backend, Batch, BlockingCall, Capabilities, Query, Row
-from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.composite_urls import shown
-from holdfast.backends.wrappers.fair_lock import WrapperLock
+from holdfast.backends.runtime.fork_safety import ForkSafeLock
+from holdfast.backends.urls import redacted_url
+from holdfast.backends.wrappers import open_parts
 from holdfast.errors import ConfigError, UnavailableError
 
 
 class LazyBackend(Backend):
-    """Stands for a store at a URL. `capabilities` are known once it is open."""
+    """Opens the store at a URL or path on first use. Its `capabilities` are known once it is open."""
 
     schemes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._turns = WrapperLock()
+        self._lock = ForkSafeLock()
         self._opened: Backend | None = None
         self._closed = False
 
     @classmethod
-    async def open(cls, url: str, **options: Any) -> Backend:  # noqa: ARG003 - the port's signature
-        """It is made, not opened."""
-        raise ConfigError("a store is opened by its own URL", where=shown(url))
+    async def open(cls, url: str, **options: Any) -> Backend:  # noqa: ARG003 - the interface's signature
+        raise ConfigError("a store is opened by its own URL", where=redacted_url(url))
 
     @property
     def url(self) -> str:
-        return shown(self._url)
+        return redacted_url(self._url)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -44,7 +43,7 @@ class LazyBackend(Backend):
         try:
             return await opened.read(queries)
         except UnavailableError:
-            await self._let_go(opened)
+            await self._discard(opened)
             raise
 
     async def apply(self, batch: Batch) -> int | None:
@@ -52,7 +51,7 @@ class LazyBackend(Backend):
         try:
             return await opened.apply(batch)
         except UnavailableError:
-            await self._let_go(opened)
+            await self._discard(opened)
             raise
 
     async def size(self) -> int:
@@ -72,9 +71,9 @@ class LazyBackend(Backend):
         if self._opened is not None:
             await self._opened.close()
 
-    async def _let_go(self, opened: Backend) -> None:
-        """A store that failed does nothing more until it is opened anew. That is done when it is needed again."""
-        with self._turns.lock:
+    async def _discard(self, opened: Backend) -> None:
+        """Close a store that failed. It is opened again on the next use."""
+        with self._lock:
             if self._opened is not opened or self._closed:
                 return
             self._opened = None
@@ -87,9 +86,9 @@ class LazyBackend(Backend):
         return await call
 
     def _open_now(self) -> Backend:
-        with self._turns.lock:
+        with self._lock:
             if self._closed:
                 raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
             if self._opened is None:
-                self._opened = run(backend_for(self._url).open(self._url))
+                (self._opened,) = run(open_parts(self._url))
             return self._opened

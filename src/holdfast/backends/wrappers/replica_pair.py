@@ -1,7 +1,7 @@
-"""Two stores that belong together: one that is written, and its copy.
+"""A local store and its copy.
 
-The local store has a row that says who it is. The copy has one that says whose copy it is, and how far it has got: the
-number of the last row of the journal that is in it. Both are in the space `JOURNAL`.
+The local store has a row with its identity. The copy has a row with the identity of its local store and a cursor: the
+number of the last row of the journal that it has. Both rows are in the table `JOURNAL`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.backends.interface import Backend, Create, Expect, Get, Put, Row
-from holdfast.backends.runtime.group_commit import size_of
+from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.tables import JOURNAL, TABLES, Key
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.journal import JournalRow
-from holdfast.backends.wrappers.private_rows import is_blank, is_empty, page_of_theirs
+from holdfast.backends.wrappers.private_rows import caller_page, is_blank, is_empty
 from holdfast.errors import ConfigError, CorruptError
 
 _IDENTITY: Key = ("", "identity", 0)
@@ -30,7 +30,7 @@ _READY, _FILLING = 0, 1
 
 
 class ReplicaIdentity(msgspec.Struct, frozen=True, array_like=True):
-    """Who a local store is, and what is known of its copy."""
+    """The id of a local store, and the capabilities of its copy."""
 
     id: str
     max_body: int
@@ -40,37 +40,36 @@ class ReplicaIdentity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaCursor(NamedTuple):
-    """How far a copy has got, and whether it has all that was there before."""
+    """The last row of the journal that a copy has, and whether the copy has all that is older."""
 
     id: str
     last: JournalRow
-    """What was copied last."""
-    whole: bool
+    complete: bool
 
     @property
     def number(self) -> int:
         return self.last.number
 
     @property
-    def there(self) -> Expect:
-        """The condition that the copy has got just so far."""
+    def condition(self) -> Expect:
+        """That the copy is at this cursor."""
         return Expect(JOURNAL, _COPY, (self.number,))
 
     @property
     def row(self) -> Row:
-        return Row(_COPY, (self.number,), msgspec.msgpack.encode((self.id, self.whole, self.last.time)))
+        return Row(_COPY, (self.number,), msgspec.msgpack.encode((self.id, self.complete, self.last.time)))
 
 
-async def identity_of(local: Backend) -> tuple[ReplicaIdentity | None, bool]:
-    """Who a store is, if it has a copy; and whether it is still being filled from that."""
+async def read_identity(local: Backend) -> tuple[ReplicaIdentity | None, bool]:
+    """Return the identity of a store, if it has a copy; and whether it is still being restored from the copy."""
     ((*rows,),) = await local.read([Get(JOURNAL, [_IDENTITY])])
     if not rows:
         return None, False
     return _decode(rows[0].body, ReplicaIdentity, local.url), rows[0].columns[0] == _FILLING
 
 
-async def cursor_of(remote: Backend) -> ReplicaCursor | None:
-    """How far a copy has got; None if it is none."""
+async def read_cursor(remote: Backend) -> ReplicaCursor | None:
+    """Return the cursor of a copy; None if the store is no copy."""
     ((*rows,),) = await remote.read([Get(JOURNAL, [_COPY])])
     if not rows:
         return None
@@ -79,11 +78,11 @@ async def cursor_of(remote: Backend) -> ReplicaCursor | None:
 
 
 async def attach(local: Backend, remote: Backend, restore: bool) -> ReplicaIdentity:
-    """Make of two stores a pair, or see that they are one already."""
+    """Make two stores a pair, or check that they are one."""
     while True:
-        # In this order: of a pair that others are making now, the local store has its name before there is a copy.
-        cursor = await cursor_of(remote)
-        identity, filling = await identity_of(local)
+        # In this order: another process that makes the pair names the local store before it creates the copy.
+        cursor = await read_cursor(remote)
+        identity, filling = await read_identity(local)
         try:
             if identity is None:
                 await _begin(local, remote, cursor, restore)
@@ -92,13 +91,13 @@ async def attach(local: Backend, remote: Backend, restore: bool) -> ReplicaIdent
             elif cursor is None:
                 await _begin_copy(local, remote, identity)
             elif cursor.id != identity.id:
-                raise not_ours(remote)
+                raise foreign_copy_error(remote)
             else:
                 return identity
         except ConfigError:
-            if await cursor_of(remote) == cursor and await identity_of(local) == (identity, filling):
+            if await read_cursor(remote) == cursor and await read_identity(local) == (identity, filling):
                 raise
-            # Others were at it meanwhile, and it may be right by now.
+            # Another process changed the pair meanwhile, so that it may be correct now.
 
 
 async def _begin(local: Backend, remote: Backend, cursor: ReplicaCursor | None, restore: bool) -> None:
@@ -113,32 +112,32 @@ async def _begin_copy(local: Backend, remote: Backend, identity: ReplicaIdentity
     if not await is_blank(remote):
         raise _foreign(remote)
     ((last,),) = await local.read([journal.LAST])
-    new = ReplicaCursor(identity.id, journal.mark_of(last), whole=await is_empty(local))
+    new = ReplicaCursor(identity.id, journal.parse_row(last), complete=await is_empty(local))
     await remote.apply([Create(JOURNAL, new.row)])
 
 
 async def fill_remote(local: Backend, remote: Backend, cursor: ReplicaCursor) -> bool:
-    """Copy everything. False if somebody else has gone on meanwhile.
+    """Copy everything. Returns False if another process moved the cursor meanwhile.
 
-    What is written meanwhile is in the journal too, after the cursor; it is then sent once more and ends up the same.
+    What is written meanwhile is in the journal, after the cursor: it is sent again, with the same result.
     """
     async for rows in _pages(local, remote):
-        if await remote.apply([cursor.there, *rows]) is not None:
+        if await remote.apply([cursor.condition, *rows]) is not None:
             return False
-    return await remote.apply([cursor.there, Put(JOURNAL, cursor._replace(whole=True).row)]) is None
+    return await remote.apply([cursor.condition, Put(JOURNAL, cursor._replace(complete=True).row)]) is None
 
 
 async def _restore(local: Backend, remote: Backend, identity: ReplicaIdentity, cursor: ReplicaCursor | None) -> None:
-    """Fill a local store from its copy. From the first moment on, no other store can send to that copy."""
-    (own,), (last,) = await local.read([Get(JOURNAL, [_IDENTITY]), journal.LAST])
-    if own.columns[0] != _FILLING:
+    """Fill a local store from its copy. From the first batch on, no other store can send to that copy."""
+    (identity_row,), (last,) = await local.read([Get(JOURNAL, [_IDENTITY]), journal.LAST])
+    if identity_row.columns[0] != _FILLING:
         return  # another process was faster
-    mark = journal.mark_of(last)
+    mark = journal.parse_row(last)
     if cursor is not None and cursor.id != identity.id and cursor.number == mark.number - 1:
-        await remote.apply([cursor.there, Put(JOURNAL, ReplicaCursor(identity.id, mark, whole=True).row)])
-        cursor = await cursor_of(remote)
+        await remote.apply([cursor.condition, Put(JOURNAL, ReplicaCursor(identity.id, mark, complete=True).row)])
+        cursor = await read_cursor(remote)
     if cursor is None or cursor.id != identity.id:
-        raise not_ours(remote)
+        raise foreign_copy_error(remote)
     filling = Expect(JOURNAL, _IDENTITY, (_FILLING,))
     async for rows in _pages(remote, local):
         if await local.apply([filling, *rows]) is not None:
@@ -148,7 +147,7 @@ async def _restore(local: Backend, remote: Backend, identity: ReplicaIdentity, c
 
 async def _may_restore(local: Backend, remote: Backend, cursor: ReplicaCursor, restore: bool) -> None:
     if not await is_empty(local):
-        raise not_ours(remote)
+        raise foreign_copy_error(remote)
     if not restore:
         raise ConfigError(
             "this holds the copy of another store, and the local one is empty",
@@ -156,33 +155,35 @@ async def _may_restore(local: Backend, remote: Backend, cursor: ReplicaCursor, r
             hint="If that store is lost, open once with restore=true: the local store is filled from the copy, and the "
             "old one can no longer write to it",
         )
-    if not cursor.whole:
+    if not cursor.complete:
         raise ConfigError(
-            "this copy was never finished: it cannot stand for the store",
+            "this copy was never completed: it cannot replace the store",
             where=remote.url,
-            hint="Find the local store that it was made from",
+            hint="Find the local store that it is a copy of",
         )
 
 
 async def _name(local: Backend, remote: Backend, number: int, filling: bool) -> None:
-    """Give a store its name and a journal; whoever is first."""
-    able = remote.capabilities
-    identity = ReplicaIdentity(secrets.token_hex(16), able.max_body, able.max_batch, able.shared, able.projected)
+    """Give a store an identity and a journal, unless another process did."""
+    limits = remote.capabilities
+    identity = ReplicaIdentity(
+        secrets.token_hex(16), limits.max_body, limits.max_batch, limits.shared, limits.projected
+    )
     row = _identity_row(identity, _FILLING if filling else _READY)
-    await local.apply([Create(JOURNAL, row), journal.first(number)])
+    await local.apply([Create(JOURNAL, row), journal.create_first(number)])
 
 
 def _identity_row(identity: ReplicaIdentity, state: int) -> Row:
     return Row(_IDENTITY, (state,), msgspec.msgpack.encode(identity))
 
 
-async def _pages(backend: Backend, into: Backend) -> AsyncIterator[list[Put]]:
-    """All rows of a store but a wrapper's own, as many at a time as another one takes."""
-    most = min(_PAGE_BYTES, into.capabilities.max_batch)
+async def _pages(backend: Backend, target: Backend) -> AsyncIterator[list[Put]]:
+    """Yield all rows of the caller, in batches of a size that the other store takes."""
+    most = min(_PAGE_BYTES, target.capabilities.max_batch)
     for space in TABLES:
         after: Key = ()
         while True:
-            ((*rows,),) = await backend.read([page_of_theirs(space, after, _PAGE)])
+            ((*rows,),) = await backend.read([caller_page(space, after, _PAGE)])
             full = len(rows) == _PAGE
             if rows and rows[0].key == after:
                 del rows[0]
@@ -190,7 +191,7 @@ async def _pages(backend: Backend, into: Backend) -> AsyncIterator[list[Put]]:
                 after = rows[-1].key
             page: list[Put] = []
             for row in rows:
-                if page and size_of(page) + len(row.body) > most:
+                if page and body_bytes(page) + len(row.body) > most:
                     yield page
                     page = []
                 page.append(Put(space, row))
@@ -201,11 +202,10 @@ async def _pages(backend: Backend, into: Backend) -> AsyncIterator[list[Put]]:
 
 
 class ReplicaMismatch(ConfigError):
-    """Two stores are not, or no longer, a store and its copy. Nothing is copied any more."""
+    """Two stores are not, or no longer, a store and its copy. Copying stops."""
 
 
-def not_ours(remote: Backend) -> ReplicaMismatch:
-    """The copy is another store's."""
+def foreign_copy_error(remote: Backend) -> ReplicaMismatch:
     return ReplicaMismatch(
         "this is the copy of another store, or another store has taken it over",
         where=remote.url,
@@ -226,4 +226,4 @@ def _decode(body: bytes, kind: type, where: str) -> Any:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise CorruptError(f"the row that says what is copied where cannot be read: {error}", where=where) from error
+        raise CorruptError(f"the row that describes the copy cannot be read: {error}", where=where) from error

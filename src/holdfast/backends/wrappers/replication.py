@@ -1,19 +1,18 @@
-"""A store and its copy elsewhere: `behind:?local=sqlite:///agents.db&remote=postgresql://…`.
+"""A store with a copy: `write-behind:?local=agents.db&remote=postgresql://…`.
 
-The local store holds everything and answers all reads. Every batch is written there together with an entry in a
-journal, and from the journal it is written to the remote store, in the background, in order and exactly once. A crash
-loses nothing that was acknowledged: the journal is as durable as the local store, and what is left in it is sent when
-the pair is opened again. If the local store is lost, the remote one alone is a whole store, as of the last entry it
-got.
+The local store has everything and answers all reads. Every batch is written there together with an entry in a journal,
+and from the journal it is written to the remote store, in the background, in order and exactly once. A crash loses
+nothing that was acknowledged: the journal is as durable as the local store, and its remaining entries are sent when the
+pair is opened again. If the local store is lost, the remote one is a complete store, as of the last entry that it got.
 
-`behind:` acknowledges once a batch is in the local store. `mirror:`, in `holdfast.backends.wrappers.mirror`, waits for
-the copy as well.
+`write-behind:` acknowledges once a batch is in the local store. `mirror:`, in `holdfast.backends.wrappers.mirror`,
+waits for the copy as well.
 
-All writing has to go through the pair: what is written into the local store past it is not copied.
+All writing has to go through the pair: what is written directly into the local store is not copied.
 
-Options: `drain` (for how many seconds `close` waits for what is not yet copied, 10), `patience` (for how many seconds
-opening waits for the remote store to answer, 5), `restore` (fill an empty local store from the copy; the store that the
-copy was made from can then no longer write to it).
+Options: `drain` (for how many seconds `close` waits for the rest to be copied, 10), `patience` (for how many seconds
+opening waits for the remote store to answer, 5), `restore` (fill an empty local store from the copy; the original store
+can then no longer write to the copy).
 """
 
 from __future__ import annotations
@@ -39,17 +38,16 @@ from holdfast.backends.interface import (
     Scan,
 )
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, again, size_of
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, body_bytes, copy_error
 from holdfast.backends.tables import JOURNAL
-from holdfast.backends.urls import number, switch
-from holdfast.backends.wrappers import Wrapper, journal, store_diff
-from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
+from holdfast.backends.urls import compose, parse_bool, parse_duration
+from holdfast.backends.wrappers import Wrapper, journal, open_parts, parse_composition, store_diff
 from holdfast.backends.wrappers.journal import JournalRow, MergedBatch
 from holdfast.backends.wrappers.journal_sender import JournalSender
 from holdfast.backends.wrappers.lazy_open import LazyBackend
-from holdfast.backends.wrappers.private_rows import move_theirs, read_theirs
-from holdfast.backends.wrappers.replica_pair import ReplicaIdentity, attach, identity_of
+from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
+from holdfast.backends.wrappers.replica_pair import ReplicaIdentity, attach, read_identity
 from holdfast.errors import (
     ConfigError,
     DeniedError,
@@ -71,13 +69,13 @@ _PAGE = 64
 
 
 class OutgoingBatch(tuple[Change, ...]):
-    """A batch on its way, and the number of the journal's row that tells of it."""
+    """A batch, and the number of its row in the journal once it is committed."""
 
     number: int | None = None
 
 
 class ReplicatingBackend(Wrapper):
-    """What `behind:` and `mirror:` share."""
+    """The base of `write-behind:` and `mirror:`."""
 
     def __init__(
         self,
@@ -96,35 +94,34 @@ class ReplicatingBackend(Wrapper):
         self._sender = JournalSender(local, remote, identity)
         self._queue = CommitQueue(self._commit, self.url)
         self._last: JournalRow | None = None
-        self._doubt: tuple[JournalRow, list[OutgoingBatch]] | None = None
-        """What was being written when this thread was interrupted, and may be there."""
-        self._told = False
-        weakref.finalize(self, self._sender.let_go)
-        renew_after_fork(self)
+        self._uncertain: tuple[JournalRow, list[OutgoingBatch]] | None = None
+        """Batches that were interrupted while they were written, and may be stored."""
+        self._warned = False
+        weakref.finalize(self, self._sender.abandon)
+        reinit_after_fork(self)
 
-    def renew_locks(self) -> None:
-        """For a forked child."""
+    def reinit_locks(self) -> None:
         self._queue.reset_after_fork()
-        self._last = self._doubt = None
+        self._last = self._uncertain = None
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> Self:
-        """Open a pair of stores, and make it one if they are not yet."""
+        """Open two stores, and make them a pair if they are none yet."""
         kind = cls.schemes[0]
-        found = parts_of(url, kind, cls._options(), options)
+        parts = parse_composition(url, kind, cls._options(), options)
         settings: dict[str, Any] = {
-            name: number(url, name, found[name]) for name in ("patience", "drain") if name in found
+            name: parse_duration(url, name, parts[name]) for name in ("patience", "drain") if name in parts
         }
-        settings |= cls._settings(url, found)
-        restore = switch(url, "restore", found.get("restore", False))
-        (local,) = await open_parts(found["local"])
-        remote: Backend = LazyBackend(found["remote"])
+        settings |= cls._settings(url, parts)
+        restore = parse_bool(url, "restore", parts.get("restore", False))
+        (local,) = await open_parts(parts["local"])
+        remote: Backend = LazyBackend(parts["remote"])
         try:
-            identity, filling = await identity_of(local)
+            identity, filling = await read_identity(local)
             if identity is None or filling:
                 identity = await attach(local, remote, restore)
             store = cls(local, remote, identity, **settings)
-            await store._begin()
+            await store._start()
         except BaseException:
             await remote.close()
             await local.close()
@@ -136,8 +133,8 @@ class ReplicatingBackend(Wrapper):
         return ("patience", "drain", "restore")
 
     @classmethod
-    def _settings(cls, url: str, found: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003 - for subclasses
-        """Options of a kind's own."""
+    def _settings(cls, url: str, parts: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003 - for subclasses
+        """Return the further settings of a subclass."""
         return {}
 
     @property
@@ -147,7 +144,7 @@ class ReplicatingBackend(Wrapper):
     @property
     def capabilities(self) -> Capabilities:
         local = self.inner.capabilities
-        # An entry of the journal holds the bodies once more.
+        # An entry of the journal has the bodies a second time.
         max_batch = min((local.max_batch - _SLACK) // 2, self._identity.max_batch - _SLACK)
         return local._replace(
             shared=local.shared and self._identity.shared,
@@ -157,32 +154,32 @@ class ReplicatingBackend(Wrapper):
         )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        return await read_theirs(self.inner, queries)
+        return await read_caller_rows(self.inner, queries)
 
     async def apply(self, batch: Batch) -> int | None:
         return (await self._write(batch))[1]
 
     async def check(self) -> list[str]:
-        """What the two stores find wrong with themselves, and what is not the same in them."""
-        found = [f"{self.inner.url}: {what}" for what in await self.inner.check()]
-        if not await self._caught_up():
-            return [*found, f"{self.remote.url}: lags behind and was not compared: {self._sender.trouble}"]
-        found += [f"{self.remote.url}: {what}" for what in await self.remote.check()]
-        return [*found, *(difference.told() for difference in await self._differences())]
+        """Return the problems of both stores, and their differences."""
+        problems = [f"{self.inner.url}: {what}" for what in await self.inner.check()]
+        if not await self._wait_caught_up():
+            return [*problems, f"{self.remote.url}: lags behind and was not compared: {self._sender.trouble}"]
+        problems += [f"{self.remote.url}: {what}" for what in await self.remote.check()]
+        return [*problems, *(difference.describe() for difference in await self._compare())]
 
     async def tidy(self) -> None:
         await self.inner.tidy()
         await self.remote.tidy()
 
     async def status(self) -> dict[str, int | float | str]:
-        """The lag (batches, bytes, seconds, where 0 is none), what is wrong with the remote store, and the rest."""
+        """Return the lag in batches, bytes and seconds, the problem of the remote store, and the status of both."""
         found: dict[str, int | float | str] = {**await self._lag(), "trouble": self._sender.trouble}
         found |= {f"local_{name}": value for name, value in (await self.inner.status()).items()}
         found |= {f"remote_{name}": value for name, value in (await self.remote.status()).items()}
         return found
 
     async def close(self) -> None:
-        """Waits for batches under way, and for the copy to get them. What is left is sent after opening again."""
+        """Wait for batches in progress, and for the copy to get them. The rest is sent after the next opening."""
         await BlockingCall(self._stop)
         await self.remote.close()
         await self.inner.close()
@@ -190,70 +187,72 @@ class ReplicatingBackend(Wrapper):
     # Writing --------------------------------------------------------------------------------------------------
 
     async def _write(self, batch: Batch) -> tuple[int | None, int | None]:
-        """Write a batch into the local store: the number of its entry, and the place that was refused."""
-        if self._sender.over is not None:
-            raise again(self._sender.over)
+        """Write a batch into the local store. Returns the number of its entry, and the position that was refused."""
+        if self._sender.fatal_error is not None:
+            raise copy_error(self._sender.fatal_error)
         self._check_sizes(batch)
-        moved = await move_theirs(self.inner, batch)
-        outgoing = OutgoingBatch(moved.changes)
+        inner = await translate_batch(self.inner, batch)
+        outgoing = OutgoingBatch(inner.changes)
         refused = await self._queue.submit(outgoing)
-        return outgoing.number, None if refused is None else moved.places[refused]
+        return outgoing.number, None if refused is None else inner.positions[refused]
 
     def _check_sizes(self, batch: Batch) -> None:
-        """Nothing may get into the journal that the copy cannot take."""
-        able = self.capabilities
-        largest = max((len(change.row.body) for change in batch if isinstance(change, _WRITING)), default=0)
-        if largest > able.max_body or size_of(batch) > able.max_batch:
+        """Refuse what the copy could not take, before it is in the journal."""
+        limits = self.capabilities
+        largest = max(
+            (len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put)), default=0
+        )
+        if largest > limits.max_body or body_bytes(batch) > limits.max_batch:
             raise TooLargeError(
-                f"a batch of {size_of(batch)} bytes, the largest body of {largest}, is more than this pair takes: "
-                f"{able.max_batch}, and {able.max_body} a body",
+                f"a batch of {body_bytes(batch)} bytes, the largest body of {largest}, is more than this pair takes: "
+                f"{limits.max_batch}, and {limits.max_body} a body",
                 where=self.url,
             )
 
     def _commit(self, batches: list[Batch], outcomes: list[Outcome]) -> None:
-        """Commit a group of batches, as `holdfast.backends.runtime.group_commit.Commit` has it."""
-        self._recall()
+        """Commit a group of batches; see `holdfast.backends.runtime.group_commit.Commit`."""
+        self._resolve_uncertain()
         answers: dict[int, Outcome] = {}
         todo = [(place, cast(OutgoingBatch, batch)) for place, batch in enumerate(batches) if batch]
         todo = [(place, batch) for place, batch in todo if batch.number is None]
         while todo:
-            # What is made here as one gets to the copy as one.
+            # What is one batch here is one batch in the copy.
             merged = MergedBatch(min(_BYTES, self.capabilities.max_batch))
-            count = next((n for n, (_, batch) in enumerate(todo) if not merged.take(batch)), len(todo))
+            count = next((n for n, (_, batch) in enumerate(todo) if not merged.add(batch)), len(todo))
             try:
-                self._make(todo[:count], answers)
-            except Exception as error:  # noqa: BLE001 - the answer to all but those that were made before
+                self._write_group(todo[:count], answers)
+            except Exception as error:  # noqa: BLE001 - the answer to all that are not committed
                 left = [place for place, batch in todo if batch.number is None and place not in answers]
-                answers.update((place, again(error)) for place in left)
+                answers.update((place, copy_error(error)) for place in left)
                 break
             del todo[:count]
         outcomes.extend(answers.get(place) for place in range(len(batches)))
 
-    def _make(self, group: list[tuple[int, OutgoingBatch]], answers: dict[int, Outcome]) -> None:
-        """Make batches as one, with an entry in the journal; those that are refused, without the others."""
+    def _write_group(self, group: list[tuple[int, OutgoingBatch]], answers: dict[int, Outcome]) -> None:
+        """Apply batches as one, with an entry in the journal. Refused batches are left out."""
         while group:
             changes = [change for _, batch in group for change in batch]
             entry: list[Change] = []
             mark: JournalRow | None = None
             try:
                 if not all(isinstance(change, Expect) for change in changes):
-                    self._last = self._last or self._find_last()
-                    entry, mark = journal.write(self._last, changes, len(group))
+                    self._last = self._last or self._read_last()
+                    entry, mark = journal.build_entry(self._last, changes, len(group))
                 refused = run(self.inner.apply([*changes, *entry]))
             except HoldfastError as error:
                 self._last = None
                 if isinstance(error, UnavailableError | OutcomeUnknownError):
-                    self._doubt = (mark, [batch for _, batch in group]) if mark else None
+                    self._uncertain = (mark, [batch for _, batch in group]) if mark else None
                 if isinstance(error, UnavailableError | TransientError) or len(group) == 1:
                     raise
-                # Nothing was made. It is the fault of one of them, and nobody else's.
-                self._make_each(group, answers)
+                # Nothing was written. The fault is that of one batch, and the others are not to suffer for it.
+                self._write_each(group, answers)
                 return
             except BaseException:
-                self._last, self._doubt = None, (mark, [batch for _, batch in group]) if mark else None
+                self._last, self._uncertain = None, (mark, [batch for _, batch in group]) if mark else None
                 raise
             if refused is None:
-                self._made(mark, [batch for _, batch in group])
+                self._record_commit(mark, [batch for _, batch in group])
                 return
             if refused >= len(changes):
                 self._last = None  # another process was first in the journal
@@ -265,57 +264,59 @@ class ReplicatingBackend(Wrapper):
                     break
                 refused -= len(batch)
 
-    def _make_each(self, group: list[tuple[int, OutgoingBatch]], answers: dict[int, Outcome]) -> None:
+    def _write_each(self, group: list[tuple[int, OutgoingBatch]], answers: dict[int, Outcome]) -> None:
         for place, batch in group:
             try:
-                self._make([(place, batch)], answers)
+                self._write_group([(place, batch)], answers)
             except (UnavailableError, TransientError):
                 raise
             except HoldfastError as error:
                 answers[place] = error
 
-    def _made(self, mark: JournalRow | None, batches: list[OutgoingBatch]) -> None:
+    def _record_commit(self, mark: JournalRow | None, batches: list[OutgoingBatch]) -> None:
         if mark is None:
             return
         self._last = mark
         for batch in batches:
             batch.number = mark.number
-        self._sender.ring()
+        self._sender.wake()
 
-    def _recall(self) -> None:
-        """Find out what became of what was interrupted."""
-        if self._doubt is None:
+    def _resolve_uncertain(self) -> None:
+        """Find out whether interrupted batches were stored."""
+        if self._uncertain is None:
             return
-        mark, batches = self._doubt
-        ((*rows,),) = run(self.inner.read([journal.at(mark.number)]))
-        if rows and journal.mark_of(rows[0]) == mark:
-            self._made(mark, batches)
-        self._last = self._doubt = None
+        mark, batches = self._uncertain
+        ((*rows,),) = run(self.inner.read([journal.row_at(mark.number)]))
+        if rows and journal.parse_row(rows[0]) == mark:
+            self._record_commit(mark, batches)
+        self._last = self._uncertain = None
 
-    def _find_last(self) -> JournalRow:
+    def _read_last(self) -> JournalRow:
         ((*rows,),) = run(self.inner.read([journal.LAST]))
         if not rows:
             raise UnavailableError(
-                "the journal of the local store is gone", where=self.inner.url, hint="Close the pair, and open it anew"
+                "the journal of the local store is missing",
+                where=self.inner.url,
+                hint="Close the pair, and open it again",
             )
-        return journal.mark_of(rows[0])
+        return journal.parse_row(rows[0])
 
     # The copy -------------------------------------------------------------------------------------------------
 
-    async def _begin(self) -> None:
-        """Start sending; what is plainly wrong with the copy is said now."""
-        await self._sender.begun(self._patience)
-        error = self._sender.over or self._sender.failure
+    async def _start(self) -> None:
+        """Start sending. Raises an error if the copy is misconfigured."""
+        await self._sender.start(self._patience)
+        error = self._sender.fatal_error or self._sender.last_error
         if isinstance(error, ConfigError | DeniedError):
-            raise again(error)
+            raise copy_error(error)
 
-    async def _caught_up(self) -> bool:
-        """Whether the copy has, by now or in a moment, all that is in the local store now."""
+    async def _wait_caught_up(self) -> bool:
+        """Wait until the copy has all that is in the local store now; False if it takes too long."""
         ((last,),) = await self.inner.read([journal.LAST])
-        return await self._sender.arrival(journal.mark_of(last).number, self._patience)
+        return await self._sender.wait_sent(journal.parse_row(last).number, self._patience)
 
-    async def _differences(self) -> list[store_diff.RowDifference]:
-        return await store_diff.differences(self.inner, self.remote, self._caught_up)
+    async def _compare(self) -> list[store_diff.RowDifference]:
+        return await store_diff.compare_stores(self.inner, self.remote, self._wait_caught_up)
 
     async def _lag(self) -> dict[str, int | float | str]:
         batches = size = oldest = 0
@@ -323,27 +324,26 @@ class ReplicatingBackend(Wrapper):
         while True:
             ((*rows,),) = await self.inner.read([Scan(JOURNAL, journal.LINE, start=(start,), limit=_PAGE)])
             for row in rows:
-                oldest = oldest or journal.mark_of(row).time
-                batches += journal.batches_in(row)
+                oldest = oldest or journal.parse_row(row).time
+                batches += journal.batch_count(row)
                 size += len(row.body)
             if len(rows) < _PAGE:
                 break
-            start = journal.mark_of(rows[-1]).number + 1
+            start = journal.parse_row(rows[-1]).number + 1
         seconds = max(0.0, (time.time_ns() - oldest) / 1e9) if batches else 0.0
         return {"lag_batches": batches, "lag_bytes": size if batches else 0, "lag_seconds": round(seconds, 3)}
 
     def _stop(self) -> None:
         self._queue.close()
         self._sender.stop(self._drain)
-        if self._sender.trouble and not self._told:
-            self._told = True
-            _log.warning("%s: closed before everything was copied; it goes on when it is opened again", self.url)
+        if self._sender.trouble and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s: closed before everything was copied; the rest is copied when it is opened again", self.url
+            )
 
 
 class WriteBehindBackend(ReplicatingBackend):
-    """`behind:`: acknowledged once it is in the local store, copied soon after."""
+    """Acknowledges a batch once it is in the local store, and copies it soon after."""
 
-    schemes = ("behind",)
-
-
-_WRITING = (Create, Ensure, Put)
+    schemes = ("write-behind",)

@@ -1,14 +1,14 @@
-"""Trying again what failed for the moment: `retry:?store=postgresql://…&attempts=5`.
+"""Retries of transient errors: `retry:?store=postgresql://…&attempts=5`.
 
-Stores over a network try again by themselves while a connection is lost. This is for what they give up on, and for
-stores that do not: a SQLite file that others keep locked, a disk that is full for a while.
+Stores over a network retry automatically while a connection is lost. This is for what they give up on, and for stores
+that do not retry: a SQLite file that others keep locked, a disk that is full for a while.
 
-Only `TransientError` is tried again, since nothing was done then; `OutcomeUnknownError`, which says that a change may
-have been made, never is. After `breaker` failures in a row the store is left alone for `rest` seconds: calls fail at
-once, and then a single one is let through to see. Its success closes the breaker.
+Only `TransientError` is retried, since nothing was changed then; never `OutcomeUnknownError`, with which a change may
+have been applied. After `breaker` failures in a row the breaker opens: calls fail at once for `rest` seconds, and then
+a single one is tried. Its success closes the breaker.
 
 Options: `attempts` (5), `deadline` (30 seconds for all attempts of a call), `pause` (0.05 seconds before the second,
-then twice as long each time, up to 2 seconds, each shortened by chance), `breaker` (10 failures), `rest` (5 seconds).
+doubled each time up to 2 seconds, with jitter), `breaker` (10 failures), `rest` (5 seconds).
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from typing import Any, TypeVar
 
 from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.backends.urls import number, whole
-from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.urls import compose, parse_duration, parse_int
+from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TransientError
 
 T = TypeVar("T")
 
-_LONGEST_PAUSE = 2.0
+_MAX_PAUSE = 2.0
 
 
 class RetryBackend(Wrapper):
-    """Tries again, and leaves a store alone that keeps failing. See the module for the options."""
+    """Retries calls, with a breaker. See the module for the options."""
 
     schemes = ("retry",)
     takes_tenant = True
@@ -57,12 +56,13 @@ class RetryBackend(Wrapper):
 
     @classmethod
     async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> RetryBackend:
-        """Open a store whose calls are tried again."""
-        found = parts_of(url, "retry", ("attempts", "deadline", "pause", "breaker", "rest"), options)
+        found = parse_composition(url, "retry", ("attempts", "deadline", "pause", "breaker", "rest"), options)
         settings: dict[str, Any] = {
-            name: whole(url, name, found[name], 1, 1_000_000) for name in ("attempts", "breaker") if name in found
+            name: parse_int(url, name, found[name], 1, 1_000_000) for name in ("attempts", "breaker") if name in found
         }
-        settings |= {name: number(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found}
+        settings |= {
+            name: parse_duration(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found
+        }
         (store,) = await open_parts(found["store"], tenant=tenant)
         return cls(store, **settings)
 
@@ -71,109 +71,109 @@ class RetryBackend(Wrapper):
         return compose("retry", store=self.inner.url)
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        return await self._insist(lambda: self.inner.read(queries))
+        return await self._retry(lambda: self.inner.read(queries))
 
     async def apply(self, batch: Batch) -> int | None:
-        return await self._insist(lambda: self.inner.apply(batch))
+        return await self._retry(lambda: self.inner.apply(batch))
 
-    async def matched(self, match: WordMatch) -> WordMatches:
-        return await self._insist(lambda: self.inner.matched(match))
+    async def match_words(self, match: WordMatch) -> WordMatches:
+        return await self._retry(lambda: self.inner.match_words(match))
 
     async def size(self) -> int:
-        return await self._insist(self.inner.size)
+        return await self._retry(self.inner.size)
 
     async def check(self) -> list[str]:
-        return await self._insist(self.inner.check)
+        return await self._retry(self.inner.check)
 
     async def tidy(self) -> None:
-        await self._insist(self.inner.tidy)
+        await self._retry(self.inner.tidy)
 
     async def status(self) -> dict[str, int | float | str]:
-        return {**await self.inner.status(), "retried": self._retried, **self._breaker.told()}
+        return {**await self.inner.status(), "retried": self._retried, **self._breaker.status()}
 
-    async def _insist(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         deadline = time.monotonic() + self._deadline
         pause = self._pause
         attempt = 1
         while True:
             self._breaker.admit(self.url)
             try:
-                answer = await ask()
+                answer = await call()
             except TransientError as error:
-                self._breaker.failed()
-                pause_now = pause * random.uniform(0.5, 1)  # noqa: S311 - so that not all come back at once
-                over = attempt >= self._attempts or time.monotonic() + pause_now >= deadline
-                if over or isinstance(error, OutcomeUnknownError):
+                self._breaker.record_failure()
+                pause_now = pause * random.uniform(0.5, 1)  # noqa: S311 - so that not all retry at once
+                last = attempt >= self._attempts or time.monotonic() + pause_now >= deadline
+                if last or isinstance(error, OutcomeUnknownError):
                     raise
             except HoldfastError:
-                self._breaker.answered()
+                self._breaker.record_success()
                 raise
             except BaseException:
-                self._breaker.left()
+                self._breaker.cancel()
                 raise
             else:
-                self._breaker.answered()
+                self._breaker.record_success()
                 return answer
             await Pause(pause_now)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
             attempt += 1
             self._retried += 1
 
 
 class _Breaker:
-    """Open after some failures in a row; then one call at a time is let through to try."""
+    """Opens after some failures in a row; then one call at a time is tried."""
 
-    def __init__(self, most: int, rest: float) -> None:
-        self._most = most
+    def __init__(self, max_failures: int, rest: float) -> None:
+        self._max_failures = max_failures
         self._rest = rest
         self._failures = 0
         self._opened = 0
-        self._again = 0.0
-        self._trying = False
-        self.renew_locks()
-        renew_after_fork(self)
+        self._retry_at = 0.0
+        self._probing = False
+        self.reinit_locks()
+        reinit_after_fork(self)
 
-    def renew_locks(self) -> None:
-        """For a forked child, in which no call is under way."""
+    def reinit_locks(self) -> None:
+        """A forked child has no call in progress."""
         self._lock = threading.Lock()
-        self._trying = False
+        self._probing = False
 
     def admit(self, where: str) -> None:
-        """Raise `TransientError` if the store is to be left alone."""
+        """Raise `TransientError` if the breaker is open."""
         with self._lock:
-            if self._failures < self._most:
+            if self._failures < self._max_failures:
                 return
-            left = self._again - time.monotonic()
-            if left <= 0 and not self._trying:
-                self._trying = True
+            left = self._retry_at - time.monotonic()
+            if left <= 0 and not self._probing:
+                self._probing = True
                 return
             raise TransientError(
-                f"the store failed {self._failures} times in a row and is left alone: the breaker is open, "
+                f"the store failed {self._failures} times in a row: the breaker is open, "
                 f"next try in {max(left, 0):.1f} s",
                 where=where,
-                hint="Nothing was done. Look at the store, and try again later",
+                hint="Nothing was changed. Check the store, and try again later",
             )
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         with self._lock:
             self._failures += 1
-            self._trying = False
-            if self._failures >= self._most:
-                self._opened += self._failures == self._most
-                self._again = time.monotonic() + self._rest
+            self._probing = False
+            if self._failures >= self._max_failures:
+                self._opened += self._failures == self._max_failures
+                self._retry_at = time.monotonic() + self._rest
 
-    def answered(self) -> None:
+    def record_success(self) -> None:
         with self._lock:
             self._failures = 0
-            self._trying = False
+            self._probing = False
 
-    def left(self) -> None:
-        """Nobody waited for the answer: it is still open whether the store works."""
+    def cancel(self) -> None:
+        """The call was interrupted: it is not known whether the store works."""
         with self._lock:
-            self._trying = False
+            self._probing = False
 
-    def told(self) -> dict[str, int | float | str]:
+    def status(self) -> dict[str, int | float | str]:
         with self._lock:
-            is_open = self._failures >= self._most
-            state = "trying" if self._trying else "open" if is_open else "closed"
+            is_open = self._failures >= self._max_failures
+            state = "trying" if self._probing else "open" if is_open else "closed"
             return {"breaker": state, "breaker_opened": self._opened, "failures_in_a_row": self._failures}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
     BRANCHES,
@@ -33,6 +33,7 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.row_writer import BATCH_ROWS, ConcurrentChange, RowWriter
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.projection.rows import clear_state
@@ -45,25 +46,21 @@ _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
 _ALL = (*_NEEDED, STEPS)
 
 _EXCLUSIVE = (STEPS, FOLDS, BRANCHES, REFS)
-"""Tables where another writer may create the same key meanwhile, which is not overwritten."""
+"""Tables where another writer may create the same key during the copy, which is not overwritten."""
 
-_BATCH_BYTES = 4 << 20
-_BATCH_ROWS = 256
-_FETCH = 8
+_FIRST_PAGE = 8
 """How many rows are read at first: then more of small ones, and fewer of large ones."""
 
 _PASSES = 10
-"""How often to check for what was written meanwhile."""
+"""How often to check for changes that were made during the copy."""
 
 _COMPARISONS = 5
 """How often a line is compared in full before it counts as one that keeps changing."""
 
-_NAMES = 1000
-
 
 class CopyProgress(NamedTuple):
-    """The progress of a copy: how many threads are finished (`phase` says whether copied or verified), of how many; the
-    last of them; and what was written so far."""
+    """The progress of a copy: the number of threads that are finished (`phase` says whether copied or verified), their
+    total, the last of them, and the rows and bytes that were written."""
 
     phase: str
     done: int
@@ -74,9 +71,9 @@ class CopyProgress(NamedTuple):
 
 
 class CopyReport(NamedTuple):
-    """The result of a copy: how many threads it compared, and skipped since the copy had them; how many rows, with how
-    many bytes of bodies, it wrote; how long it took; and the names of threads that kept changing meanwhile, whose
-    newest checkpoints may be missing from the copy."""
+    """The result of a copy: the number of threads that were compared, and of those skipped because the target had them;
+    the number of rows and of bytes of bodies that were written; the seconds it took; and the names of threads that kept
+    changing, whose newest checkpoints may be missing from the copy."""
 
     threads: int
     skipped: int
@@ -86,24 +83,20 @@ class CopyReport(NamedTuple):
     changing: tuple[str, ...]
 
 
-Tell: TypeAlias = Callable[[CopyProgress], None]
+OnCopyProgress: TypeAlias = Callable[[CopyProgress], None]
 """Called with the progress of a copy."""
 
 _Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
 
 
-class _ConcurrentChange(Exception):
-    """The line was rewritten while it was copied, in either store."""
-
-
 class StoreCopier:
     """Copies lines from one store to another."""
 
-    def __init__(self, source: Engine, target: Engine, tell: Tell | None = None) -> None:
+    def __init__(self, source: Engine, target: Engine, progress: OnCopyProgress | None = None) -> None:
         self._source = source.context.backend
         self._target = target.context.backend
         self._engine = target
-        self._tell = tell
+        self._progress = progress
         self._only: Sequence[Line] | None = None
         self._written: set[Line] = set()
         """Lines that were copied in this run."""
@@ -117,7 +110,7 @@ class StoreCopier:
         `UnsupportedError` if the target cannot store a row: for a step, before anything is written. Damaged lines are
         left out; `CorruptError` names them when all others are copied.
         """
-        began = time.monotonic()
+        start = time.monotonic()
         if self._source is self._target or (self._source.url == self._target.url and self._target.capabilities.shared):
             raise InvalidError("a store is not copied to itself", where=self._source.url)
         self._only = only
@@ -137,7 +130,7 @@ class StoreCopier:
                 if not pass_number:
                     self._report("copied", number, len(lines), line)
             for line in self._written.difference(lines):
-                await self._engine.lines.delete(line)  # it was deleted meanwhile
+                await self._engine.lines.delete(line)  # it was deleted during the copy
             if not changing - damaged.keys():
                 break
             lines = await self._lines(tenant)
@@ -146,62 +139,55 @@ class StoreCopier:
             raise _damage(damaged, self._source.url)
         names = sorted(line.name for line in differing)
         skipped = len([line for line in first if line not in self._written])
-        return CopyReport(len(lines), skipped, self._rows, self._bytes, time.monotonic() - began, tuple(names))
+        return CopyReport(len(lines), skipped, self._rows, self._bytes, time.monotonic() - start, tuple(names))
 
     def _report(self, phase: str, done: int, total: int, line: Line) -> None:
-        if self._tell is not None:
-            self._tell(CopyProgress(phase, done, total, line.name, self._rows, self._bytes))
+        if self._progress is not None:
+            self._progress(CopyProgress(phase, done, total, line.name, self._rows, self._bytes))
 
     async def _lines(self, tenant: str | None) -> list[Line]:
         if self._only is not None:
-            there = await self._source.read([Get(LINES, [tuple(line)]) for line in self._only])
-            return [line for line, found in zip(self._only, there, strict=True) if found]
+            rows_of_lines = await self._source.read([Get(LINES, [tuple(line)]) for line in self._only])
+            return [line for line, found in zip(self._only, rows_of_lines, strict=True) if found]
         prefix: Key = () if tenant is None else (tenant,)
-        lines: list[Line] = []
-        start: Key = ()
-        while True:
-            scan = Scan(LINES, prefix, start=start, limit=_NAMES + bool(start), bodies=False)
-            (found,) = await self._source.read([scan])
-            lines += (Line(str(row.key[0]), str(row.key[1])) for row in found[bool(start) :])
-            if len(found) < _NAMES:
-                return lines
-            start = found[-1].key[len(prefix) :]
+        found = scan_rows(self._source, LINES, prefix, bodies=False)
+        return [Line(str(row.key[0]), str(row.key[1])) async for row in found]
 
     async def _check_sizes(self, tenant: str | None) -> None:
         """Check that the target can store every step. Steps are read only where the target has a lower limit, and only
         of lines large enough for such a step."""
-        most = self._target.capabilities.max_body
-        if self._source.capabilities.max_body <= most:
+        limit = self._target.capabilities.max_body
+        if self._source.capabilities.max_body <= limit:
             return
         for line in await self._lines(tenant):
             size = sum(int(row.columns[-1]) for heads in await _heads(self._source, line) for row in heads)
-            if size > most // 2:
-                for space in (STEPS, OBJECTS, NODES):
-                    async for row in rows(self._source, space, line):
-                        self._check_size(line, space, row)
+            if size > limit // 2:
+                for table in (STEPS, OBJECTS, NODES):
+                    async for row in scan_rows(self._source, table, line):
+                        self._check_size(line, table, row)
 
-    def _check_size(self, line: Line, space: Table, row: Row) -> None:
-        most = self._target.capabilities.max_body
-        if len(row.body) > most:
+    def _check_size(self, line: Line, table: Table, row: Row) -> None:
+        limit = self._target.capabilities.max_body
+        if len(row.body) > limit:
             raise UnsupportedError(
-                f"a row of {len(row.body)} bytes is over the limit of {most}",
-                where=f"thread {line}, {space.name} {row.key[2:]}; to be copied to {self._target.url}",
-                hint="Copy to a store that holds larger rows, or delete the thread. Nothing of it was copied",
+                f"a row of {len(row.body)} bytes is over the limit of {limit}",
+                where=f"thread {line}, {table.name} {row.key[2:]}; to be copied to {self._target.url}",
+                hint="Copy to a store that allows larger rows, or delete the thread. Nothing of it was copied",
             )
 
     async def lacks(self, line: Line) -> bool:
         """Return whether the target lacks a step of a line. `ConflictError` if it does, and has another history."""
         (found,) = await self._source.read([Get(LINES, [tuple(line)])])
-        (there,) = await self._target.read([Get(LINES, [tuple(line)])])
-        if not there:
+        (existing,) = await self._target.read([Get(LINES, [tuple(line)])])
+        if not existing:
             return True
-        steps, theirs = [await _listing(store, STEPS, line) for store in (self._source, self._target)]
-        if found[0].columns[0] == there[0].columns[0] and all(
-            key in theirs and _is_copy_of(StepRef.of(Row(key, theirs[key])), StepRef.of(Row(key, columns)))
+        steps, target_steps = [await _listing(store, STEPS, line) for store in (self._source, self._target)]
+        if found[0].columns[0] == existing[0].columns[0] and all(
+            key in target_steps and _is_copy_of(StepRef.of(Row(key, target_steps[key])), StepRef.of(Row(key, columns)))
             for key, columns in steps.items()
         ):
             return False
-        _check_history(line, found[0], there[0], steps, theirs, self._target.url)
+        _check_history(line, found[0], existing[0], steps, target_steps, self._target.url)
         return True
 
     # One line -------------------------------------------------------------------------------------------------
@@ -214,41 +200,41 @@ class StoreCopier:
         return await _outline(self._source, line) == await _outline(self._target, line)
 
     async def _copy(self, line: Line) -> bool:
-        """Copy what the target lacks of a line. Returns False if the line was deleted or changed meanwhile."""
+        """Copy what the target lacks of a line. Returns False if the line was deleted or changed during the copy."""
         (found,) = await self._source.read([Get(LINES, [tuple(line)])])
-        (there,) = await self._target.read([Get(LINES, [tuple(line)])])
+        (existing,) = await self._target.read([Get(LINES, [tuple(line)])])
         if not found:
             return False
-        if there and line in self._written and there[0].columns[0] != found[0].columns[0]:
+        if existing and line in self._written and existing[0].columns[0] != found[0].columns[0]:
             await self._engine.lines.delete(line)  # deleted in the source, and created again
-            there = []
-        # The target is listed first: whatever another copy adds to it meanwhile is in the source. Then steps: what they
-        # need exists when they do, and later ones are left for the next pass.
-        theirs = {space: await _listing(self._target, space, line) for space in _ALL}
+            existing = []
+        # The target is listed first: whatever another copy adds to it afterwards is in the source. Then the steps: what
+        # they need exists when they do, and later ones are left for the next pass.
+        target = {table: await _listing(self._target, table, line) for table in _ALL}
         steps = await _listing(self._source, STEPS, line)
-        writer = _Writer(self._target, line, there[0].columns if there else None)
-        if there:
-            _check_history(line, found[0], there[0], steps, theirs[STEPS], self._target.url)
-            _check_protected(line, steps, theirs, self._target.url)
+        writer = _LineWriter(self._target, line, existing[0].columns if existing else None)
+        if existing:
+            _check_history(line, found[0], existing[0], steps, target[STEPS], self._target.url)
+            _check_protected(line, steps, target, self._target.url)
         try:
-            if there and (there != found or steps != theirs[STEPS]):
-                await writer.write(_hide_stale(line, steps, theirs[STEPS]))
-            for space in _ALL:
-                ours = steps if space is STEPS else _of_steps(space, await _listing(self._source, space, line), steps)
-                await self._copy_space(space, ours, theirs[space], writer)
-                # Rows of a failed copy, or that the line does not have any more.
+            if existing and (existing != found or steps != target[STEPS]):
+                await writer.write(_hide_stale(line, steps, target[STEPS]))
+            for table in _ALL:
+                source = steps if table is STEPS else _of_steps(table, await _listing(self._source, table, line), steps)
+                await self._copy_table(table, source, target[table], writer)
+                # Rows of a failed copy, or that the line no longer has.
                 writer.deletions += (
-                    Delete(space, key) for key in theirs[space] if key not in ours and not _protects(space, key)
+                    Delete(table, key) for key in target[table] if key not in source and not _protects(table, key)
                 )
             await writer.flush()
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
             if now != found:
                 return False
             await writer.finish(found[0])
-        except _ConcurrentChange:
+        except ConcurrentChange:
             return False
         except UnsupportedError:
-            if not there:
+            if not existing:
                 await self._engine.lines.delete(line)
             raise
         finally:
@@ -260,25 +246,24 @@ class StoreCopier:
         await self._engine.indexer.follow(line)
         return True
 
-    async def _copy_space(self, space: Table, ours: _Listing, theirs: _Listing, writer: _Writer) -> None:
-        missing = [key for key, columns in ours.items() if _is_mark(space, key) or theirs.get(key) != columns]
-        start, page = 0, _FETCH
+    async def _copy_table(self, table: Table, source: _Listing, target: _Listing, writer: _LineWriter) -> None:
+        missing = [key for key, columns in source.items() if _is_mark(table, key) or target.get(key) != columns]
+        start, page = 0, _FIRST_PAGE
         while start < len(missing):
             keys = missing[start : start + page]
             start += len(keys)
-            (found,) = await self._source.read([Get(space, keys)])
+            (found,) = await self._source.read([Get(table, keys)])
             if len(found) < len(keys):
-                raise _ConcurrentChange
+                raise ConcurrentChange
             for row in found:
-                if not is_intact(space, row):
-                    raise CorruptError(f"a row of {space.name} is not what was written", where=f"{row.key[2:]}")
-                if row.columns != ours[row.key]:
-                    raise _ConcurrentChange
-                self._check_size(writer.line, space, row)
-                overwrite = row.key in theirs or space not in _EXCLUSIVE
-                await writer.put(Put(space, row) if overwrite else Create(space, row))
-            size = sum(len(row.body) for row in found)
-            page = min(2 * page, _BATCH_ROWS) if size < _BATCH_BYTES // 4 else max(1, page * _BATCH_BYTES // (2 * size))
+                if not is_intact(table, row):
+                    raise CorruptError(f"a row of {table.name} is not what was written", where=f"{row.key[2:]}")
+                if row.columns != source[row.key]:
+                    raise ConcurrentChange
+                self._check_size(writer.line, table, row)
+                overwrite = row.key in target or table not in _EXCLUSIVE
+                await writer.put(Put(table, row) if overwrite else Create(table, row))
+            page = next_page(page, found)
 
     # Verifying ------------------------------------------------------------------------------------------------
 
@@ -304,7 +289,7 @@ class StoreCopier:
             source, target = await _digest(self._source, line), await _digest(self._target, line)
             if source == target:
                 return True
-            # Others may write to both meanwhile: only a difference that did not change, and that copying did not
+            # Others may write to both at the same time: only a difference that did not change, and that copying did not
             # remove, is damage.
             if copied and last == (source, target):
                 raise CorruptError(
@@ -321,7 +306,7 @@ async def copy_to_url(
     url: str,
     options: Mapping[str, Any],
     tenant: str | None,
-    tell: Tell | None,
+    progress: OnCopyProgress | None,
     only: Sequence[Line] | None = None,
 ) -> CopyReport:
     """Copy lines to a store, which is opened for it."""
@@ -331,41 +316,20 @@ async def copy_to_url(
     backend = await kind.open(url, **options)
     try:
         context = EngineContext(backend, codec=source.context.codec, project=backend.capabilities.projected)
-        return await StoreCopier(source, Engine(context), tell).copy(tenant, only)
+        return await StoreCopier(source, Engine(context), progress).copy(tenant, only)
     finally:
         await backend.close()
 
 
-class _Writer:
-    """Writes rows of one line into a store, in batches, as long as the line's row there does not change."""
+class _LineWriter(RowWriter):
+    """Writes rows of one line into a store, as long as the line's row there does not change."""
 
     def __init__(self, backend: Backend, line: Line, columns: tuple[Scalar, ...] | None) -> None:
+        super().__init__(backend, lambda: [Expect(LINES, tuple(line), self._columns)])
         self.line = line
-        self._backend = backend
-        self._condition = Expect(LINES, tuple(line), columns)
         self._columns = columns
-        self._limit = min(_BATCH_BYTES, backend.capabilities.max_batch)
-        self._changes: list[Change] = []
-        self._size = 0
-        self.rows = 0
-        self.bytes = 0
         self.deletions: list[Change] = []
         """Deletions that are applied last."""
-
-    async def put(self, change: Create | Put) -> None:
-        body = len(change.row.body)
-        if self._changes and (self._size + body > self._limit or len(self._changes) >= _BATCH_ROWS):
-            await self.flush()
-        self._changes.append(change)
-        self._size += body
-
-    async def flush(self) -> None:
-        changes, size = self._changes, self._size
-        self._changes, self._size = [], 0
-        if changes:
-            await self.write(changes)
-            self.rows += len(changes)
-            self.bytes += size
 
     async def finish(self, row: Row) -> None:
         """Write the line's row, which makes it visible or current, and apply the deletions."""
@@ -373,22 +337,18 @@ class _Writer:
             await self._remove()  # it is not visible yet
         if self._columns != row.columns:
             await self.write([Put(LINES, row)])
-            self._condition = Expect(LINES, tuple(self.line), row.columns)
+            self._columns = row.columns
             self.rows += 1
         await self._remove()
 
     async def _remove(self) -> None:
-        for start in range(0, len(self.deletions), _BATCH_ROWS):
-            await self.write(self.deletions[start : start + _BATCH_ROWS])
+        for start in range(0, len(self.deletions), BATCH_ROWS):
+            await self.write(self.deletions[start : start + BATCH_ROWS])
         self.deletions = []
-
-    async def write(self, changes: Sequence[Change]) -> None:
-        if await self._backend.apply([self._condition, *changes]) is not None:
-            raise _ConcurrentChange
 
 
 async def _outline(backend: Backend, line: Line) -> list[list[Row]]:
-    """Return a line's row, branches, names and tags, pending writes, and the last step of each branch."""
+    """Return a line's row, branches, refs, pending writes, and the last step of each branch."""
     found = await backend.read(
         [
             Get(LINES, [tuple(line)]),
@@ -417,87 +377,87 @@ def _copied_refs(refs: Sequence[Row]) -> list[Row]:
     return [row for row in refs if row.key[2] != LEASE and not _protects(REFS, row.key)]
 
 
-def _protects(space: Table, key: Key) -> bool:
-    """Return whether a row is a pin or a hold. They are copied; but those in the target are not removed."""
-    return space is REFS and key[2] in (PIN, HOLD)
+def _protects(table: Table, key: Key) -> bool:
+    """Return whether a row is a pin or a hold. They are copied, but never removed from the target."""
+    return table is REFS and key[2] in (PIN, HOLD)
 
 
-def _is_mark(space: Table, key: Key) -> bool:
+def _is_mark(table: Table, key: Key) -> bool:
     """Return whether a row is a write that may replace another."""
-    return space is WRITES and int(key[4]) < 0
+    return table is WRITES and int(key[4]) < 0
 
 
-async def _listing(backend: Backend, space: Table, line: Line) -> dict[Key, tuple[Scalar, ...]]:
+async def _listing(backend: Backend, table: Table, line: Line) -> dict[Key, tuple[Scalar, ...]]:
     """Return the keys and columns of a line's rows."""
     return {
         row.key: row.columns
-        async for row in rows(backend, space, line, bodies=False)
-        if space is not REFS or row.key[2] != LEASE
+        async for row in scan_rows(backend, table, line, bodies=False)
+        if table is not REFS or row.key[2] != LEASE
     }
 
 
-def _of_steps(space: Table, listing: _Listing, steps: _Listing) -> _Listing:
+def _of_steps(table: Table, listing: _Listing, steps: _Listing) -> _Listing:
     """Return the rows that belong to some steps. Others are newer."""
-    if space is FOLDS:
+    if table is FOLDS:
         return {key: columns for key, columns in listing.items() if key in steps}
-    if space is REFS:
+    if table is REFS:
         ids = {columns[0] for columns in steps.values()}
         return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] == HOLD}
-    if space is EVENTS:
+    if table is EVENTS:
         # They stay when their steps are pruned; and ids increase.
         last = max((str(columns[0]) for columns in steps.values()), default="")
         return {key: columns for key, columns in listing.items() if str(key[2]) <= last}
     return listing
 
 
-def _hide_stale(line: Line, steps: _Listing, there: _Listing) -> list[Change]:
+def _hide_stale(line: Line, steps: _Listing, target: _Listing) -> list[Change]:
     """Return the changes that hide what is out of date of a line: its state, and steps that were removed."""
-    gone = {columns[0] for columns in there.values()} - {columns[0] for columns in steps.values()}
+    removed = {columns[0] for columns in target.values()} - {columns[0] for columns in steps.values()}
     return clear_state(line) + [
-        Delete(space, (*line, id)) for id in sorted(map(str, gone)) for space in (TRANSITIONS, METADATA)
+        Delete(table, (*line, id)) for id in sorted(map(str, removed)) for table in (TRANSITIONS, METADATA)
     ]
 
 
-def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _Listing, url: str) -> None:
+def _check_history(line: Line, source: Row, target: Row, steps: _Listing, target_steps: _Listing, url: str) -> None:
     """`ConflictError` if the line in the target is another one, or has steps of its own."""
     hint = "Delete the thread there, or copy to another store"
-    if ours.columns[0] != theirs.columns[0]:
+    if source.columns[0] != target.columns[0]:
         raise ConflictError("there is another thread of this name", where=f"thread {line} in {url}", hint=hint)
-    for key, columns in there.items():
-        mine = StepRef.of(Row(key, columns))
-        other = StepRef.of(Row(key, steps[key])) if key in steps else None
-        if other is None or other.hash != mine.hash:
+    for key, columns in target_steps.items():
+        copy = StepRef.of(Row(key, columns))
+        original = StepRef.of(Row(key, steps[key])) if key in steps else None
+        if original is None or original.hash != copy.hash:
             raise ConflictError(
-                f"the thread has a checkpoint there that it has not here: {mine.id or mine.hash.hex()}",
+                f"the thread has a checkpoint there that it does not have here: {copy.id or copy.hash.hex()}",
                 where=f"thread {line} in {url}",
                 hint=hint,
             )
 
 
-def _check_protected(line: Line, steps: _Listing, theirs: Mapping[Table, _Listing], url: str) -> None:
+def _check_protected(line: Line, steps: _Listing, target: Mapping[Table, _Listing], url: str) -> None:
     """Check that no pruned step is pinned or held in the target. `DeniedError` if one is."""
-    pruned = {columns[0] for key, columns in theirs[STEPS].items() if columns[0] and not steps.get(key, columns)[0]}
-    for key, columns in theirs[REFS].items() if pruned else ():
+    pruned = {columns[0] for key, columns in target[STEPS].items() if columns[0] and not steps.get(key, columns)[0]}
+    for key, columns in target[REFS].items() if pruned else ():
         if key[2] == HOLD or (key[2] == PIN and columns[0] in pruned):
             raise DeniedError(
-                f"checkpoints were pruned that {'a hold' if key[2] == HOLD else 'a pin'} keeps there",
+                f"{'a hold' if key[2] == HOLD else 'a pin'} there retains checkpoints that were pruned here",
                 where=f"thread {line} in {url}",
-                hint="Take it away there first, if that is yours to decide, or copy to another store",
+                hint="Remove it there first, if you may, or copy to another store",
             )
 
 
-def _is_copy_of(there: StepRef, here: StepRef) -> bool:
+def _is_copy_of(copy: StepRef, original: StepRef) -> bool:
     """Return whether a step in the target is the one in the source, and not pruned if that is not."""
-    return there.hash == here.hash and (here.pruned or not there.pruned)
+    return copy.hash == original.hash and (original.pruned or not copy.pruned)
 
 
 async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
-    """Return how many rows a line has in each table, and a digest of them."""
+    """Return the number of rows of a line in each table, and a digest of them."""
     digests = []
-    for space in (LINES, *_ALL):
+    for table in (LINES, *_ALL):
         digest, count = hashlib.sha256(), 0
-        async for row in rows(backend, space, line):
-            if space is not REFS or _copied_refs([row]):
+        async for row in scan_rows(backend, table, line):
+            if table is not REFS or _copied_refs([row]):
                 count += 1
                 digest.update(repr((row.key, row.columns)).encode(errors="surrogatepass"))
                 digest.update(hashlib.sha256(row.body).digest())
@@ -511,5 +471,5 @@ def _damage(damaged: Mapping[Line, CorruptError], url: str) -> CorruptError:
     return CorruptError(
         f"a thread is damaged and was not copied: {error.what}{more}",
         where=f"thread {line} in {url}",
-        hint="All others were copied. Repair it from a mirror or a backup, and copy again",
+        hint="All others were copied. Repair it from a copy or a backup, and copy again",
     )

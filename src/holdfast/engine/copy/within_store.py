@@ -6,25 +6,23 @@ and the steps last, all in one batch: a copy is complete or does not exist.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from holdfast.backends.interface import Change, Create, Delete, Expect, Put, Row, Scan
+from holdfast.backends.interface import Change, Create, Delete, Expect, Put, Row
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Table
-from holdfast.codec.envelope import RecordContext, unwrap, wrap
+from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
-from holdfast.engine.row_format import Line, StepRef, context_of, info_row, is_about_step
+from holdfast.engine.row_format import Line, StepRef, info_row, is_about_step
 from holdfast.errors import ConflictError
-
-_PAGE = 256
-"""How many rows are copied at a time."""
 
 _DEPENDENT = (FOLDS, NODES, OBJECTS, WRITES)
 """Tables whose rows are only read after a step was found."""
 
 _ATTEMPTS = 100
-"""How often a copy is restarted because a line was rewritten meanwhile."""
+"""How often a copy is restarted because a line was rewritten during it."""
 
 
 class LineCopier:
@@ -36,7 +34,7 @@ class LineCopier:
         self._backend = engine.context.backend
 
     async def copy(self, names: Mapping[Line, Line]) -> None:
-        """Copy lines under new names, all or none. `ConflictError` if there is a line of such a name already."""
+        """Copy lines under new names, all or none. `ConflictError` if a line has such a name already."""
         leases = {new: Lease(self._engine.context, new, "copy") for new in names.values()}
         async with AsyncExitStack() as stack:  # releases all of them, even if one fails
             for lease in leases.values():
@@ -51,68 +49,48 @@ class LineCopier:
             raise ConflictError("the threads kept changing while they were copied", hint="Try again")
 
     async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease]) -> bool:
-        conditions: list[Change] = [lease.condition() for lease in leases.values()]
+        conditions: list[Change] = []
         changes: list[Change] = [lease.end() for lease in leases.values()]
         for old, new in names.items():
             info = await self._lines.info(old)
             conditions.append(self._lines.line_unchanged(old, info))
             new_info = self._lines.new_info()._replace(form=info.form, pruned=info.pruned)
-            changes += [Create(LINES, info_row(new, new_info)), *await self._copy(old, new, leases[new])]
-        return await self._backend.apply([*conditions, *changes]) is None
+            try:
+                changes += [Create(LINES, info_row(new, new_info)), *await self._copy(old, new, leases[new])]
+            except ConcurrentChange:
+                raise ConflictError(
+                    "there is a thread of that name already", where=f"thread {new}", hint="Choose another name"
+                ) from None
+        valid = (lease.condition() for lease in leases.values())  # only now: copying may have renewed them
+        return await self._backend.apply([*valid, *conditions, *changes]) is None
 
     async def _copy(self, old: Line, new: Line, lease: Lease) -> list[Change]:
         """Copy all rows that are not visible without steps; returns the changes that make the copy visible."""
-        await self._apply(new, lease, [Delete(space, tuple(new)) for space in _DEPENDENT])  # left by a copy that failed
+        writer = RowWriter(self._backend, lambda: [lease.condition(), Expect(LINES, tuple(new), None)])
+        await writer.write([Delete(table, tuple(new)) for table in _DEPENDENT])  # left by a copy that failed
         last: list[Change] = []
         positions: set[Key] = set()
         ids: set[str] = set()
-        async for page in self._pages(STEPS, old):
-            positions.update(row.key[2:] for row in page)
-            ids.update(StepRef.of(row).id for row in page)
-            last += (Create(STEPS, self._rename(STEPS, row, new)) for row in page)
-        async for page in self._pages(BRANCHES, old):
-            last += (Create(BRANCHES, self._rename(BRANCHES, row, new)) for row in page)
-        async for page in self._pages(REFS, old):
-            # Names and folds that were added after the steps were read are left out.
-            last += (
-                Create(REFS, self._rename(REFS, row, new))
-                for row in page
-                if is_about_step(row) and row.columns[0] in ids
-            )
-        for space in _DEPENDENT:
-            async for page in self._pages(space, old):
-                rows = [row for row in page if space is not FOLDS or row.key[2:] in positions]
-                await self._apply(new, lease, [Put(space, self._rename(space, row, new)) for row in rows])
+        async for row in scan_rows(self._backend, STEPS, tuple(old)):
+            positions.add(row.key[2:])
+            ids.add(StepRef.of(row).id)
+            last.append(Create(STEPS, self._rename(STEPS, row, new)))
+        last += [
+            Create(BRANCHES, self._rename(BRANCHES, row, new)) async for row in scan_rows(self._backend, BRANCHES, old)
+        ]
+        # Refs and folds that were added after the steps were read are left out.
+        last += [
+            Create(REFS, self._rename(REFS, row, new))
+            async for row in scan_rows(self._backend, REFS, old)
+            if is_about_step(row) and row.columns[0] in ids
+        ]
+        for table in _DEPENDENT:
+            async for row in scan_rows(self._backend, table, old):
+                if table is not FOLDS or row.key[2:] in positions:
+                    await writer.put(Put(table, self._rename(table, row, new)))
+                    await lease.renew_if_due()
+        await writer.flush()
         return last
 
-    async def _apply(self, new: Line, lease: Lease, changes: Sequence[Change]) -> None:
-        conditions = [lease.condition(), Expect(LINES, tuple(new), None)]
-        if await self._backend.apply([*conditions, *changes]) is not None:
-            raise ConflictError(
-                "there is a thread of that name already", where=f"thread {new}", hint="Choose another name"
-            )
-        await lease.renew_if_due()
-
-    async def _pages(self, space: Table, line: Line) -> AsyncIterator[list[Row]]:
-        start: Key = ()
-        while True:
-            (rows,) = await self._backend.read([Scan(space, tuple(line), start=start, limit=_PAGE + bool(start))])
-            page = rows[1:] if start else rows  # a page starts with the last row of the one before
-            if not page:
-                return
-            yield page
-            start = rows[-1].key[2:]
-
-    def _rename(self, space: Table, row: Row, new: Line) -> Row:
-        return renamed(space, row, new, self._engine.context.max_bytes)
-
-
-def renamed(space: Table, row: Row, new: Line, max_bytes: int) -> Row:
-    """Return a row as one of another line, in an envelope of that. `CorruptError` if it is damaged."""
-    old = Line(str(row.key[0]), str(row.key[1]))
-    body = row.body
-    if body:
-        kind, name = context_of(space, row)
-        record = unwrap(body, RecordContext(*old, kind, name), max_bytes=max_bytes)
-        body = wrap(record.content, RecordContext(*new, kind, name), codec=record.codec, schema=record.schema)
-    return Row((*new, *row.key[2:]), row.columns, body)
+    def _rename(self, table: Table, row: Row, new: Line) -> Row:
+        return rename_row(table, row, new, self._engine.context.max_bytes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.backends.interface import Backend, Row
-from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import FOLDS, STEPS, Key, Table
 from holdfast.codec import Codec
 from holdfast.engine.integrity.findings import Finding, FindingCode, VerifyLevel
@@ -108,7 +108,7 @@ class LineCheck:
     async def rows(self, space: Table, *, bodies: bool = True) -> AsyncIterator[Row]:
         """Yield the line's rows in a table, as far as they can be read."""
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self.backend, space, tuple(self.line), holes, bodies=bodies):
+        async for row in scan_readable_rows(self.backend, space, tuple(self.line), holes, bodies=bodies):
             self.found.bytes += len(row.body)
             self.count_row()
             yield row

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from holdfast.backends.interface import Get, Row
-from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import FOLDS, STEPS
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
@@ -50,7 +50,7 @@ class LineDecoder:
         last: StepRef | None = None
         loaded: LoadedState | None = None
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._context.backend, STEPS, tuple(self._line), holes):
+        async for row in scan_readable_rows(self._context.backend, STEPS, tuple(self._line), holes):
             self._check.count_row()
             point = StepRef.of(row)
             if point.seq >= self._check.lengths.get(point.branch, 0):

@@ -36,7 +36,7 @@ class Severity(Enum):
 
 
 class FindingCode(StrEnum):
-    """The kind of a finding. `holdfast.maintenance.explain.findings` explains each."""
+    """The kind of a finding. `holdfast explain CODE` explains it."""
 
     MISSING_STEP = "missing-step"
     DAMAGED_STEP = "damaged-step"

@@ -10,7 +10,7 @@ import hashlib
 import json
 
 from holdfast.backends.interface import Get, Row, Scan
-from holdfast.backends.paging import UNREADABLE, UnreadableRange, rows
+from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
 from holdfast.codec.envelope import RecordContext, unwrap
 from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
@@ -279,7 +279,7 @@ class StepCheck:
         count = digest = 0
         last: StepRef | None = None
         gaps: list[StepRef] = []
-        async for row in rows(self.check.backend, STEPS, tuple(self.check.line), bodies=False, by="id"):
+        async for row in scan_rows(self.check.backend, STEPS, tuple(self.check.line), bodies=False, by="id"):
             self.check.count_row()
             point = StepRef.of(row)
             if point.seq >= self.check.lengths.get(point.branch, 0):

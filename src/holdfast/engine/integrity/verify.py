@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
-from holdfast.backends.paging import UNREADABLE, UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.integrity.check import LineCheck, LineReport, Where, affected_by, needs
@@ -93,7 +93,7 @@ async def _record_affected(check: LineCheck) -> None:
     holes: list[UnreadableRange] = []
     last: tuple[Where, list[Finding]] | None = None
     bodies = bool(marks.objects)
-    async for row in sturdy_rows(check.backend, STEPS, tuple(check.line), holes, bodies=bodies):
+    async for row in scan_readable_rows(check.backend, STEPS, tuple(check.line), holes, bodies=bodies):
         point = StepRef.of(row)
         if last is not None and last[0] == (point.branch, point.seq - 1):
             before = last[1]

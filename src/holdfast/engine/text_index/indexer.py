@@ -42,6 +42,7 @@ from holdfast.engine.text_index.extract import (
     texts,
 )
 from holdfast.engine.text_index.tokenize import LONGEST, words_of
+from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 
 MAX_WORDS = 20_000
@@ -66,9 +67,6 @@ _ATTEMPTS = 100
 """How often rows are written again because the thread was rewritten meanwhile."""
 
 _Mark: TypeAlias = "tuple[Scalar, ...]"
-
-Progress: TypeAlias = "Callable[[int, int | None, str], None]"
-"""Called from time to time with how much is done, of how much if that is known, and what was done last."""
 
 
 class IndexReport(NamedTuple):

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: is all in order here?"""
+"""`holdfast doctor`: checks of the installation, the settings and the store."""
 
 from __future__ import annotations
 
@@ -17,36 +17,34 @@ _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
 
 @command("doctor")
-@click.option("--full", is_flag=True, help="Have a large store check itself too, which may take long.")
+@click.option("--full", is_flag=True, help="Run the own check of a large store too, which may take long.")
 def doctor(session: CliContext, full: bool) -> None:
-    """Check the installation, the settings and the store, and say what to do about what is found.
+    """Check the installation, the settings and the store, and suggest remedies.
 
-    It makes no store. Exit code 0 if nothing has to be done, 6 if something has, 10 if there is no store.
+    It creates no store. Exit code 0 if there is nothing to do, 6 if there is, 10 if there is no store.
 
     \b
     holdfast doctor --store sqlite:///agents.db
     """
-    from holdfast.backends.config import of_path
     from holdfast.store.doctor import examine
 
-    given = None if session.store_name is None else of_path(session.store_name)
     wrong, missing = 0, False
-    for check in examine(given, tenant=session.tenant, full=full):
+    for check in examine(session.store_name, tenant=session.tenant, full=full):
         wrong += not check.ok
         missing = missing or (check.code in ("store-there", "store-named") and not check.ok)
         if session.json:
             session.emit(check)
         elif not (session.quiet and check.ok):
-            _show(session, check)
+            _print(session, check)
         session.out.flush()
     if missing:
         raise click.exceptions.Exit(NO_STORE)
     if wrong:
-        session.note(f"{wrong} of these want to be looked at. `holdfast explain CODE` says more.")
+        session.note(f"{wrong} of these need attention. `holdfast explain CODE` says more.")
         raise click.exceptions.Exit(FINDINGS)
 
 
-def _show(session: CliContext, check: CheckResult) -> None:
+def _print(session: CliContext, check: CheckResult) -> None:
     level = session.out.style(f"{check.level:7}", _STYLES[check.level])
     session.out.line(f"{level}  {check.code:18}  {safe(check.found)}")
     if check.remedy:

@@ -14,7 +14,7 @@ from holdfast.interfaces.cli.base import CliContext, CliGroup, command, dry_run_
 from holdfast.interfaces.cli.completion_types import GRANT, GROUP, KEY, ROLE, SCOPE
 from holdfast.interfaces.cli.exit_codes import ERROR
 from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
-from holdfast.interfaces.cli.scope_args import as_option, until
+from holdfast.interfaces.cli.scope_args import as_option
 
 if TYPE_CHECKING:
     from holdfast.security.access.policy import Policy
@@ -82,8 +82,7 @@ def give(
     holdfast grant give agent:b read agent:a
     holdfast grant give agent:b write agent:a --keys 'inbox/*' --until 2026-12-31
     """
-    ends = until(end)
-    made = _granter(session, identity).grant(to, right, scope, keys=keys, below=below, until=ends)
+    made = _granter(session, identity).grant(to, right, scope, keys=keys, below=below, until=end)
     if session.json:
         session.emit(made)
         return
@@ -267,12 +266,12 @@ def roles(session: CliContext) -> None:
     for name, policy in found.items():
         holders = [who for who, names in given.items() if name in names]
         if session.json:
-            session.emit({"role": name, "rules": policy.plain(), "holders": holders})
+            session.emit({"role": name, "rules": policy.to_list(), "holders": holders})
             continue
         out = session.out
         told = f": {', '.join(holders)}" if holders else ""
         out.line(f"{out.style(safe(name), 'yellow')}{safe(told)}")
-        for rule in policy.plain():
+        for rule in policy.to_list():
             keys = "" if rule["keys"] == "**" else f", keys {rule['keys']}"
             out.line(f"    {safe(rule['effect'])} {rule['right']} {safe(rule['scope'])}{safe(keys)}")
 
@@ -292,7 +291,7 @@ def define(session: CliContext, role: str, file: str) -> None:
     """
     policy = _policy(file)
     session.open(write=True).access.define_role(role, policy)
-    session.tell(f"The role {role} has {plural(len(policy.rules), 'rule')}.", {"role": role, "rules": policy.plain()})
+    session.tell(f"The role {role} has {plural(len(policy.rules), 'rule')}.", {"role": role, "rules": policy.to_list()})
 
 
 def _policy(file: str) -> Policy:

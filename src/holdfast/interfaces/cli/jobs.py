@@ -43,7 +43,7 @@ class KindNameType(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG002
         from click.shell_completion import CompletionItem
 
-        from holdfast.maintenance.jobs.registry import JobTypes
+        from holdfast.maintenance.jobs.builtin import JobTypes
 
         return [CompletionItem(each) for each in JobTypes().names() if each.startswith(incomplete)]
 
@@ -307,7 +307,7 @@ def _took(run: JobRun) -> str:
 @command("kinds")
 def kinds(session: CliContext) -> None:
     """List the kinds of jobs, and their settings."""
-    from holdfast.maintenance.jobs.registry import JobTypes
+    from holdfast.maintenance.jobs.builtin import JobTypes
 
     known = JobTypes()
     for each in map(known.get, known.names()):

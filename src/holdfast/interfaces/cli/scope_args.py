@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -62,17 +62,12 @@ class DurationType(click.ParamType[timedelta]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         """How long that is."""
-        from holdfast.engine.time_parsing import parse_age
+        from holdfast.time_parsing import parse_duration
 
-        if isinstance(value, timedelta):
-            return value
         try:
-            found = parse_age(str(value))
+            return parse_duration(value, positive=True)
         except InvalidError as error:
             self.fail(f"{error.what}: {error.hint}", param, ctx)
-        if not found:
-            self.fail(f"{value!r} is no time at all", param, ctx)
-        return found
 
 
 SPAN = DurationType()
@@ -114,20 +109,3 @@ def short(value: object) -> str:
     """A value on one line of a table."""
     told = safe(value if isinstance(value, str) else encode(value))
     return told if len(told) <= CELL else f"{told[: CELL - 1]}…"
-
-
-def until(text: str | None) -> datetime | timedelta | None:
-    """When something ends: so long from now (`2h`), or at a time (`2026-12-01`)."""
-    if text is None:
-        return None
-    from holdfast.engine.time_parsing import parse_age, parse_moment
-
-    try:
-        return parse_age(text)
-    except InvalidError:
-        pass
-    now = datetime.now().astimezone()
-    found = parse_moment(text, now)
-    if found <= now:
-        raise InvalidError(f"{text!r} is in the past", hint="Write 2h for two hours from now, or a time to come")
-    return found

@@ -284,7 +284,7 @@ def copy(session: CliContext, scope: str, other: str, overwrite: bool, identity:
     holdfast state copy agent:researcher agent:writer
     """
     there = acting(session, identity, write=True)
-    count = there.state(scope).copy_to(there.state(other), overwrite=overwrite)
+    count = there.state(scope).copy_to(there.state(other), on_conflict="overwrite" if overwrite else "raise")
     session.tell(f"{_these(count)} copied to {other}.", {"scope": scope, "other": other, "copied": count})
 
 
@@ -302,7 +302,7 @@ def move(session: CliContext, scope: str, other: str, overwrite: bool, identity:
     holdfast state move agent:draft agent:researcher
     """
     there = acting(session, identity, write=True)
-    count = there.state(scope).move_to(there.state(other), overwrite=overwrite)
+    count = there.state(scope).move_to(there.state(other), on_conflict="overwrite" if overwrite else "raise")
     session.tell(f"{_these(count)} moved to {other}.", {"scope": scope, "other": other, "moved": count})
 
 

@@ -17,8 +17,8 @@ from holdfast.interfaces.cli.scope_args import acting, as_option, short, state_o
 
 if TYPE_CHECKING:
     from holdfast.state.reader import StateItem
-    from holdfast.state.scope_listing import ScopeInfo
     from holdfast.state.scope_state import State
+    from holdfast.state.scopes import ScopeInfo
 
 _PAGE = 200
 _HEADS = ("SCOPE", "KEYS", "VERSION", "UPDATED")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from holdfast.errors import NotFoundError
 
@@ -17,17 +16,9 @@ def url_of(given: str | None) -> str:
 
     Nothing given is `$HOLDFAST_STORE`, or the default of `holdfast.toml`.
     """
-    from holdfast.backends.config import of_path, resolve
+    from holdfast.backends.config import resolve
 
-    return resolve(None if given is None else of_path(given))
-
-
-def path_of(url: str) -> Path | None:
-    """The file or directory of a store that is one, as its URL says."""
-    scheme, colon, rest = url.partition(":///")
-    if not colon or scheme not in ("sqlite", "file"):
-        return None
-    return Path(unquote(rest.partition("?")[0]))
+    return resolve(given)
 
 
 def open_store(given: str | None, *, tenant: str = "", write: bool = False, create: bool = False) -> Store:
@@ -47,14 +38,15 @@ def open_store(given: str | None, *, tenant: str = "", write: bool = False, crea
 
 
 def _must_be_there(url: str) -> None:
-    from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
+    from holdfast.backends.urls import COMPOSITIONS, is_url, path_to_url, url_to_path
 
     scheme, _, rest = url.partition(":")
     if scheme in COMPOSITIONS:
         parts = dict(parse_qsl(rest.partition("?")[2]))
-        _must_be_there(parts.get(COMPOSITIONS[scheme][0], ""))
+        part = parts.get(COMPOSITIONS[scheme][0], "")
+        _must_be_there(part if is_url(part) or not part else path_to_url(part))
         return
-    path = path_of(url)
+    path = url_to_path(url)
     if path is None:
         return
     if not path.exists():

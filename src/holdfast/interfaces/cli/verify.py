@@ -16,7 +16,7 @@ from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.backends.sqlite.salvage import Salvaged
+    from holdfast.backends.sqlite.salvage import SalvageReport
     from holdfast.engine.integrity.findings import Finding
     from holdfast.maintenance.repair.repairer import RepairReport
     from holdfast.maintenance.verify.heads import StoreHeads
@@ -79,7 +79,7 @@ def verify(
             session.emit(report.plain())
         else:
             _tell(session, report)
-    if not all(report.sound for report in reports):
+    if not all(report.ok for report in reports):
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
     if write_heads is not None:
         store.maintenance.heads().save(write_heads)
@@ -113,9 +113,9 @@ def _heads(file: str | None) -> StoreHeads | None:
 def _tell(session: CliContext, report: VerifyReport) -> None:
     out = session.out
     looked = f"{plural(report.threads, 'thread')}, {plural(report.steps, 'checkpoint')}, level {report.level}"
-    told = "sound" if report.sound else f"DAMAGED: {plural(len(report.damaged), 'thread')}"
-    out.line(out.style(f"{told} ({looked}, {report.seconds:.1f} s)", "green" if report.sound else "red"))
-    if not report.sound:
+    told = "sound" if report.ok else f"DAMAGED: {plural(len(report.damaged), 'thread')}"
+    out.line(out.style(f"{told} ({looked}, {report.seconds:.1f} s)", "green" if report.ok else "red"))
+    if not report.ok:
         session.note("`holdfast explain CODE` says what a code means; `holdfast repair` mends what can be mended.")
 
 
@@ -178,11 +178,11 @@ def repair(
             session.emit(each.plain())
         else:
             _tell_repaired(session, each)
-    if not all(each.sound for each in done):
+    if not all(each.ok for each in done):
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
 
 
-def _salvaged(error: CorruptError, dry_run: bool) -> Salvaged | None:
+def _salvaged(error: CorruptError, dry_run: bool) -> SalvageReport | None:
     """Put a new file in the place of one that is too damaged to be opened, or see what would be in it. None if the
     store is no SQLite file."""
     from holdfast.backends.sqlite.salvage import salvage
@@ -206,17 +206,17 @@ def _tell_repaired(session: CliContext, done: RepairReport) -> None:
         )
         for path in done.files.damaged:
             out.line(f"    what was damaged is in {safe(path)}")
-    for each in done.mended:
+    for each in done.repaired:
         out.line(out.style(safe(each.thread), "yellow"))
         out.line(
-            f"    {each.restored:,} rows {would}restored, {each.remade:,} made anew, {each.quarantined:,} in quarantine"
+            f"    {each.restored:,} rows {would}restored, {each.rebuilt:,} rebuilt, {each.quarantined:,} in quarantine"
         )
         for lost in each.lost[:_SHOWN]:
             name = lost.checkpoint or f"branch {lost.branch}, step {lost.step}"
             out.line(out.style(f"    lost: {safe(name)}: {safe(lost.reason)}", "red"))
         if len(each.lost) > _SHOWN:
             out.line(f"    and {len(each.lost) - _SHOWN:,} more")
-    for name in done.remade:
+    for name in done.rebuilt:
         out.line(f"{safe(name)}: readable rows or words {would}made anew")
     for finding in done.left:
         _tell_finding(session, finding)
@@ -224,11 +224,11 @@ def _tell_repaired(session: CliContext, done: RepairReport) -> None:
         out.line(out.style(safe(problem), "red"))
     told = (
         "damage is left"
-        if not done.sound
+        if not done.ok
         else "nothing is damaged"
-        if not done.mended
+        if not done.repaired
         else f"{would}mended".capitalize()
     )
     out.line(
-        out.style(f"{told} ({plural(done.threads, 'thread')}, {done.seconds:.1f} s)", "green" if done.sound else "red")
+        out.style(f"{told} ({plural(done.threads, 'thread')}, {done.seconds:.1f} s)", "green" if done.ok else "red")
     )

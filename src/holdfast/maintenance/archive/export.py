@@ -1,4 +1,4 @@
-"""Writing threads to a file: as they are, to be imported elsewhere; or their states, for other tools to read."""
+"""Exporting threads to a file: their rows, to be imported elsewhere; or their states, for other tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.backends.interface import BlockingCall, Delete, Get
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import LINES, TABLES
 from holdfast.engine.cache import MemoryCache
@@ -22,14 +22,13 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.json_diff import tree_of
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.step_info import StepInfo as StepHead
-from holdfast.engine.types import Checkpoint
+from holdfast.engine.types import Checkpoint, Progress
 from holdfast.maintenance.archive.format import (
     EXPORTED,
     VERSION,
+    ArchiveFile,
     ArchiveHeader,
     ArchiveWriter,
-    Place,
-    Progress,
     ThreadBegin,
     ThreadEnd,
     row_record,
@@ -37,13 +36,12 @@ from holdfast.maintenance.archive.format import (
 
 _CACHE_BYTES = 8 << 20
 _STATES = 32
-"""How many states are read together."""
+"""The number of states that are read together."""
 
 
 class ExportReport(NamedTuple):
-    """What an export wrote: how many threads (namespaces are threads of their own), how many rows or states of them,
-    how many bytes before compression; and the names of threads that kept changing meanwhile, whose newest checkpoints
-    may be missing."""
+    """The result of an export: the number of threads (namespaces are threads of their own), of rows or states, and of
+    bytes before compression; and the names of threads that kept changing, whose newest checkpoints may be missing."""
 
     threads: int
     records: int
@@ -51,19 +49,19 @@ class ExportReport(NamedTuple):
     changing: tuple[str, ...] = ()
 
 
-Show = Callable[[Line, StepHead], Checkpoint]
-"""Makes a checkpoint of what is known of a step."""
+ToCheckpoint = Callable[[Line, StepHead], Checkpoint]
+"""Makes a checkpoint from the information about a step."""
 
 
 @asynccontextmanager
-async def passing(engine: Engine) -> AsyncIterator[Engine]:
-    """A store for what is on its way, which is removed in the end."""
-    made: BlockingCall[tempfile.TemporaryDirectory[str]] = BlockingCall(
+async def scratch_store(engine: Engine) -> AsyncIterator[Engine]:
+    """Open a temporary store, which is removed at the end."""
+    create: BlockingCall[tempfile.TemporaryDirectory[str]] = BlockingCall(
         lambda: tempfile.TemporaryDirectory(prefix="holdfast-")
     )
-    folder = await made
+    folder = await create
     try:
-        url = f"sqlite:///{Path(folder.name) / 'passing.db'}"
+        url = f"sqlite:///{Path(folder.name) / 'scratch.db'}"
         backend = await backend_for(url).open(url, synchronous="normal")
         try:
             yield Engine(EngineContext(backend, cache=MemoryCache(_CACHE_BYTES), codec=engine.context.codec))
@@ -73,39 +71,41 @@ async def passing(engine: Engine) -> AsyncIterator[Engine]:
         await BlockingCall(folder.cleanup)
 
 
-async def export_threads(engine: Engine, lines: Sequence[Line], place: Place, tell: Progress | None) -> ExportReport:
-    """Write lines to a file, as they are. Each is copied first, and so compared and verified, and then written."""
+async def export_threads(
+    engine: Engine, lines: Sequence[Line], file: ArchiveFile, progress: Progress | None
+) -> ExportReport:
+    """Write the rows of lines to a file. Each line is first copied to a scratch store, which verifies it."""
     threads = records = 0
     changing: list[str] = []
-    sink = ArchiveWriter(place)
+    archive = ArchiveWriter(file)
     try:
-        await sink.write(ArchiveHeader(VERSION, datetime.now(UTC).isoformat(timespec="seconds")))
-        async with passing(engine) as between:
+        await archive.write(ArchiveHeader(VERSION, datetime.now(UTC).isoformat(timespec="seconds")))
+        async with scratch_store(engine) as scratch:
             for number, line in enumerate(lines, 1):
-                copied = await StoreCopier(engine, between).copy(line.tenant, [line])
-                if copied.threads:  # it was not deleted meanwhile
-                    threads, changing = threads + 1, [*changing, *copied.changing]
-                    records += await _write(between, line, sink)
-                    await between.context.backend.apply([Delete(space, tuple(line)) for space in TABLES])
-                    between.context.cache.drop_all(line)
-                if tell is not None:
-                    tell(number, len(lines), line.name)
-        await sink.seal(threads, records)
-        await sink.finish()
+                report = await StoreCopier(engine, scratch).copy(line.tenant, [line])
+                if report.threads:  # it still exists
+                    threads, changing = threads + 1, [*changing, *report.changing]
+                    records += await _write(scratch, line, archive)
+                    await scratch.context.backend.apply([Delete(table, tuple(line)) for table in TABLES])
+                    scratch.context.cache.drop_all(line)
+                if progress is not None:
+                    progress(number, len(lines), line.name)
+        await archive.seal(threads, records)
+        await archive.finish()
     finally:
-        sink.close()
-    return ExportReport(threads, records, sink.bytes, tuple(changing))
+        archive.close()
+    return ExportReport(threads, records, archive.bytes, tuple(changing))
 
 
-async def _write(between: Engine, line: Line, sink: ArchiveWriter) -> int:
-    backend, count = between.context.backend, 0
+async def _write(scratch: Engine, line: Line, archive: ArchiveWriter) -> int:
+    backend, count = scratch.context.backend, 0
     ((found,),) = await backend.read([Get(LINES, [tuple(line)])])
-    await sink.write(ThreadBegin(line.tenant, line.name, tuple(int(column) for column in found.columns)))
-    for space in EXPORTED:
-        async for row in rows(backend, space, tuple(line)):
-            await sink.write(row_record(space, row))
+    await archive.write(ThreadBegin(line.tenant, line.name, tuple(int(column) for column in found.columns)))
+    for table in EXPORTED:
+        async for row in scan_rows(backend, table, tuple(line)):
+            await archive.write(row_record(table, row))
             count += 1
-    await sink.write(ThreadEnd(count))
+    await archive.write(ThreadEnd(count))
     return count
 
 
@@ -113,44 +113,44 @@ async def _write(between: Engine, line: Line, sink: ArchiveWriter) -> int:
 
 
 async def export_states(
-    engine: Engine, lines: Sequence[Line], place: Place, show: Show, tell: Progress | None
+    engine: Engine, lines: Sequence[Line], file: ArchiveFile, to_checkpoint: ToCheckpoint, progress: Progress | None
 ) -> ExportReport:
-    """Write the state of every checkpoint to a file, each as one line of JSON, from a thread's latest to its first."""
+    """Write the state of every checkpoint to a file, one line of JSON each, the latest of a thread first."""
     threads = records = 0
-    sink = ArchiveWriter(place)
+    archive = ArchiveWriter(file)
     try:
         for number, line in enumerate(lines, 1):
             threads += 1
-            async for document in _states(engine, line, show):
-                await sink.write_line(msgspec.json.encode(document))
+            async for document in _states(engine, line, to_checkpoint):
+                await archive.write_line(msgspec.json.encode(document))
                 records += 1
-            if tell is not None:
-                tell(number, len(lines), line.name)
-        await sink.finish()
+            if progress is not None:
+                progress(number, len(lines), line.name)
+        await archive.finish()
     finally:
-        sink.close()
-    return ExportReport(threads, records, sink.bytes)
+        archive.close()
+    return ExportReport(threads, records, archive.bytes)
 
 
-async def _states(engine: Engine, line: Line, show: Show) -> AsyncIterator[dict[str, Any]]:
+async def _states(engine: Engine, line: Line, to_checkpoint: ToCheckpoint) -> AsyncIterator[dict[str, Any]]:
     before = ""
     while True:
         found = await engine.lines.history(line, before=before, limit=_STATES)
         points = [StepRef.of(row) for row in found]
         states = await engine.states.series(line, points)
         for head, packed in zip(await engine.step_info.describe(line, points, found), states, strict=True):
-            shown = show(line, head)
+            checkpoint = to_checkpoint(line, head)
             yield {
-                "thread": shown.thread,
-                "checkpoint": shown.id,
-                "parent": shown.parent,
-                "merged": shown.merged,
-                "branch": shown.branch,
-                "step": shown.step,
-                "time": shown.time.isoformat(),
-                "kind": shown.kind,
-                "hash": shown.hash,
-                "metadata": engine.context.codec.to_json(dict(shown.metadata)),
+                "thread": checkpoint.thread,
+                "checkpoint": checkpoint.id,
+                "parent": checkpoint.parent,
+                "merged": checkpoint.merged,
+                "branch": checkpoint.branch,
+                "step": checkpoint.step,
+                "time": checkpoint.time.isoformat(),
+                "kind": checkpoint.kind,
+                "hash": checkpoint.hash,
+                "metadata": engine.context.codec.to_json(dict(checkpoint.metadata)),
                 "state": tree_of(packed, {}),
             }
         if len(found) < _STATES:

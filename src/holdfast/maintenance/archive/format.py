@@ -1,8 +1,8 @@
-"""The file that threads are exported to: lines of JSON, each an object with its `type`.
+"""The format of export files: lines of JSON, each an object with a `type`.
 
-The first says what this is and its version. Then come threads, each begun by a line of type `thread`, with its rows,
-one to a line, and ended by one of type `end`. The last line is a checksum of all before it. A file whose name ends in
-`.gz` is compressed; whoever reads one sees that for himself. `docs/format.md` has it all.
+The first line is a header with the version. Then come threads: a line of type `thread`, its rows, one a line, and a
+line of type `end`. The last line is a checksum of all lines before it. A file whose name ends in `.gz` is compressed;
+reading detects that automatically. `docs/format.md` specifies it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import io
 import os
 import secrets
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeAlias
 
@@ -29,22 +29,19 @@ from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundErr
 VERSION = 1
 
 EXPORTED = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS)
-"""The spaces whose rows are in the file; that of the line itself is in the line that begins a thread."""
+"""The tables whose rows are in the file. The row of the line itself is in the line of type `thread`."""
 
-Place: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
-"""Where a file is: its path, or the file itself, open in binary mode."""
-
-Progress: TypeAlias = "Callable[[int, int | None, str], None]"
-"""Is told how much is done, of how much if that is known, and of what."""
+ArchiveFile: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
+"""The path of a file, or a file that is open in binary mode."""
 
 _BUFFER = 1 << 20
 _GZIP = b"\x1f\x8b"
 _SLACK = 1 << 20
-"""How many bytes a line may have besides the body of its row: its names and its metadata."""
+"""The bytes that a line may have besides the body of its row: its names and its metadata."""
 _UNREADABLE = (OSError, EOFError, zlib.error)
-"""What a file raises that cannot be read or unpacked."""
+"""Errors of a file that cannot be read or decompressed."""
 
-_SPACES = {space.name: space for space in EXPORTED}
+_TABLES = {table.name: table for table in EXPORTED}
 
 
 class ArchiveLine(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
@@ -52,14 +49,14 @@ class ArchiveLine(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
 
 
 class ArchiveHeader(ArchiveLine, tag="holdfast-export"):
-    """The first line."""
+    """The first line of a file."""
 
     version: int
     time: str
 
 
 class ThreadBegin(ArchiveLine, tag="thread"):
-    """A thread begins: its name, and the columns of its row in `lines`."""
+    """The begin of a thread: its name, and the columns of its row in `lines`."""
 
     tenant: str
     thread: str
@@ -76,13 +73,13 @@ class ArchivedRow(ArchiveLine, tag="row", omit_defaults=True):
 
 
 class ThreadEnd(ArchiveLine, tag="end"):
-    """A thread ends."""
+    """The end of a thread, with the number of its rows."""
 
     rows: int
 
 
 class Checksum(ArchiveLine, tag="checksum"):
-    """The last line. The digest is that of all lines before it, with their ends."""
+    """The last line, with the digest of all lines before it and their line breaks."""
 
     sha256: str
     threads: int
@@ -94,27 +91,29 @@ Lines: TypeAlias = ArchiveHeader | ThreadBegin | ArchivedRow | ThreadEnd | Check
 _decoder: msgspec.json.Decoder[Lines] = msgspec.json.Decoder(Lines)
 
 
-def row_record(space: Table, row: Row) -> ArchivedRow:
-    """A row as a line of the file."""
+def row_record(table: Table, row: Row) -> ArchivedRow:
+    """Convert a row to a line of the file."""
     values = [*row.key[2:], *row.columns]
-    kinds = list(space.all_columns.values())[2:]
-    told = [_base64(value) if kind is bytes else value for kind, value in zip(kinds, values, strict=True)]
-    width = len(space.key) - 2
-    return ArchivedRow(space.name, told[:width], told[width:], row.body)  # type: ignore[arg-type]
+    kinds = list(table.all_columns.values())[2:]
+    encoded = [_base64(value) if kind is bytes else value for kind, value in zip(kinds, values, strict=True)]
+    width = len(table.key) - 2
+    return ArchivedRow(table.name, encoded[:width], encoded[width:], row.body)  # type: ignore[arg-type]
 
 
 def row_of(record: ArchivedRow, line: Line) -> tuple[Table, Row]:
-    """The row that a line of the file tells of. Raises `ValueError` where it is none."""
-    space = _SPACES.get(record.space)
-    if space is None:
-        raise UnsupportedError(f"rows of a kind {record.space!r} are unknown", hint="Import it with a newer Holdfast")
-    key = _values(list(space.key.values())[2:], record.key)
-    return space, Row((*line, *key), _values(list(space.columns.values()), record.columns), record.body)
+    """Convert a line of the file to a row. Raises `ValueError` if it is not valid."""
+    table = _TABLES.get(record.space)
+    if table is None:
+        raise UnsupportedError(
+            f"rows of the table {record.space!r} are unknown", hint="Import it with a newer Holdfast"
+        )
+    key = _values(list(table.key.values())[2:], record.key)
+    return table, Row((*line, *key), _values(list(table.columns.values()), record.columns), record.body)
 
 
-def _values(kinds: Sequence[type], told: Sequence[str | int]) -> tuple[Scalar, ...]:
+def _values(kinds: Sequence[type], encoded: Sequence[str | int]) -> tuple[Scalar, ...]:
     values: list[Scalar] = []
-    for kind, value in zip(kinds, told, strict=True):
+    for kind, value in zip(kinds, encoded, strict=True):
         if (kind is int) is not isinstance(value, int):
             raise ValueError(f"{value!r} is no {kind.__name__}")
         values.append(msgspec.convert(value, bytes) if kind is bytes else value)
@@ -135,38 +134,37 @@ def _check_binary(file: object) -> None:
 
 
 class ArchiveWriter:
-    """A file that is being written: there as a whole in the end, or not at all.
+    """Writes a file, which is complete in the end or does not exist.
 
-    Given as a path, it is written beside its place and then takes that. As a file that is open, it is written to at
-    once, and stays open.
+    Under a path, a temporary file is written and then renamed. An open file is written to directly, and stays open.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, file: ArchiveFile) -> None:
         self._path: Path | None = None
-        self._new: Path | None = None
-        self._closed = contextlib.ExitStack()
-        if isinstance(place, str | os.PathLike):
-            self._path = Path(place)
-            self._new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.part")
-            raw: IO[bytes] = self._opened(self._new)
-            # What has the same content is the same file: no name and no time in it.
-            zipped = self._path.suffix == ".gz"
-            self._file: Any = gzip.GzipFile("", "wb", 6, raw, mtime=0) if zipped else raw
+        self._temporary: Path | None = None
+        self._stack = contextlib.ExitStack()
+        if isinstance(file, str | os.PathLike):
+            self._path = Path(file)
+            self._temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.part")
+            raw: IO[bytes] = self._open(self._temporary)
+            # No name and no time in it, so that the same content makes the same file.
+            compressed = self._path.suffix == ".gz"
+            self._file: Any = gzip.GzipFile("", "wb", 6, raw, mtime=0) if compressed else raw
         else:
-            _check_binary(place)
-            raw = self._file = place
+            _check_binary(file)
+            raw = self._file = file
         self._raw = raw
         self._digest = hashlib.sha256()
         self._buffer = bytearray()
         self.bytes = 0
-        """How many bytes were written, before they are compressed."""
+        """The number of bytes before compression."""
 
-    def _opened(self, path: Path) -> IO[bytes]:
+    def _open(self, path: Path) -> IO[bytes]:
         try:
-            return self._closed.enter_context(path.open("xb"))
+            return self._stack.enter_context(path.open("xb"))
         except OSError as error:
             raise ConfigError(
-                f"the file cannot be written: {error.strerror}", where=str(self._path), hint="Choose another place"
+                f"the file cannot be written: {error.strerror}", where=str(self._path), hint="Choose another path"
             ) from error
 
     async def write(self, record: Lines) -> None:
@@ -174,10 +172,10 @@ class ArchiveWriter:
         await self.write_line(msgspec.json.encode(record))
 
     async def write_line(self, line: bytes) -> None:
-        """Add a line of another kind."""
-        ended = line + b"\n"
-        self._digest.update(ended)
-        self._buffer += ended
+        """Add a line that is encoded already."""
+        data = line + b"\n"
+        self._digest.update(data)
+        self._buffer += data
         if len(self._buffer) >= _BUFFER:
             await self._flush()
 
@@ -186,7 +184,7 @@ class ArchiveWriter:
         await self.write(Checksum(self._digest.hexdigest(), threads, rows))
 
     async def finish(self) -> None:
-        """Have it durable, in its place."""
+        """Make the file durable under its name."""
         await self._flush()
         await BlockingCall(self._finish)
 
@@ -208,11 +206,11 @@ class ArchiveWriter:
             if self._file is not self._raw:
                 self._file.close()
             self._raw.flush()
-            if self._path is None or self._new is None:
+            if self._path is None or self._temporary is None:
                 return
             os.fsync(self._raw.fileno())
-            self._closed.close()
-            self._new.replace(self._path)
+            self._stack.close()
+            self._temporary.replace(self._path)
             flush_folder(self._path.parent)
         except OSError as error:
             self._fail(error)
@@ -222,45 +220,45 @@ class ArchiveWriter:
             raise error
         raise ConfigError(
             f"the file could not be written: {error.strerror or error}",
-            where=str(self._path or "the file that was given"),
-            hint="Look at the disk, and export again. What was there before is untouched",
+            where=str(self._path or "the open file"),
+            hint="Check the disk, and export again. The previous file is untouched",
         ) from error
 
     def close(self) -> None:
-        """Let go of it. What is not finished is removed."""
-        self._closed.close()
-        if self._new is not None:
-            self._new.unlink(missing_ok=True)
+        """Close the file. It is removed if it was not finished."""
+        self._stack.close()
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
 class ArchiveReader:
-    """A file that is being read."""
+    """Reads a file."""
 
-    def __init__(self, place: Place, max_bytes: int) -> None:
-        """A file whose rows have bodies of up to so many bytes. A line without end would fill the memory otherwise."""
-        self._longest = 2 * max_bytes + _SLACK  # as base64, with room for more
-        self._closed = contextlib.ExitStack()
-        self.name = str(getattr(place, "name", "the file that was given"))
-        if isinstance(place, str | os.PathLike):
-            self.name = str(place)
+    def __init__(self, file: ArchiveFile, max_bytes: int) -> None:
+        """A file whose rows have bodies of up to `max_bytes`: a line without end would fill the memory."""
+        self._max_line = 2 * max_bytes + _SLACK  # in base64, with a margin
+        self._stack = contextlib.ExitStack()
+        self.name = str(getattr(file, "name", "the open file"))
+        if isinstance(file, str | os.PathLike):
+            self.name = str(file)
             try:
-                raw: Any = self._closed.enter_context(Path(place).open("rb"))  # noqa: SIM115 - closed with the rest
+                raw: Any = self._stack.enter_context(Path(file).open("rb"))  # noqa: SIM115 - closed with the rest
             except FileNotFoundError as error:
                 raise NotFoundError("there is no such file", where=self.name) from error
             except OSError as error:
                 raise ConfigError(f"the file cannot be read: {error.strerror}", where=self.name) from error
         else:
-            _check_binary(place)
-            raw = io.BufferedReader(_Raw(place))
+            _check_binary(file)
+            raw = io.BufferedReader(_OpenFile(file))
         self._file = raw
         self._digest = hashlib.sha256()
 
     async def records(self) -> AsyncIterator[Lines]:
-        """The lines, from the first to the one before the checksum. `CorruptError` if they are not what was written."""
-        await BlockingCall(self._unzip)
+        """Yield the lines up to the checksum. `CorruptError` if the file is not what was written."""
+        await BlockingCall(self._decompress)
         first, threads, rows = True, 0, 0
         while True:
             call: BlockingCall[list[bytes]] = BlockingCall(self._read)
@@ -271,8 +269,8 @@ class ArchiveReader:
                 record = self._decode(line, first)
                 if isinstance(record, Checksum):
                     if record != Checksum(self._digest.hexdigest(), threads, rows):
-                        raise self.damaged("its checksum is another")
-                    await BlockingCall(self._see_the_end)
+                        raise self.damaged("its checksum is wrong")
+                    await BlockingCall(self._check_end)
                     return
                 self._digest.update(line)
                 threads += isinstance(record, ThreadBegin)
@@ -280,19 +278,19 @@ class ArchiveReader:
                 first = False
                 yield record
 
-    def _unzip(self) -> None:
+    def _decompress(self) -> None:
         if self._file.peek(2)[:2] == _GZIP:
-            self._file = self._closed.enter_context(gzip.GzipFile(fileobj=self._file))
+            self._file = self._stack.enter_context(gzip.GzipFile(fileobj=self._file))
 
     def _read(self) -> list[bytes]:
-        """Some lines."""
+        """Read some lines."""
         lines: list[bytes] = []
         size = 0
         try:
             while size < _BUFFER:
-                line = self._file.readline(self._longest + 1)
-                if len(line) > self._longest:
-                    raise self.damaged("a line of it is longer than any row that may be stored here")
+                line = self._file.readline(self._max_line + 1)
+                if len(line) > self._max_line:
+                    raise self.damaged("a line of it is longer than any row that can be stored here")
                 if not line:
                     break
                 lines.append(line)
@@ -303,53 +301,53 @@ class ArchiveReader:
             raise self.damaged(str(error)) from error
         return lines
 
-    def _see_the_end(self) -> None:
+    def _check_end(self) -> None:
         try:
             more = self._file.read(1)
         except _UNREADABLE as error:
             raise self.damaged(str(error)) from error
         if more:
-            raise self.damaged("something comes after its end")
+            raise self.damaged("there is data after its end")
 
     def _decode(self, line: bytes, first: bool) -> Lines:
         try:
             if first:
-                self._check_head(line)
+                self._check_header(line)
             return _decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self.damaged(f"a line of it cannot be read: {error}") from error
 
-    def _check_head(self, line: bytes) -> None:
+    def _check_header(self, line: bytes) -> None:
         try:
-            said = msgspec.json.decode(line)
-            version = said["version"] if said["type"] == "holdfast-export" else None
+            header = msgspec.json.decode(line)
+            version = header["version"] if header["type"] == "holdfast-export" else None
         except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError, RecursionError):
             version = None
         if not isinstance(version, int):
             raise InvalidError(
-                "this is no file of exported threads",
+                "this is not a file of exported threads",
                 where=self.name,
-                hint="Give one that `holdfast export` wrote; states exported as JSON cannot be brought back",
+                hint="Give one that `holdfast export` wrote; states exported as JSON cannot be imported",
             )
         if version != VERSION:
             raise UnsupportedError(
-                f"the file has version {version} of its format, and this Holdfast knows version {VERSION}",
+                f"the format of the file has version {version}, and this Holdfast reads version {VERSION}",
                 where=self.name,
                 hint="Import it with a newer Holdfast",
             )
 
     def damaged(self, why: str) -> CorruptError:
-        """The error for a file that is not what was written."""
-        hint = "Get the file once more from where it was made, or export again"
+        """Return the error for a file that is not what was written."""
+        hint = "Copy the file again from its source, or export again"
         return CorruptError(f"the file is not what was written: {why}", where=self.name, hint=hint)
 
     def close(self) -> None:
-        """Let go of it. A file that was given open stays open."""
-        self._closed.close()
+        """Close the file; not one that the caller opened."""
+        self._stack.close()
 
 
-class _Raw(io.RawIOBase):
-    """A file that somebody else opened, and closes."""
+class _OpenFile(io.RawIOBase):
+    """A file that the caller opened, and closes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,38 +1,38 @@
-"""What the doctor looks at on this machine, without a store: versions, drivers, settings."""
+"""Checks of this machine, without a store: versions, drivers, settings."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from holdfast.backends.config import find_file, resolve
 from holdfast.errors import ConfigError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
 VARIABLES = ("HOLDFAST_STORE", "HOLDFAST_CONFIG", "HOLDFAST_PAGER")
-"""The variables of the environment that are read."""
+"""The environment variables that are read."""
 
 _OLD_VARIABLES = {"HOLDFAST_URL": "HOLDFAST_STORE"}
 _PREFIX = "HOLDFAST_"
 
-_SAFE_SQLITE = (3, 51, 3)
-"""Before this release, two connections to one file could spoil its write-ahead log."""
+_SAFE_SQLITE = Version("3.51.3")
+"""Before this release, two connections to one file could corrupt its write-ahead log."""
 
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*(?:>=\s*([0-9.]+))?")
-_EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
-_SUMS = ("all", "testing")
+_NO_DRIVERS = ("all", "testing")
 """Extras that bring no driver of their own."""
 
 
 def checks() -> Iterator[CheckResult]:
-    """All of them."""
+    """Run all checks."""
     yield python()
     yield from drivers()
     yield from sqlite_releases()
@@ -41,7 +41,7 @@ def checks() -> Iterator[CheckResult]:
 
 
 def python() -> CheckResult:
-    """The interpreter, and this package."""
+    """Report the versions of the interpreter and of this package."""
     found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, holdfast {_own_version()}"
     return ok("python", found)
 
@@ -54,81 +54,67 @@ def _own_version() -> str:
 
 
 def drivers() -> Iterator[CheckResult]:
-    """What this package needs, and what its extras bring. Nothing is imported."""
-    installed, missing = [], []
-    for requirement in _requirements():
-        name, least = _parsed(requirement)
-        extra = found[1] if (found := _EXTRA.search(requirement)) else ""
-        if extra in _SUMS or name == "holdfast" or not _applies(requirement):
-            continue
+    """Check the dependencies of this package and of its extras, one by one. Nothing is imported."""
+    for requirement, extra in _requirements():
+        name, package = requirement.name, f"holdfast[{extra}]" if extra else "holdfast"
         try:
-            here = version(name)
+            installed = version(name)
         except PackageNotFoundError:
             if extra:
-                missing.append(f"{name} (extra {extra})")
+                yield note("extras", f"{name} is not installed; if you need it: pip install '{package}'")
             else:
-                yield problem("drivers", f"{name} is not installed", "Install holdfast anew: pip install holdfast")
+                yield problem("drivers", f"{name} is not installed", "Install holdfast again: pip install holdfast")
             continue
-        installed.append(f"{name} {here}")
-        if least and _numbers(here) < _numbers(least):
-            wanted = f"holdfast[{extra}]" if extra else "holdfast"
+        if requirement.specifier.contains(installed, prereleases=True):
+            yield ok("drivers", f"{name} {installed}")
+        else:
             yield problem(
                 "drivers",
-                f"{name} {here} is older than {least}, the oldest that works",
-                f"Update it: pip install --upgrade '{wanted}'",
+                f"{name} {installed} does not satisfy {requirement.specifier}",
+                f"Update it: pip install --upgrade '{package}'",
             )
-    yield ok("drivers", f"installed: {', '.join(installed) or 'none'}")
-    if missing:
-        yield note("extras", f"not installed: {', '.join(missing)}", "If you need one: pip install 'holdfast[EXTRA]'")
 
 
-def _requirements() -> list[str]:
+def _requirements() -> Iterator[tuple[Requirement, str]]:
+    """Yield the requirements that apply on this machine, each with its extra, or none. A package comes once."""
     try:
-        return list(dict.fromkeys(requires("holdfast") or []))
+        found = [Requirement(each) for each in requires("holdfast") or []]
+        extras = metadata("holdfast").get_all("Provides-Extra") or []
     except PackageNotFoundError:
-        return []
-
-
-def _parsed(requirement: str) -> tuple[str, str]:
-    found = _REQUIREMENT.match(requirement)
-    return (found[1], found[2] or "") if found else (requirement, "")
-
-
-def _applies(requirement: str) -> bool:
-    """Whether a condition on the version of Python holds. There is one such, and it is written so."""
-    found = re.search(r"python_version\s*<\s*['\"]([0-9.]+)['\"]", requirement)
-    return found is None or sys.version_info[:2] < _numbers(found[1])
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in re.findall(r"\d+", text)[:3])
+        return
+    seen = {"holdfast"}
+    for extra in ("", *(each for each in extras if each not in _NO_DRIVERS)):
+        for each in found:
+            if each.name not in seen and (each.marker is None or each.marker.evaluate({"extra": extra})):
+                seen.add(each.name)
+                yield each, extra
 
 
 def sqlite_releases() -> Iterator[CheckResult]:
-    """The SQLite that stores use, which comes with apsw, and the one that Python carries."""
+    """Check the SQLite that stores use, which comes with apsw, and the one that comes with Python."""
     import apsw
 
-    here = apsw.sqlite_lib_version()
-    if _numbers(here) < _SAFE_SQLITE:
+    release = apsw.sqlite_lib_version()
+    if Version(release) < _SAFE_SQLITE:
         yield problem(
             "sqlite-release",
-            f"SQLite {here}, in which two connections can spoil a write-ahead log",
+            f"SQLite {release}, in which two connections can corrupt a write-ahead log",
             "Update apsw: pip install --upgrade apsw",
         )
     else:
-        yield ok("sqlite-release", f"SQLite {here}, with apsw {apsw.apsw_version()}")
+        yield ok("sqlite-release", f"SQLite {release}, with apsw {apsw.apsw_version()}")
     import sqlite3
 
-    if _numbers(sqlite3.sqlite_version) < _SAFE_SQLITE:
+    if Version(sqlite3.sqlite_version) < _SAFE_SQLITE:
         yield note(
             "python-sqlite",
-            f"Python's own sqlite3 is {sqlite3.sqlite_version}, and may spoil the log of a file that it writes to",
+            f"Python's own sqlite3 is {sqlite3.sqlite_version}, and may corrupt the log of a file that it writes to",
             "Stores do not use it. Do not write to a store's file with it; reading is safe",
         )
 
 
 def settings_file() -> Iterator[CheckResult]:
-    """`holdfast.toml`, if there is one."""
+    """Check `holdfast.toml`, if there is one."""
     path = find_file()
     if path is None:
         yield ok("settings-file", "no holdfast.toml here or above, and none is needed")
@@ -136,7 +122,9 @@ def settings_file() -> Iterator[CheckResult]:
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        yield problem("settings-file", f"{path} cannot be read: {error}", "Mend it, or name another in HOLDFAST_CONFIG")
+        yield problem(
+            "settings-file", f"{path} cannot be read: {error}", "Correct it, or name another in HOLDFAST_CONFIG"
+        )
         return
     unknown = sorted(found.keys() - {"stores"})
     if unknown:
@@ -144,48 +132,48 @@ def settings_file() -> Iterator[CheckResult]:
         yield warning(
             "settings-file",
             f"{path} has [{unknown[0]}], which nothing reads",
-            "Write [stores.NAME]" if near else "Remove it, or look whether it is misspelt",
+            "Write [stores.NAME]" if near else "Remove it, or check its spelling",
         )
     stores = found.get("stores", {})
     for name in stores if isinstance(stores, Mapping) else ():
         try:
             resolve(f"stores.{name}")
         except ConfigError as error:
-            yield problem("settings-file", f"{path}: {error.what}", error.hint or "Mend the file")
+            yield problem("settings-file", f"{path}: {error.what}", error.hint or "Correct the file")
     names = ", ".join(sorted(stores)) if isinstance(stores, Mapping) else ""
     yield ok("settings-file", f"{path}: stores {names}" if names else f"{path} names no store")
     yield from _readable_by_others(path, path.read_text(encoding="utf-8"))
 
 
 def _readable_by_others(path: Path, text: str) -> Iterator[CheckResult]:
-    # A password stands between a colon and an @ of an address, and is no ${VARIABLE}.
+    # A password is between a colon and an @ of an address, and not a ${VARIABLE}.
     if os.name == "posix" and re.search(r"://[^/\s:@\"]+:(?!\$\{)[^@\s\"]+@", text) and path.stat().st_mode & 0o044:
         yield warning(
             "settings-secret",
-            f"{path} seems to hold a password, and other users may read it",
-            "Write ${VARIABLE} in its place, or take their right to read: chmod 600",
+            f"{path} seems to contain a password, and other users may read it",
+            "Write ${VARIABLE} instead, or make the file private: chmod 600",
         )
 
 
 def variables(environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    """The variables of the environment that start as ours do. Values are not shown."""
+    """Check the environment variables that start with HOLDFAST_. Values are not shown."""
     used = _variables_of_file()
-    given = sorted(name for name in environment if name.startswith(_PREFIX) and name not in used)
-    for name in given:
+    names = sorted(name for name in environment if name.startswith(_PREFIX) and name not in used)
+    for name in names:
         if name in VARIABLES:
             continue
-        meant = _OLD_VARIABLES.get(name) or _near(name)
+        similar = _OLD_VARIABLES.get(name) or _similar(name)
         yield warning(
             "settings-variables",
             f"{name} is set, and nothing reads it",
-            f"Did you mean {meant}?" if meant else f"There are {', '.join(VARIABLES)}",
+            f"Did you mean {similar}?" if similar else f"There are {', '.join(VARIABLES)}",
         )
-    known = [name for name in given if name in VARIABLES]
+    known = [name for name in names if name in VARIABLES]
     yield ok("settings-variables", f"set: {', '.join(known)}" if known else "no HOLDFAST_ variable is set")
 
 
-def _near(name: str) -> str:
-    """The variable that may be meant. What all have in common says nothing."""
+def _similar(name: str) -> str:
+    """Return a variable with a similar name, not counting the prefix, which all have."""
     ends = {each.removeprefix(_PREFIX): each for each in VARIABLES}
     return next((ends[each] for each in get_close_matches(name.removeprefix(_PREFIX), ends, 1)), "")
 

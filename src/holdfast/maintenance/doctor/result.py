@@ -1,4 +1,4 @@
-"""What the doctor says of one thing: how it is, what was found, and the remedy."""
+"""Results of the doctor's checks: the level, the finding, and the remedy."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class CheckLevel(StrEnum):
-    """How bad it is."""
+    """How serious a result is."""
 
     OK = "ok"
     NOTE = "note"
-    """Good to know; nothing has to be done."""
+    """Good to know; there is nothing to do."""
     WARNING = "warning"
     """Works now, and may not later."""
     PROBLEM = "problem"
@@ -19,7 +19,7 @@ class CheckLevel(StrEnum):
 
 
 class CheckResult(NamedTuple):
-    """What was looked at, and what was found. `code` stays the same from release to release."""
+    """The result of a check. Its `code` stays the same from release to release."""
 
     code: str
     level: CheckLevel
@@ -28,25 +28,25 @@ class CheckResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing has to be done."""
+        """Whether there is nothing to do."""
         return self.level in (CheckLevel.OK, CheckLevel.NOTE)
 
 
 def ok(code: str, found: str) -> CheckResult:
-    """All is well."""
+    """Return a result without a finding."""
     return CheckResult(code, CheckLevel.OK, found)
 
 
 def note(code: str, found: str, remedy: str = "") -> CheckResult:
-    """Good to know."""
+    """Return a result that is good to know."""
     return CheckResult(code, CheckLevel.NOTE, found, remedy)
 
 
 def warning(code: str, found: str, remedy: str) -> CheckResult:
-    """May become a problem."""
+    """Return a result that may become a problem."""
     return CheckResult(code, CheckLevel.WARNING, found, remedy)
 
 
 def problem(code: str, found: str, remedy: str) -> CheckResult:
-    """Is a problem."""
+    """Return a result that is a problem."""
     return CheckResult(code, CheckLevel.PROBLEM, found, remedy)

@@ -1,5 +1,4 @@
-"""What the doctor looks at where a store is kept in a file or directory, before it is opened: is it there, may it be
-written, on what kind of disk is it, how much room is left."""
+"""Checks of the file or directory of a store, before it is opened: existence, permissions, filesystem, free space."""
 
 from __future__ import annotations
 
@@ -8,50 +7,44 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
-from holdfast.backends.urls import is_there
-from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
+from holdfast.backends.fsutil import path_exists
+from holdfast.backends.urls import COMPOSITIONS, is_url, path_to_url
 from holdfast.errors import DeniedError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "davfs")
 _MOUNTS = Path("/proc/mounts")
 
-_LITTLE = 256 << 20
-_NONE_LEFT = 16 << 20
+_LOW_SPACE = 256 << 20
+_NO_SPACE = 16 << 20
 _LARGE_LOG = 128 << 20
 
 
 def parts(url: str) -> Iterator[str]:
-    """The stores that a store is made of; itself, if it is made of none."""
+    """Yield the URLs of the stores that a composition consists of; a plain store is its own part."""
     kind, _, rest = url.partition(":")
     if kind not in COMPOSITIONS:
-        yield url
+        yield url if is_url(url) else path_to_url(url)
         return
     for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
         if name in COMPOSITIONS[kind] and value:
             yield from parts(value)
 
 
-def path_of(url: str) -> Path | None:
-    """The file or directory that a URL names, if it names one."""
-    scheme, colon, rest = url.partition(":///")
-    return Path(unquote(rest.partition("?")[0])) if colon and scheme in ("sqlite", "file") else None
-
-
 def checks(url: str, path: Path) -> Iterator[CheckResult]:
-    """All of them, of one file or directory."""
+    """Run all checks of a file or directory."""
     try:
-        there = is_there(path, str(path.absolute()))
+        exists = path_exists(path, str(path.absolute()))
     except DeniedError as error:
         yield problem("store-permissions", f"{error.what} (at {error.where})", error.hint)
         return
-    if not there:
+    if not exists:
         yield problem(
             "store-there",
             f"there is nothing at {path.absolute()}",
-            "Check the URL and the current directory. Saving a first checkpoint makes the store",
+            "Check the URL and the current directory. The first save creates the store",
         )
         return
     yield ok("store-there", f"{path.absolute()}, {_stored(path):,} bytes")
@@ -63,34 +56,34 @@ def checks(url: str, path: Path) -> Iterator[CheckResult]:
 
 
 def permissions(path: Path) -> Iterator[CheckResult]:
-    """Whether this user may write where it must."""
+    """Check whether this user may read and write the store."""
     folder = path if path.is_dir() else path.parent
     denied = [str(each) for each in dict.fromkeys((path, folder)) if not os.access(each, os.R_OK | os.W_OK)]
     if denied:
         yield problem(
             "store-permissions",
             f"this user may not write to {' and '.join(denied)}",
-            "Grant reading and writing, of the directory too: SQLite puts its log beside the file",
+            "Grant reading and writing, on the directory too: SQLite puts its log beside the file",
         )
         return
     if hasattr(os, "getuid") and path.stat().st_uid not in (os.getuid(), 0) and os.getuid() != 0:
-        yield note("store-permissions", f"{path} may be written, and belongs to another user")
+        yield note("store-permissions", f"{path} is writable, and belongs to another user")
         return
     if os.name == "posix" and path.stat().st_mode & 0o002:
         yield warning(
-            "store-permissions", f"every user of this machine may write to {path}", f"Take that away: chmod o-w {path}"
+            "store-permissions", f"every user of this machine may write to {path}", f"Revoke that: chmod o-w {path}"
         )
         return
-    yield ok("store-permissions", "this user may read and write there")
+    yield ok("store-permissions", "this user may read and write it")
 
 
 def network_disk(path: Path, mounts: Path = _MOUNTS) -> Iterator[CheckResult]:
-    """Whether a SQLite file is on a disk of another machine, where its locks and its log do not work."""
+    """Check whether a SQLite file is on a network filesystem, where its locks and its log do not work."""
     kind = _filesystem(path.resolve(), mounts)
     if kind in _NETWORK or kind.startswith("nfs"):
         yield problem(
             "store-disk",
-            f"{path} is on a network filesystem ({kind}), where SQLite can damage it",
+            f"{path} is on a network filesystem ({kind}), where SQLite can corrupt it",
             "Put the file on a local disk; to share a store between machines, use PostgreSQL, MongoDB or Redis",
         )
     elif kind:
@@ -98,7 +91,7 @@ def network_disk(path: Path, mounts: Path = _MOUNTS) -> Iterator[CheckResult]:
 
 
 def _filesystem(path: Path, mounts: Path) -> str:
-    """The kind of filesystem that a path is on; empty where that cannot be told."""
+    """Return the type of filesystem of a path; empty if it is unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -108,49 +101,49 @@ def _filesystem(path: Path, mounts: Path) -> str:
         fields = line.split()
         if len(fields) < 3:
             continue
-        place = Path(fields[1].replace("\\040", " "))
-        if (path == place or place in path.parents) and len(place.parts) >= best:
-            best, kind = len(place.parts), fields[2]
+        mount = Path(fields[1].replace("\\040", " "))
+        if (path == mount or mount in path.parents) and len(mount.parts) >= best:
+            best, kind = len(mount.parts), fields[2]
     return kind
 
 
 def log_size(path: Path) -> Iterator[CheckResult]:
-    """How much waits in SQLite's log to be written back into the file."""
+    """Check the size of SQLite's log, which is written back to the file."""
     size = _size(Path(f"{path}-wal"))
     if size > _LARGE_LOG:
         yield warning(
             "store-log",
             f"the write-ahead log has {size:,} bytes",
-            "A process that reads without end keeps it from being written back: end it. Then run `holdfast jobs run` "
-            "of a tidy job, or open and close the store",
+            "A process that reads without end prevents that: end it. Then run a tidy job with `holdfast jobs run`, "
+            "or open and close the store",
         )
     else:
         yield ok("store-log", f"the write-ahead log has {size:,} bytes")
 
 
 def disk_space(path: Path) -> Iterator[CheckResult]:
-    """How much room is left, against what the store takes."""
+    """Check the free space, compared with the size of the store."""
     free, stored = shutil.disk_usage(path).free, _stored(path)
     found = f"{free:,} bytes are free, and the store takes {stored:,}"
-    remedy = "Make room: delete other files, prune the store, or move it to a larger disk"
-    if free < _NONE_LEFT:
+    remedy = "Free some space: delete other files, prune the store, or move it to a larger disk"
+    if free < _NO_SPACE:
         yield problem("disk-space", found, remedy)
-    elif free < max(_LITTLE, stored // 5):
+    elif free < max(_LOW_SPACE, stored // 5):
         yield warning("disk-space", found, remedy)
     else:
         yield ok("disk-space", found)
 
 
 def _stored(path: Path) -> int:
-    """The bytes that a file and what is beside it take, or a directory."""
+    """Return the bytes of a file and its log, or of a directory."""
     if path.is_dir():
-        # Not `rglob`, which fails where others remove a directory meanwhile.
+        # Not `rglob`, which fails when another process removes a directory.
         return sum(_size(Path(folder) / name) for folder, _, names in os.walk(path) for name in names)
     return _size(path) + _size(Path(f"{path}-wal"))
 
 
 def _size(path: Path) -> int:
-    """The bytes of a file; none, if it is gone by now or not for this user to see."""
+    """Return the bytes of a file; 0 if it is gone or hidden from this user."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the doctor looks at in a store that is open. Coroutines, which read and change nothing."""
+"""Checks of an open store. They only read."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from holdfast.engine.text_index.indexer import ON
 from holdfast.engine.types import to_datetime
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import LIFE
 from holdfast.maintenance.jobs.jobs import Job
-from holdfast.maintenance.jobs.registry import JobTypes
 from holdfast.security.handle import StoreHandle
 
 SAMPLE = 200
-"""How many threads are looked at."""
+"""The number of threads that are checked."""
 
 LATEST = 100
-"""How many checkpoints of each."""
+"""The number of checkpoints of each thread that are checked."""
 
 QUICK = 1 << 30
-"""A store of up to so many bytes is checked by its own means."""
+"""The size in bytes up to which a store runs its own check."""
 
 _MINUTE, _HOUR = 60 * 10**9, 3600 * 10**9
 _MANY = 1000
+_LIST = 5
 
 
 async def checks(store: StoreHandle, *, full: bool = False) -> list[CheckResult]:
-    """All of them. What a check fails with is what it found; the others go on."""
+    """Run all checks. An error of a check is its finding."""
     try:
         sample = await store.engine.lines.list_threads(store.tenant, "", "", SAMPLE)
     except HoldfastError as error:
-        return [_failed("store-opens", error), *await _found("store-check", own_check(store, full))]
-    found = [*await _found("store-opens", server(store)), clock(store, sample)]
+        return [_failed("store-opens", error), *await _run("store-check", own_check(store, full))]
+    found = [*await _run("store-opens", server(store)), clock(store, sample)]
     for code, check in (
         ("store-check", own_check(store, full)),
         ("readable-rows", readable_rows(store, sample)),
@@ -48,11 +49,11 @@ async def checks(store: StoreHandle, *, full: bool = False) -> list[CheckResult]
         ("quarantine", quarantine(store)),
         ("copies", copies(store)),
     ):
-        found += await _found(code, check)
+        found += await _run(code, check)
     return found
 
 
-async def _found(code: str, check: Coroutine[Any, Any, list[CheckResult]]) -> list[CheckResult]:
+async def _run(code: str, check: Coroutine[Any, Any, list[CheckResult]]) -> list[CheckResult]:
     try:
         return await check
     except HoldfastError as error:
@@ -65,17 +66,17 @@ def _failed(code: str, error: HoldfastError) -> CheckResult:
 
 
 async def server(store: StoreHandle) -> list[CheckResult]:
-    """That it answers, and what it says of itself."""
+    """Report the status of the backend."""
     backend = store.engine.context.backend
     status = {name: value for name, value in (await backend.status()).items() if name in ("server", "version")}
-    said = "".join(f", {name} {value}" for name, value in status.items())
+    details = "".join(f", {name} {value}" for name, value in status.items())
     shared = "" if backend.capabilities.shared else ", for one process at a time"
-    kept = "durable" if backend.capabilities.durable else "not durable: a crash may lose the last checkpoints"
-    return [ok("store-opens", f"{backend.url}: {await backend.size():,} bytes{said}{shared}, {kept}")]
+    durability = "durable" if backend.capabilities.durable else "not durable: a crash may lose the last checkpoints"
+    return [ok("store-opens", f"{backend.url}: {await backend.size():,} bytes{details}{shared}, {durability}")]
 
 
 def clock(store: StoreHandle, sample: Sequence[LineSummary]) -> CheckResult:
-    """This machine's clock, against the newest checkpoints."""
+    """Compare the clock of this machine with the newest checkpoints."""
     now = store.engine.context.clock()
     newest = max((each.updated for each in sample), default=0)
     if newest > now + _MINUTE:
@@ -90,21 +91,22 @@ def clock(store: StoreHandle, sample: Sequence[LineSummary]) -> CheckResult:
 
 
 async def own_check(store: StoreHandle, full: bool) -> list[CheckResult]:
-    """What the store's own means find."""
+    """Run the store's own check."""
     backend = store.engine.context.backend
     if not full and await backend.size() > QUICK:
         remedy = "Run `holdfast doctor --full`, or `holdfast verify`"
-        return [note("store-check", "left out: the store is large", remedy)]
-    wrong = await backend.check()
-    if not wrong:
+        return [note("store-check", "skipped: the store is large", remedy)]
+    problems = await backend.check()
+    if not problems:
         return [ok("store-check", "the store's own check finds nothing wrong")]
-    more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-    remedy = "Keep a copy of the store. `holdfast verify` says which threads are affected, `holdfast repair` mends them"
-    return [problem("store-check", "; ".join(wrong[:5]) + more, remedy)]
+    remedy = "Keep a copy of the store. `holdfast verify` lists the affected threads, `holdfast repair` repairs them"
+    found = [problem("store-check", each, remedy) for each in problems[:_LIST]]
+    more = len(problems) - _LIST
+    return [*found, problem("store-check", f"{more} more findings", remedy)] if more > 0 else found
 
 
 async def readable_rows(store: StoreHandle, sample: Sequence[LineSummary]) -> list[CheckResult]:
-    """Whether the readable rows tell of the latest checkpoints."""
+    """Check whether the readable rows include the latest checkpoints."""
     projector = store.engine.projector
     if not projector.on:
         return []
@@ -114,14 +116,14 @@ async def readable_rows(store: StoreHandle, sample: Sequence[LineSummary]) -> li
             warning(
                 "readable-rows",
                 f"{len(behind)} of {len(sample)} threads have readable rows that are out of date, {behind[0]!r} is one",
-                "Make them: `store.maintenance.project()`, or a job of the kind project",
+                "Rebuild them: `store.maintenance.project()`, or a project job",
             )
         ]
-    return [ok("readable-rows", f"up to date for the {len(sample)} threads that were looked at")]
+    return [ok("readable-rows", f"up to date for the {len(sample)} threads that were checked")]
 
 
 async def text_index(store: StoreHandle, sample: Sequence[LineSummary]) -> list[CheckResult]:
-    """Whether there is an index of words, and whether it has every checkpoint."""
+    """Check whether there is a text index, and whether it has every checkpoint."""
     backend = store.engine.context.backend
     state = await store.engine.indexer.state(store.tenant)
     if not state:
@@ -129,15 +131,15 @@ async def text_index(store: StoreHandle, sample: Sequence[LineSummary]) -> list[
             note(
                 "text-index",
                 "there is none: searching for text reads every checkpoint",
-                "Make it: store.maintenance.build_index()",
+                "Build it: store.maintenance.build_index()",
             )
         ]
     if state != ON:
         return [
             warning(
                 "text-index",
-                "making it was not finished, and it is not used",
-                "Go on with it: store.maintenance.build_index()",
+                "it was not built completely, and is not used",
+                "Resume it: store.maintenance.build_index()",
             )
         ]
     for each in sample:
@@ -148,15 +150,15 @@ async def text_index(store: StoreHandle, sample: Sequence[LineSummary]) -> list[
             return [
                 warning(
                     "text-index",
-                    f"it does not have every checkpoint, of {each.line.name!r} for one: a search may miss some",
-                    "Make what is missing: store.maintenance.build_index(), or a job of the kind index",
+                    f"it lacks checkpoints, for example of {each.line.name!r}: a search may miss some",
+                    "Complete it: store.maintenance.build_index(), or an index job",
                 )
             ]
-    return [ok("text-index", f"complete for the latest checkpoints of the {len(sample)} threads that were looked at")]
+    return [ok("text-index", f"complete for the latest checkpoints of the {len(sample)} threads that were checked")]
 
 
 async def jobs(store: StoreHandle) -> list[CheckResult]:
-    """Whether scheduled work is done."""
+    """Check whether scheduled jobs run."""
     backend, now, known = store.engine.context.backend, store.engine.context.clock(), JobTypes()
     (rows,) = await backend.read([Scan(JOBS, (store.tenant, ""))])
     found = []
@@ -165,23 +167,23 @@ async def jobs(store: StoreHandle) -> list[CheckResult]:
             job = Job.of(row)
         except HoldfastError as error:
             name = str(row.key[2])
-            remedy = f"Remove it, and add it anew: holdfast jobs remove {name}"
+            remedy = f"Remove it and add it again: holdfast jobs remove {name}"
             found.append(problem("jobs-damaged", f"the job {name} cannot be read: {error.what}", remedy))
             continue
         if job.kind not in known:
             found.append(
                 note(
                     "jobs-unknown",
-                    f"the job {job.name} is of the kind {job.kind}, which is not known here",
-                    "Run it where the package is installed that brings the kind",
+                    f"the job {job.name} has the type {job.kind}, which is not known here",
+                    "Run it where the package that provides the type is installed",
                 )
             )
         if job.failures and job.last is not None:
-            said = job.last.error or job.last.summary
+            message = job.last.error or job.last.summary
             found.append(
                 warning(
                     "jobs-failing",
-                    f"the job {job.name} failed {job.failures} times in a row: {said}",
+                    f"the job {job.name} failed {job.failures} times in a row: {message}",
                     f"See `holdfast jobs log {job.name}`"
                     + (f", `holdfast explain {job.last.code}`" * bool(job.last.code)),
                 )
@@ -191,20 +193,20 @@ async def jobs(store: StoreHandle) -> list[CheckResult]:
                 warning(
                     "jobs-overdue",
                     f"the job {job.name} was due at {to_datetime(job.due_ns):%Y-%m-%d %H:%M} UTC",
-                    "No runner seems to be at work: start `holdfast jobs work`, or a Runner in your program",
+                    "No runner seems to be running: start `holdfast jobs work`, or a Runner in your program",
                 )
             )
-    return found or [ok("jobs", f"{len(rows)} jobs, all in order" if rows else "no jobs")]
+    return found or [ok("jobs", f"{len(rows)} jobs, all OK" if rows else "no jobs")]
 
 
 async def leases(store: StoreHandle, sample: Sequence[LineSummary]) -> list[CheckResult]:
-    """Leases that were left by processes that died."""
-    ground = store.engine.context
+    """Find leases that were left by processes that died."""
+    context = store.engine.context
     lines = [Line(store.tenant, ""), *(each.line for each in sample)]
     rows: list[Row] = []
-    for found in await ground.backend.read([Scan(REFS, (*line, "lease")) for line in lines]):
+    for found in await context.backend.read([Scan(REFS, (*line, "lease")) for line in lines]):
         rows += found
-    now = ground.clock()
+    now = context.clock()
     left = [row for row in rows if abs(now - int(row.columns[1])) > LIFE * 1e9]
     if left:
         named = ((str(row.key[3]), str(row.key[1])) for row in left)
@@ -213,14 +215,14 @@ async def leases(store: StoreHandle, sample: Sequence[LineSummary]) -> list[Chec
             note(
                 "leases",
                 f"{len(left)} left by processes that died or were cut off: {names}",
-                "Nothing has to be done: whoever is next takes them over. What they were for can be begun again",
+                "Nothing to do: the next process takes them over. Their operations can be started again",
             )
         ]
-    return [ok("leases", f"{len(rows)} held, none left behind")]
+    return [ok("leases", f"{len(rows)} held, none abandoned")]
 
 
 async def quarantine(store: StoreHandle) -> list[CheckResult]:
-    """Whether repairs put anything aside."""
+    """Check whether repairs quarantined rows."""
     scan = Scan(QUARANTINE, (store.tenant,), limit=_MANY, bodies=False)
     (rows,) = await store.engine.context.backend.read([scan])
     if not rows:
@@ -230,14 +232,14 @@ async def quarantine(store: StoreHandle) -> list[CheckResult]:
     return [
         warning(
             "quarantine",
-            f"{len(rows)}{more} damaged rows were put aside, of {', '.join(map(repr, threads[:5]))}",
-            "`holdfast repair --from URL` brings back what a copy of the store has",
+            f"{len(rows)}{more} damaged rows are quarantined, of {', '.join(map(repr, threads[:5]))}",
+            "`holdfast repair --from URL` restores what a copy of the store has",
         )
     ]
 
 
 async def copies(store: StoreHandle) -> list[CheckResult]:
-    """How far copies are behind, in stores that are copied as they are written."""
+    """Check how far the copy of a write-behind or mirrored store is behind."""
     status = await store.engine.context.backend.status()
     found = []
     for name, value in status.items():
@@ -245,30 +247,32 @@ async def copies(store: StoreHandle) -> list[CheckResult]:
         if what == "batches":
             seconds = status.get(f"{prefix}lag_seconds", 0)
             trouble = status.get(f"{prefix}trouble", "")
-            said = f"{value} batches, {status.get(f'{prefix}lag_bytes', 0)} bytes, {seconds} s behind"
+            lag = f"{value} batches, {status.get(f'{prefix}lag_bytes', 0)} bytes, {seconds} s behind"
             if trouble:
-                remedy = "Look whether the copy's store can be reached. What waits is kept, and sent when it can"
-                found.append(warning("copies", f"{said}: {trouble}", remedy))
+                remedy = "Check whether the store of the copy is reachable. The journal keeps the writes until it is"
+                found.append(warning("copies", f"{lag}: {trouble}", remedy))
             elif isinstance(seconds, int | float) and seconds > 60:
-                remedy = "It catches up while a program has the store open; if it does not, look at the copy's store"
-                found.append(warning("copies", said, remedy))
+                remedy = "It catches up while a program has the store open; if it does not, check the store of the copy"
+                found.append(warning("copies", lag, remedy))
             else:
-                found.append(ok("copies", said if value else "the copy has everything"))
+                found.append(ok("copies", lag if value else "the copy is up to date"))
         if name.endswith("unhealed") and value:
             remedy = "Run `holdfast verify`, and `holdfast repair --from` another copy"
-            found.append(problem("copies", f"{value} damaged rows could not be put right from the copy", remedy))
+            found.append(problem("copies", f"{value} damaged rows could not be repaired from the copy", remedy))
     return found
 
 
 def sqlite_settings(path: Path) -> list[CheckResult]:
-    """How a SQLite file was made."""
+    """Check how a SQLite file was created."""
     import apsw
 
-    from holdfast.backends.sqlite.database_file import FileOptions, connect, viewed
+    from holdfast.backends.sqlite.database_file import FileOptions, connect, read_only_options
 
-    place = str(path.resolve())
+    name = str(path.resolve())
     try:
-        connection = connect(viewed(FileOptions(place, place, "full", 1.0, None, exclusive=False, read_only=True)))
+        connection = connect(
+            read_only_options(FileOptions(name, name, "full", 1.0, None, exclusive=False, read_only=True))
+        )
     except apsw.Error as error:
         return [problem("sqlite-vacuum", f"{path} cannot be opened: {error}", "See what `store-permissions` says")]
     try:
@@ -279,15 +283,15 @@ def sqlite_settings(path: Path) -> list[CheckResult]:
         return [problem("sqlite-vacuum", f"{path} cannot be read: {error}", "See what `store-check` says")]
     finally:
         connection.close()
-    said = f"pages of {pages} bytes{', each with a checksum' * bool(sums)}, {free} of {count} free"
+    layout = f"pages of {pages} bytes{', each with a checksum' * bool(sums)}, {free} of {count} free"
     if vacuum != 2:
         return [
             warning(
                 "sqlite-vacuum",
-                f"{said}; room that is freed is not given back to the disk",
+                f"{layout}; free space is not returned to the disk",
                 "Copy the store into a new file: holdfast copy",
             )
         ]
     if free > 1000 and free > count // 4:
-        return [note("sqlite-vacuum", said, "Give the room back: a job of the kind tidy, or `holdfast prune`")]
-    return [ok("sqlite-vacuum", said)]
+        return [note("sqlite-vacuum", layout, "Return the space: a tidy job, or `holdfast prune`")]
+    return [ok("sqlite-vacuum", layout)]

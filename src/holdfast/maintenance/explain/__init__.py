@@ -1,1 +1,1 @@
-"""What each code means: of errors, of findings of verify, of checks of the doctor."""
+"""Explanations of the codes of errors, findings and checks."""

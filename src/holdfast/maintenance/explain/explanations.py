@@ -1,24 +1,26 @@
-"""What each code means: of errors, of what verifying finds, of the doctor's checks.
+"""Explanations of every code: of errors, of findings of verify, of checks of the doctor.
 
-`holdfast explain CODE` shows these texts, and `docs/guides/troubleshooting.md` lists them.
+The texts are in `errors.toml`, `findings.toml` and `checks.toml` beside this module. `holdfast explain CODE` shows one,
+and `docs/guides/troubleshooting.md` lists them all.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from typing import NamedTuple
 
 from holdfast.errors import NotFoundError
-from holdfast.maintenance.explain.checks import CHECKS
-from holdfast.maintenance.explain.errors import ERRORS
-from holdfast.maintenance.explain.findings import FINDINGS
 
-EXIT_FINDINGS = 6
+_FILES = {"error": ("errors.toml", 1), "finding": ("findings.toml", 6), "check": ("checks.toml", 6)}
+"""The file of each kind, and the exit code of a command that meets one."""
 
 
 class Explanation(NamedTuple):
-    """What a code means, where it usually comes from, and what to do."""
+    """The meaning of a code, its usual causes, and the remedy."""
 
     code: str
     kind: str
@@ -27,25 +29,27 @@ class Explanation(NamedTuple):
     causes: tuple[str, ...]
     remedy: str
     exit_code: int
-    """How a command ends that meets it."""
+    """The exit code of a command that meets it."""
 
 
+@cache
 def explanations() -> Mapping[str, Explanation]:
-    """All of them, by code: errors first, then findings, then checks."""
-    found = {each.code: Explanation(each.code, "error", *each[1:]) for each in ERRORS}
-    for code, (meaning, remedy) in FINDINGS.items():
-        found[code.value] = Explanation(code.value, "finding", meaning, (), remedy, EXIT_FINDINGS)
-    for name, (meaning, causes, remedy) in CHECKS.items():
-        found[name] = Explanation(name, "check", meaning, causes, remedy, EXIT_FINDINGS)
+    """Return all explanations by code: errors first, then findings, then checks."""
+    found: dict[str, Explanation] = {}
+    for kind, (name, exit_code) in _FILES.items():
+        for code, entry in tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8")).items():
+            causes = tuple(entry.get("causes", ()))
+            end = entry.get("exit_code", exit_code)
+            found[code] = Explanation(code, kind, entry["meaning"], causes, entry["remedy"], end)
     return found
 
 
 def explain(code: str) -> Explanation:
-    """What a code means. `NotFoundError` names near ones."""
+    """Explain a code. `NotFoundError` suggests similar ones."""
     known = explanations()
-    wanted = code.strip().lower().replace("_", "-")
-    if wanted in known:
-        return known[wanted]
-    near = get_close_matches(wanted, known, 3) or [each for each in known if wanted and wanted in each][:3]
+    name = code.strip().lower().replace("_", "-")
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, known, 3) or [each for each in known if name and name in each][:3]
     hint = f"Did you mean {', '.join(near)}?" if near else "`holdfast explain` lists all"
     raise NotFoundError(f"there is no code {code!r}", hint=hint)

@@ -1,18 +1,17 @@
-"""The kinds of jobs that come with this package: the upkeep of a store."""
+"""The types of jobs that come with this package, and the registry of all types."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
-from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from holdfast.engine.integrity.findings import VerifyLevel
-from holdfast.engine.time_parsing import parse_age
-from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
+from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
 from holdfast.maintenance.orphans import sweep
 from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
@@ -20,21 +19,22 @@ from holdfast.maintenance.retention import Retention
 from holdfast.maintenance.verify.verifier import VerifyReport, verify
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
-from holdfast.state.expiry import lapse
+from holdfast.state.scopes import delete_expired
 from holdfast.state.sessions.api import SessionsOperations
+from holdfast.time_parsing import parse_nanoseconds
 
 _PAGE = 100
-_NAMED = 5
-"""How many of what was found are named."""
+_LISTED = 5
+"""The number of findings that a summary lists."""
 _STALE = 7 * 86400 * 10**9
-"""A verification that was begun longer ago is not gone on with: it says too little of what it looked at."""
+"""A verification that started longer ago is not resumed: its results are too old."""
 
 
 async def _tidy(job: JobContextBase) -> str:
     backend = job.store._handle.engine.context.backend
     before = await backend.size()
     await backend.tidy()
-    return f"{max(0, before - await backend.size())} bytes given back"
+    return f"{max(0, before - await backend.size())} bytes freed"
 
 
 async def _compact(job: JobContextBase) -> JobResult:
@@ -50,14 +50,14 @@ async def _compact(job: JobContextBase) -> JobResult:
             damaged.append(thread)
         job.progress(done + skipped + len(damaged), None, thread)
     await job.store._handle.engine.context.backend.tidy()
-    said = f"{done} threads compacted" + (f", {skipped} skipped: busy or gone" if skipped else "")
+    summary = f"{done} threads compacted" + (f", {skipped} skipped: busy or gone" if skipped else "")
     if damaged:
-        said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:_NAMED])}"
-    return JobResult(said, ok=not damaged)
+        summary += f"; {len(damaged)} damaged threads were skipped: {', '.join(damaged[:_LISTED])}"
+    return JobResult(summary, ok=not damaged)
 
 
 async def _threads(store: StoreHandle, prefix: str = "") -> AsyncIterator[str]:
-    """The names of all threads, page by page."""
+    """Yield the names of all threads."""
     after = ""
     while True:
         page = await store.engine.lines.list_threads(store.tenant, prefix, after, _PAGE)
@@ -69,16 +69,16 @@ async def _threads(store: StoreHandle, prefix: str = "") -> AsyncIterator[str]:
 
 
 async def _project(job: JobContextBase) -> str:
-    def told(thread: str, count: int) -> None:
+    def report(thread: str, count: int) -> None:
         job.progress(count, None, thread)
 
     handle = job.store._handle
-    made = await handle.engine.projector.build_all(handle.tenant, "", job.settings.get("again", False), told)
-    return f"readable rows of {made} threads made"
+    count = await handle.engine.projector.build_all(handle.tenant, "", job.settings.get("again", False), report)
+    return f"readable rows of {count} threads built"
 
 
-class _Verified(msgspec.Struct):
-    """How far a verification of the whole store is, and what was found up to there."""
+class _VerifyProgress(msgspec.Struct):
+    """The progress of a verification of the whole store, and its findings so far."""
 
     level: str
     began: int
@@ -91,9 +91,9 @@ class _Verified(msgspec.Struct):
     damaged: tuple[str, ...] = ()
     sound: bool = True
 
-    def with_(self, report: VerifyReport, after: str) -> _Verified:
-        """With what a report adds."""
-        return _Verified(
+    def plus(self, report: VerifyReport, after: str) -> _VerifyProgress:
+        """Return the progress with that of a report added."""
+        return _VerifyProgress(
             self.level,
             self.began,
             after,
@@ -101,9 +101,9 @@ class _Verified(msgspec.Struct):
             self.steps + report.steps,
             self.bytes + report.bytes,
             self.found + report.found,
-            tuple(sorted({*self.kinds, *(each.code.value for each in report.findings)})[:_NAMED]),
-            (*self.damaged, *report.damaged)[:_NAMED],
-            self.sound and report.sound,
+            tuple(sorted({*self.kinds, *(each.code.value for each in report.findings)})[:_LISTED]),
+            (*self.damaged, *report.damaged)[:_LISTED],
+            self.sound and report.ok,
         )
 
 
@@ -111,28 +111,28 @@ async def _verify(job: JobContextBase) -> JobResult:
     level = VerifyLevel(job.settings.get("level", VerifyLevel.HASHES.value))
     threads = job.settings.get("threads")
     engine, tenant = job.store._handle.engine, job.store._handle.tenant
-    before = _Verified(level.value, engine.context.clock())
+    before = _VerifyProgress(level.value, engine.context.clock())
     if threads is None and job.mark:
-        kept = msgspec.json.decode(job.mark, type=_Verified)
-        if kept.level == level.value and abs(before.began - kept.began) < _STALE:
-            before = kept
+        stored = msgspec.json.decode(job.mark, type=_VerifyProgress)
+        if stored.level == level.value and abs(before.began - stored.began) < _STALE:
+            before = stored
     report = VerifyReport(engine.context.backend.url, tenant, level.value)
 
-    def told(done: int, total: int | None, what: str) -> None:
+    def report_progress(done: int, total: int | None, what: str) -> None:
         if threads is None:
-            job.keep(msgspec.json.encode(before.with_(report, what)).decode())
+            job.keep(msgspec.json.encode(before.plus(report, what)).decode())
         job.progress(before.threads + done, None if total is None else before.threads + total, what)
 
-    await verify(engine, tenant, threads, level=level, progress=told, after=before.after, report=report)
-    all_ = before.with_(report, "")
-    said = f"{all_.threads} threads, {all_.steps} checkpoints, {all_.bytes} bytes verified"
+    await verify(engine, tenant, threads, level=level, progress=report_progress, after=before.after, report=report)
+    total = before.plus(report, "")
+    summary = f"{total.threads} threads, {total.steps} checkpoints, {total.bytes} bytes verified"
     if before.threads:
-        said += f", the first {before.threads} threads by a run that was broken off"
-    if all_.found:
-        said += f"; {all_.found} findings ({', '.join(all_.kinds)})"
-    if not all_.sound:
-        said += f"; damaged: {', '.join(all_.damaged) or 'the store itself'}"
-    return JobResult(said, ok=all_.sound)
+        summary += f", the first {before.threads} threads by a run that was interrupted"
+    if total.found:
+        summary += f"; {total.found} findings ({', '.join(total.kinds)})"
+    if not total.sound:
+        summary += f"; damaged: {', '.join(total.damaged) or 'the store itself'}"
+    return JobResult(summary, ok=total.sound)
 
 
 def _check_verify(settings: Mapping[str, Any]) -> None:
@@ -150,8 +150,8 @@ def _check_threads(settings: Mapping[str, Any]) -> None:
 
 
 async def _index(job: JobContextBase) -> str:
-    made = await job.store._handle.engine.indexer.build(job.store._handle.tenant, job.progress)
-    return f"{made.steps} checkpoints of {made.threads} threads indexed"
+    report = await job.store._handle.engine.indexer.build(job.store._handle.tenant, job.progress)
+    return f"{report.steps} checkpoints of {report.threads} threads indexed"
 
 
 _SELECTION = ("threads", "prefix", "where")
@@ -163,7 +163,7 @@ def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, ThreadSelec
     unknown = sorted(policy.keys() - set(_POLICY))
     if unknown:
         known = ", ".join([*_POLICY, *_SELECTION])
-        raise InvalidError(f"this kind of job has no setting {unknown[0]!r}", hint=f"There are {known}")
+        raise InvalidError(f"this type of job has no setting {unknown[0]!r}", hint=f"There are {known}")
     zone = policy.get("zone")
     if zone is not None:
         try:
@@ -185,7 +185,7 @@ async def _prune(job: JobContextBase) -> JobResult:
     damaged: list[str] = []
     busy = 0
 
-    def told(thread: ThreadPruneReport) -> None:
+    def count(thread: ThreadPruneReport) -> None:
         nonlocal busy
         if thread.code == CorruptError.code:
             damaged.append(thread.thread)
@@ -193,33 +193,33 @@ async def _prune(job: JobContextBase) -> JobResult:
             busy += 1
 
     engine = job.store._handle.engine
-    done = await prune(engine, job.store._handle.tenant, policy, selection, progress=job.progress, each=told)
+    report = await prune(engine, job.store._handle.tenant, policy, selection, progress=job.progress, each=count)
     await engine.context.backend.tidy()
-    said = f"{done.dropped} checkpoints removed, {done.kept} kept, {done.bytes} bytes given back"
+    summary = f"{report.dropped} checkpoints removed, {report.kept} kept, {report.bytes} bytes freed"
     if busy:
-        said += f"; {busy} threads were held or busy"
+        summary += f"; {busy} threads were held or busy"
     if damaged:
-        said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:_NAMED])}"
-    return JobResult(said, ok=not damaged)
+        summary += f"; {len(damaged)} damaged threads were skipped: {', '.join(damaged[:_LISTED])}"
+    return JobResult(summary, ok=not damaged)
 
 
 async def _orphans(job: JobContextBase) -> JobResult:
     grace = job.settings.get("grace", "1d")
     handle = job.store._handle
-    swept = await sweep(handle.engine, handle.tenant, grace=grace, dry_run=False, progress=job.progress)
-    said = f"{swept.rows} rows that belong to nothing removed, {swept.bytes} bytes"
-    if swept.problems:
-        said += f"; {len(swept.problems)} threads could not be looked at: {', '.join(sorted(swept.problems)[:5])}"
-    return JobResult(said, ok=not swept.problems)
+    report = await sweep(handle.engine, handle.tenant, grace=grace, dry_run=False, progress=job.progress)
+    summary = f"{report.rows} orphan rows removed, {report.bytes} bytes"
+    if report.problems:
+        summary += f"; {len(report.problems)} threads could not be checked: {', '.join(sorted(report.problems)[:5])}"
+    return JobResult(summary, ok=not report.problems)
 
 
 def _check_orphans(settings: Mapping[str, Any]) -> None:
     known_only(settings, grace=str)
-    parse_age(settings.get("grace", "1d"))
+    _grace(settings)
 
 
 async def _expire(job: JobContextBase) -> JobResult:
-    lapsed = await lapse(job.store._handle, job.progress)
+    expired = await delete_expired(job.store._handle, job.progress)
     ended = forgotten = held = 0
     while True:
         done = await SessionsOperations.collect(SessionsOperations(job.store._handle), _PAGE)
@@ -227,24 +227,24 @@ async def _expire(job: JobContextBase) -> JobResult:
         job.progress(ended + forgotten, None, "sessions")
         if sum(done) < _PAGE:
             break
-    left = await Artifacts(job.store._handle).sweep(int(_age(job.settings).total_seconds() * 1e9))
-    said = (
-        f"{lapsed.keys} expired keys of {lapsed.scopes} scopes removed, {ended} sessions ended, {forgotten} forgotten"
+    abandoned = await Artifacts(job.store._handle).sweep(_grace(job.settings))
+    summary = (
+        f"{expired.keys} expired keys of {expired.scopes} scopes removed, {ended} sessions ended, {forgotten} forgotten"
     )
     if held:
-        said += f"; {held} are held, or a hook objects to their end"
-    if left:
-        said += f"; content that {left} artifacts would have had removed"
-    return JobResult(said)
+        summary += f"; {held} are held, or a hook objects to their end"
+    if abandoned:
+        summary += f"; content of {abandoned} unfinished artifacts removed"
+    return JobResult(summary)
 
 
-def _age(settings: Mapping[str, Any]) -> timedelta:
-    return parse_age(settings.get("grace", "1d"))
+def _grace(settings: Mapping[str, Any]) -> int:
+    return parse_nanoseconds(settings.get("grace", "1d"), "grace")
 
 
 def _check_expire(settings: Mapping[str, Any]) -> None:
     known_only(settings, grace=str)
-    _age(settings)
+    _grace(settings)
 
 
 def _check_project(settings: Mapping[str, Any]) -> None:
@@ -256,7 +256,7 @@ def _check_compact(settings: Mapping[str, Any]) -> None:
 
 
 _ALL = (
-    JobType("tidy", "give room that deletions freed back to the system", _tidy),
+    JobType("tidy", "return space that deletions freed to the system", _tidy),
     JobType(
         "prune",
         "remove old checkpoints by a policy",
@@ -265,13 +265,13 @@ _ALL = (
         {
             "keep_last": "how many of the last ones stay; keep_hourly, keep_daily, keep_weekly and so on thin them out",
             "keep_within": "an age such as 30d: those younger stay",
-            "max_bytes": "what is left is to take no more than this",
-            "prefix": "only threads whose names start so; or threads, a list of names; or where, a query",
+            "max_bytes": "the size limit of what stays",
+            "prefix": "only threads whose names start with it; or threads, a list of names; or where, a query",
         },
     ),
     JobType(
         "verify",
-        "check that everything is as it was written",
+        "check that everything is what was written",
         _verify,
         _check_verify,
         {
@@ -279,36 +279,78 @@ _ALL = (
             "threads": "a list of names, if not all",
         },
     ),
-    JobType("index", "make the index of words where it is missing, and keep it from then on", _index),
+    JobType("index", "build the text index, and maintain it from then on", _index),
     JobType(
         "orphans",
-        "remove rows that belong to nothing, as processes leave that died",
+        "remove orphan rows, left by processes that died",
         _orphans,
         _check_orphans,
-        {"grace": "how long something must have been there: 1d"},
+        {"grace": "the age of orphans that are removed: 1d"},
     ),
     JobType(
         "expire",
         "remove expired keys of all scopes, end sessions whose time is up",
         _expire,
         _check_expire,
-        {"grace": "how long nothing was added to content that was to be an artifact's and is not: 1d"},
+        {"grace": "the age of unfinished content of artifacts that is removed: 1d"},
     ),
     JobType(
         "compact",
-        "fold threads anew, so that they take less room and read faster",
+        "rewrite threads, so that they take less space and read faster",
         _compact,
         _check_compact,
-        {"prefix": "only threads whose names start so"},
+        {"prefix": "only threads whose names start with it"},
     ),
     JobType(
         "project",
-        "make the readable rows of threads that lack them",
+        "build the readable rows of threads that lack them",
         _project,
         _check_project,
-        {"again": "true: make all of them anew"},
+        {"again": "true: rebuild all of them"},
     ),
 )
 
 KINDS: Mapping[str, JobType] = {kind.name: kind for kind in _ALL}
-"""By name."""
+"""The types of this package by name."""
+
+
+GROUP = "holdfast.jobs"
+"""The entry point group of job types."""
+
+
+class JobTypes:
+    """The types of jobs that a program knows: those of this package, plug-ins, and its own."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, JobType] = {}
+
+    def add(self, kind: JobType) -> None:
+        """Add a type."""
+        if kind.name in self.names():
+            raise InvalidError(f"there is a kind of jobs {kind.name!r} already")
+        self._own[kind.name] = kind
+
+    def names(self) -> list[str]:
+        """Return the names of all types."""
+        from importlib.metadata import entry_points  # slow to import
+
+        return sorted({*KINDS, *self._own, *entry_points(group=GROUP).names})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in KINDS or name in self.names()
+
+    def get(self, name: str) -> JobType:
+        """Return a type by its name."""
+        found = self._own.get(name) or KINDS.get(name)
+        if found is not None:
+            return found
+        from importlib.metadata import entry_points
+
+        for entry in entry_points(group=GROUP, name=name):
+            loaded = entry.load()
+            if not isinstance(loaded, JobType) or loaded.name != name:
+                raise ConfigError(f"the plug-in {entry.value} is not a job type with the name {name!r}")
+            return loaded
+        near = get_close_matches(str(name), self.names(), 1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise InvalidError(f"there is no kind of jobs {name!r}", hint=f"{hint}There are {', '.join(self.names())}")

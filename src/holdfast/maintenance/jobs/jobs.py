@@ -1,11 +1,11 @@
-"""Jobs: work that is to be done again and again, kept in the store with when it is due and how it went.
+"""Jobs: scheduled work, stored with its schedule and its last runs.
 
 ::
 
     jobs = Jobs(store)
     jobs.add("nightly", "prune", schedule="daily at 03:00", settings={"keep_last": 100})
 
-`holdfast.maintenance.jobs.runner` runs what is due. Each run is under a lease, so that of any number of runners, in any
+`holdfast.maintenance.jobs.runner` runs the jobs that are due. Each run has a lease, so that of all runners, in any
 number of processes, one does it.
 """
 
@@ -27,7 +27,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError, TooLargeError
-from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.schedule import parse as parse_schedule
 from holdfast.maintenance.jobs.types import JobHost
 
@@ -36,24 +36,20 @@ _log = logging.getLogger("holdfast.jobs")
 READY, PAUSED = "ready", "paused"
 
 KEPT_RUNS = 20
-"""How many runs of a job are remembered."""
+"""The number of runs of a job that are stored."""
 
 _MAX_BODY = 1 << 20
 _MAX_SETTINGS = 1 << 18
 _MAX_NAME = 200
-"""Less than names may have elsewhere: a job's is a part of others."""
+"""Less than elsewhere: the name of a job is part of other names."""
 _FIRST_RETRY, _LAST_RETRY = 60 * 10**9, 3600 * 10**9
-
-Tell = Callable[[int, int | None, str], None]
-"""Told how far a job is."""
 
 
 class JobRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of a job. Times are stored in nanoseconds since 1970; `started` and `ended` give them as dates.
 
-    `outcome` is `ok`; `failed`, and then `error` says why and `code` is that of the error; `findings`, where it did its
-    work and found what should not be; `stopped`, where it was asked to stop; `running`; or `killed`, where nobody ended
-    it.
+    `outcome` is `ok`; `failed`, with the `error` and its `code`; `findings`, if it did its work and found problems;
+    `stopped`, if it was asked to stop; `running`; or `killed`, if its process died.
     """
 
     started_ns: int
@@ -63,26 +59,26 @@ class JobRun(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     code: str = ""
     by: str = ""
-    """Which process ran it: the machine and its number there."""
+    """The process that ran it: the machine and the process id."""
 
     @property
     def ok(self) -> bool:
-        """Whether it did its work, and all is well."""
+        """Whether it succeeded without findings."""
         return self.outcome == "ok"
 
     @property
     def started(self) -> datetime:
-        """When it began."""
+        """When it started."""
         return to_datetime(self.started_ns)
 
     @property
     def ended(self) -> datetime | None:
-        """When it ended, if it did."""
+        """When it ended; None while it runs."""
         return to_datetime(self.ended_ns) if self.ended_ns else None
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job's row holds besides its columns."""
+    """The body of a job's row."""
 
     settings: dict[str, Any]
     created: int
@@ -93,7 +89,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it is stored. `due` is None where it runs only when it is told to, or is paused."""
+    """A stored job. `due` is None if it runs only on demand, or is paused."""
 
     tenant: str
     name: str
@@ -103,34 +99,34 @@ class Job:
     paused: bool
     due_ns: int
     failures: int
-    """How many of its last runs failed, one after another."""
+    """The number of failed runs in a row."""
     runs: tuple[JobRun, ...]
     """The last runs, the latest first."""
     created_ns: int
     version: int
     mark: str = ""
-    """How far a run came that did not get to its end, in the words of its kind: the next one goes on there."""
+    """The progress of a run that did not finish, as its type writes it: the next run resumes there."""
 
     @property
     def due(self) -> datetime | None:
-        """When it is to run next."""
+        """When it runs next."""
         return to_datetime(self.due_ns) if self.due_ns and not self.paused else None
 
     @property
     def last(self) -> JobRun | None:
-        """Its latest run."""
+        """The latest run."""
         return self.runs[0] if self.runs else None
 
     @classmethod
     def of(cls, row: Row) -> Job:
-        """The job in a row."""
+        """Decode a job from its row."""
         tenant, _, name = map(str, row.key)
         kind, schedule, state, due, version = row.columns
         content = unwrap(row.body, _context(tenant, name), max_bytes=_MAX_BODY).content
         try:
             body = msgspec.json.decode(content, type=_Body)
         except msgspec.MsgspecError as error:
-            raise CorruptError(f"a job is not what was stored: {error}", where=f"job {name!r}") from error
+            raise CorruptError(f"a job cannot be decoded: {error}", where=f"job {name!r}") from error
         return cls(
             tenant,
             name,
@@ -157,11 +153,11 @@ class Job:
         return (self.kind, self.schedule, PAUSED if self.paused else READY, self.due_ns, self.version)
 
     def unchanged(self) -> Expect:
-        """The condition that nobody changed it."""
+        """Return the condition that the job was not changed."""
         return Expect(JOBS, self.key, self.columns)
 
     def put(self) -> Put:
-        """The change that stores it."""
+        """Return the change that stores the job."""
         body = _Body(
             settings=dict(self.settings),
             created=self.created_ns,
@@ -173,24 +169,23 @@ class Job:
         return Put(JOBS, Row(self.key, self.columns, wrapped))
 
     def next_due(self, now: int) -> int:
-        """When it is due after this moment, by its schedule; 0 for never."""
+        """Return the next time of its schedule after `now`; 0 for never."""
         if not self.schedule:
             return 0
         moment = parse_schedule(self.schedule).next_after(to_datetime(now))
         return _nanoseconds(moment)
 
     def latest_due(self, now: int) -> int:
-        """No time that was set by a clock that goes as this one does is after this."""
+        """Return the latest time at which it can be due, by a clock that is right."""
         return max(self.next_due(now), now + retry_after(self.failures) if self.failures else 0)
 
     def changed(self, **fields: Any) -> Job:
-        """It with other fields, as its next version."""
+        """Return the next version of the job, with other fields."""
         return replace(self, version=self.version + 1, **fields)
 
 
 def retry_after(failures: int) -> int:
-    """How many nanoseconds to wait after so many failures in a row: from a minute on, twice as long each time, and an
-    hour at most."""
+    """Return the nanoseconds to wait after failures in a row: from a minute, twice as long each time, up to an hour."""
     return min(_FIRST_RETRY << min(max(failures, 1) - 1, 16), _LAST_RETRY)
 
 
@@ -203,7 +198,7 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 class JobTable:
-    """The jobs of a tenant, as coroutines."""
+    """The stored jobs of a tenant."""
 
     def __init__(self, store: JobHost, kinds: JobTypes | None = None) -> None:
         self.host = store
@@ -211,70 +206,70 @@ class JobTable:
         self.kinds = JobTypes() if kinds is None else kinds
 
     @property
-    def ground(self) -> EngineContext:
-        """What it stands on."""
+    def context(self) -> EngineContext:
+        """The context of the engine."""
         return self.store.engine.context
 
     @property
     def line(self) -> Line:
-        """The line that leases of jobs belong to: none that has steps."""
+        """The line of the leases of jobs, which has no steps."""
         return Line(self.store.tenant, "")
 
     async def find(self, name: str) -> Job | None:
-        """A job, if it is there."""
-        (rows,) = await self.ground.backend.read([Get(JOBS, [(self.store.tenant, "", name)])])
+        """Return a job, or None."""
+        (rows,) = await self.context.backend.read([Get(JOBS, [(self.store.tenant, "", name)])])
         return Job.of(rows[0]) if rows else None
 
     async def get(self, name: str) -> Job:
-        """A job."""
+        """Return a job. `NotFoundError` if there is none."""
         found = await self.find(check_name(name, "name of a job"))
         if found is None:
             raise NotFoundError(f"there is no job {name!r}", hint="See which there are: Jobs.list(), or holdfast jobs")
         return found
 
     async def all(self) -> list[Job]:
-        """All jobs."""
+        """Return all jobs."""
         return [Job.of(row) for row in await self._rows()]
 
-    async def sound(self) -> list[Job]:
-        """All jobs that can be read: one that is damaged does not keep the others from their work."""
+    async def readable(self) -> list[Job]:
+        """Return all jobs that can be read: a damaged one does not stop the others."""
         found = []
         for row in await self._rows():
             try:
                 found.append(Job.of(row))
             except HoldfastError as error:  # damaged, or of a newer release
-                _log.warning("the job %s is left out: %s", row.key[2], error)
+                _log.warning("the job %s is skipped: %s", row.key[2], error)
         return found
 
     async def _rows(self) -> list[Row]:
-        (rows,) = await self.ground.backend.read([Scan(JOBS, (self.store.tenant, ""))])
+        (rows,) = await self.context.backend.read([Scan(JOBS, (self.store.tenant, ""))])
         return rows
 
     async def change(self, name: str, how: Callable[[Job], Job | None]) -> Job:
-        """Change a job, whatever others do with it meanwhile. `how` may find that there is nothing to change."""
+        """Change a job, retrying when others change it. `how` returns None if there is nothing to change."""
         while True:
             old = await self.get(name)
             new = how(old)
-            if new is None or await self.ground.backend.apply([old.unchanged(), new.put()]) is None:
+            if new is None or await self.context.backend.apply([old.unchanged(), new.put()]) is None:
                 return new or old
 
     def settings(self, kind: str, settings: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Settings as they are stored: plain JSON, checked by their kind."""
-        given = dict(settings or {})
+        """Return settings as they are stored: plain JSON, checked by the type of the job."""
+        values = dict(settings or {})
         try:
-            text = json.dumps(given, allow_nan=False)
+            text = json.dumps(values, allow_nan=False)
             plain = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidError(f"the settings of a job are plain JSON: {error}", where=repr(given)[:80]) from None
-        if plain != given:
-            raise InvalidError("the settings of a job are plain JSON: text as keys, and lists", where=repr(given)[:80])
+            raise InvalidError(f"the settings of a job are plain JSON: {error}", where=repr(values)[:80]) from None
+        if plain != values:
+            raise InvalidError("the settings of a job are plain JSON: text as keys, and lists", where=repr(values)[:80])
         if len(text) > _MAX_SETTINGS:
             raise TooLargeError(
                 f"the settings of a job take {len(text)} bytes, over the limit of {_MAX_SETTINGS}",
-                hint="Name threads by a prefix or a query, or add several jobs",
+                hint="Select threads by a prefix or a query, or add several jobs",
             )
         self.kinds.get(kind).check(plain)
-        return given
+        return values
 
     async def add(
         self, name: str, kind: str, schedule: str, settings: Mapping[str, Any] | None, paused: bool, replaced: bool
@@ -286,7 +281,7 @@ class JobTable:
             raise InvalidError(f"paused is True or False, not {paused!r}")
         plain = self.settings(kind, settings)
         text = str(parse_schedule(schedule)) if schedule else ""
-        now = self.ground.clock()
+        now = self.context.clock()
         while True:
             old = await self.find(name)
             if old is not None and not replaced:
@@ -299,32 +294,32 @@ class JobTable:
                 job = old.changed(kind=kind, schedule=text, settings=plain, paused=paused, failures=0, mark="")
             job = replace(job, due_ns=job.next_due(now))
             condition: Change = Expect(JOBS, job.key, None) if old is None else old.unchanged()
-            if await self.ground.backend.apply([condition, job.put()]) is None:
+            if await self.context.backend.apply([condition, job.put()]) is None:
                 return job
 
     async def remove(self, name: str) -> bool:
-        """Forget a job. A run of it that is under way goes on to its end."""
+        """Remove a job. A run of it that has started continues to its end."""
         key = (self.store.tenant, "", check_name(name, "name of a job"))
-        (rows,) = await self.ground.backend.read([Get(JOBS, [key])])  # and not `find`: it may be damaged
+        (rows,) = await self.context.backend.read([Get(JOBS, [key])])  # not `find`: it may be damaged
         if rows:
-            await self.ground.backend.apply([Delete(JOBS, key)])
+            await self.context.backend.apply([Delete(JOBS, key)])
         return bool(rows)
 
     async def due(self) -> list[Job]:
-        """The jobs that are due, the one that has waited longest first. Those that a clock which went wrong put off for
-        too long are put right."""
-        now = self.ground.clock()
+        """Return the jobs that are due, the one that has waited longest first. Jobs that a wrong clock postponed too
+        far are corrected."""
+        now = self.context.clock()
         found = []
-        for job in await self.sound():
+        for job in await self.readable():
             if job.paused or not job.due_ns or job.kind not in self.kinds:
                 continue
             try:
                 latest = job.latest_due(now)
-            except InvalidError as error:  # of a newer release, or a zone that this machine does not know
+            except InvalidError as error:  # of a newer release, or a zone that is unknown on this machine
                 _log.warning("the job %s is left to others: %s", job.name, error)
                 continue
             if job.due_ns > latest:
-                await self.ground.backend.apply([job.unchanged(), job.changed(due_ns=latest).put()])
+                await self.context.backend.apply([job.unchanged(), job.changed(due_ns=latest).put()])
             elif job.due_ns <= now:
                 found.append(job)
         return sorted(found, key=lambda job: (job.due_ns, job.name))

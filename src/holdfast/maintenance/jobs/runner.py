@@ -1,13 +1,13 @@
-"""Runs the jobs of a store when they are due.
+"""Runners: run the jobs of a store when they are due.
 
 ::
 
-    with Runner(store):       # in a thread of this program; `async with AsyncRunner(store)` as a task
+    with JobRunner(store):       # in a thread of this program; `async with AsyncJobRunner(store)` as a task
         ...
-    Runner(store).work()      # in this thread, until stop(); `holdfast jobs work` is this
+    JobRunner(store).work()      # in this thread, until stop(); `holdfast jobs work` is this
 
-Any number of runners may work on one store, in any number of processes: each time a job is due, one runs it. Times that
-were missed while none worked are made up for once. What a runner that was killed had begun is run again by another,
+Any number of runners may work on one store, in any number of processes: each time a job is due, one of them runs it.
+Times that were missed while no runner worked are made up once. A job whose runner was killed is run again by another,
 after a minute without a sign of life.
 """
 
@@ -21,15 +21,16 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError
+from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
-from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, Tell
-from holdfast.maintenance.jobs.registry import JobTypes
+from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable
 from holdfast.maintenance.jobs.types import JobHost
+from holdfast.time_parsing import Duration, parse_seconds
 
 LOOK_EVERY = 15.0
-"""After how many seconds at most a runner looks again which jobs there are. Others may have changed them, and clocks be
-set."""
+"""The longest time in seconds between two checks of the jobs, which others may have changed."""
 
 _NAP = 0.5
 
@@ -38,107 +39,105 @@ _log = logging.getLogger("holdfast.jobs")
 OnRun = Callable[[Job, JobRun], None]
 
 
-class _Work:
-    """What runners do, whichever way they wait."""
+class _RunnerBase:
+    """The part of runners that does not wait."""
 
     def __init__(
         self,
         store: JobHost,
         kinds: JobTypes | None = None,
         *,
-        look_every: float = LOOK_EVERY,
-        life: float = LIFE,
+        look_every: Duration = LOOK_EVERY,
+        life: Duration = LIFE,
         on_run: OnRun | None = None,
-        progress: Tell | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        """A runner for a store's jobs, those of its tenant. `kinds` are the kinds of jobs that this program knows; jobs
-        of others are left to other runners.
+        """A runner for the jobs of a store's tenant. `kinds` are the types of jobs that this program knows; jobs of
+        other types are left to other runners.
 
-        `life` is after how many seconds without a sign of life a runner is taken for dead: all runners of a store agree
-        on it. `on_run` is called after each run, `progress` while a job runs.
+        `life` is the time without a sign of life after which a runner is presumed dead; it must be the same for all
+        runners of a store. `on_run` is called after each run, `progress` while a job runs.
         """
-        if not look_every > 0 or not life > 0:
-            raise InvalidError("look_every and life are numbers of seconds")
-        self._book = JobTable(store, kinds)
-        self._look_every = look_every
-        self._life = life
+        self._table = JobTable(store, kinds)
+        self._look_every = parse_seconds(look_every, "look_every", positive=True)
+        self._life = parse_seconds(life, "life", positive=True)
         self._on_run = on_run
         self._progress = progress
         self._stopped = False
         self._prepare()
 
     def _prepare(self) -> None:
-        """Make what it takes to wait."""
+        """Create what the runner waits with."""
 
     def _stopping(self) -> bool:
         return self._stopped
 
     async def round(self) -> float:
-        """Run what is due, one after another. Returns for how many seconds there is nothing to do."""
+        """Run the jobs that are due, one after another. Returns the seconds until the next check."""
         try:
-            for job in await self._book.due():
+            for job in await self._table.due():
                 if self._stopping():
                     break
                 await self._run(job)
             return await self._pause()
         except TransientError as error:
-            _log.warning("the jobs could not be looked at, and are again in %g s: %s", self._look_every, error)
+            _log.warning("the jobs could not be read; the next attempt is in %g s: %s", self._look_every, error)
             return self._look_every
 
     async def _run(self, job: Job) -> None:
         try:
-            ended = await run_job(
-                self._book, job.name, only_due=True, tell=self._progress, stopping=self._stopping, life=self._life
+            end = await run_job(
+                self._table, job.name, only_due=True, progress=self._progress, stopping=self._stopping, life=self._life
             )
         except (JobNotDue, NotFoundError):
-            return  # or it was removed meanwhile
+            return  # another ran it, or it was removed
         except CorruptError as error:
-            _log.warning("the job %s is left out: %s", job.name, error)
+            _log.warning("the job %s is skipped: %s", job.name, error)
             return
         except ConflictError as conflict:
             if conflict.code == "lease-lost":
                 _log.warning("%s", conflict)
             return  # another runs it
-        _note(ended)
+        _log_end(end)
         if self._on_run is not None:
-            self._on_run(ended.job, ended.run)
+            self._on_run(end.job, end.run)
 
     async def _pause(self) -> float:
-        now = self._book.ground.clock()
-        due = [job.due_ns for job in await self._book.sound() if job.due_ns and not job.paused]
-        # One that is due and was not run is another's: to be looked at again, but not at once.
+        now = self._table.context.clock()
+        due = [job.due_ns for job in await self._table.readable() if job.due_ns and not job.paused]
+        # A job that is due and was not run belongs to another runner.
         ahead = [time - now for time in due if time > now]
         return min(self._look_every, min(ahead, default=10**18) / 1e9)
 
 
-def _note(ended: RunEnd) -> None:
-    name, outcome = ended.job.name, ended.run.outcome
+def _log_end(end: RunEnd) -> None:
+    name, outcome = end.job.name, end.run.outcome
     if outcome == "failed":
-        # A failure that is no error of the library is a mistake in the job: where it happened is wanted.
-        wanted = ended.error if ended.run.code == "internal" else None
-        _log.error("job %s failed: %s", name, ended.run.error, exc_info=wanted)
+        # Any other error than one of this library is a bug in the job: log its traceback.
+        error = end.error if end.run.code == "internal" else None
+        _log.error("job %s failed: %s", name, end.run.error, exc_info=error)
     elif outcome == "findings":
-        _log.warning("job %s: %s", name, ended.run.summary)
+        _log.warning("job %s: %s", name, end.run.summary)
     else:
-        _log.info("job %s: %s %s", name, outcome, ended.run.summary)
+        _log.info("job %s: %s %s", name, outcome, end.run.summary)
 
 
-class JobRunner(_Work):
+class JobRunner(_RunnerBase):
     """Runs jobs in a thread: this one with `work`, or one of its own with `start` or a `with` block."""
 
     def _prepare(self) -> None:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._wakeup: SimpleQueue[None] = SimpleQueue()
 
     def work(self) -> None:
-        """Run what is due, until `stop`, or until the program ends."""
+        """Run jobs when they are due, until `stop`, or until the program ends."""
         while not self._stopping():
             pause = run(self.round())
             while pause > 0 and not self._stopping():
                 try:
                     # A queue and not an event: it may be rung from a signal handler.
-                    self._bell.get(timeout=min(pause, _NAP))
+                    self._wakeup.get(timeout=min(pause, _NAP))
                 except Empty:
                     pause -= _NAP
 
@@ -146,17 +145,17 @@ class JobRunner(_Work):
         """Work in a thread of its own. It ends with `stop`, and when the program does: then between two steps of a job,
         which is run again by the next runner."""
         if self._thread is not None:
-            raise InvalidError("this runner works already")
+            raise InvalidError("this runner is running already")
         self._stopped = False
         self._thread = threading.Thread(target=self._work_in_thread, name="holdfast-jobs")
         self._thread.start()
         return self
 
     def stop(self, *, wait: bool = True) -> None:
-        """End: a job that runs is asked to stop between two of its steps. Without `wait` this only asks, as a signal
-        handler may. What the thread failed with, if it did, is raised."""
+        """Stop; a running job stops between two of its steps. Without `wait` this returns at once, as a signal handler
+        must. An error of the thread is raised."""
         self._stopped = True
-        self._bell.put(None)
+        self._wakeup.put(None)
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -168,12 +167,12 @@ class JobRunner(_Work):
     def _work_in_thread(self) -> None:
         try:
             self.work()
-        except BaseException as error:  # noqa: BLE001 - there is nobody above a thread; raised by stop()
+        except BaseException as error:  # noqa: BLE001 - stop() raises it
             _log.error("the runner of jobs ended: %s", error)
             self._failure = error
 
     def _stopping(self) -> bool:
-        # A thread that is no daemon is waited for at the end of the program: it must see that the end came.
+        # Python waits for this thread at the end of the program, so it must notice that.
         return self._stopped or not threading.main_thread().is_alive()
 
     def __enter__(self) -> Self:
@@ -183,7 +182,7 @@ class JobRunner(_Work):
         self.stop()
 
 
-class AsyncJobRunner(_Work):
+class AsyncJobRunner(_RunnerBase):
     """Runs jobs in a task: `await runner.work()`, or an `async with` block."""
 
     def _prepare(self) -> None:
@@ -191,7 +190,7 @@ class AsyncJobRunner(_Work):
         self._woken = asyncio.Event()
 
     async def work(self) -> None:
-        """Run what is due, until `stop`."""
+        """Run jobs when they are due, until `stop`."""
         while not self._stopping():
             pause = await arun(self.round())
             if not self._stopping():
@@ -202,16 +201,16 @@ class AsyncJobRunner(_Work):
                     continue
 
     def start(self) -> Self:
-        """Work in a task of its own."""
+        """Work in a new task."""
         if self._task is not None:
-            raise InvalidError("this runner works already")
+            raise InvalidError("this runner is running already")
         self._stopped = False
         self._woken.clear()
         self._task = asyncio.get_running_loop().create_task(self.work(), name="holdfast-jobs")
         return self
 
     async def stop(self) -> None:
-        """End: a job that runs is asked to stop between two of its steps."""
+        """Stop; a running job stops between two of its steps."""
         self._stopped = True
         self._woken.set()
         task, self._task = self._task, None

@@ -1,8 +1,7 @@
-"""Kinds of jobs: what scheduled work there is, by name.
+"""Types of jobs: a function, and a check of its settings.
 
-A kind is a function and a check of its settings. Those of this package are in `holdfast.maintenance.jobs.builtin`;
-other packages plug theirs in through the entry point group `holdfast.jobs`, whose objects are `JobType`s under their
-names; a program adds its own with `Kinds.add`.
+The types of this package are in `holdfast.maintenance.jobs.builtin`. Other packages provide theirs as entry points of
+the group `holdfast.jobs`, `JobType`s under their names; a program adds its own with `JobTypes.add`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from holdfast.security.handle import HasHandle, StoreHandle
 
 
 class JobContextBase(Protocol):
-    """What a job is given when it runs, as far as this layer knows it. Programs use `holdfast.jobs.JobContext`."""
+    """The argument of a job's function, in this layer. Programs use `holdfast.jobs.JobContext`."""
 
     @property
     def name(self) -> str:
@@ -24,7 +23,7 @@ class JobContextBase(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Its settings, checked."""
+        """The checked settings."""
 
     @property
     def store(self) -> HasHandle:
@@ -32,15 +31,15 @@ class JobContextBase(Protocol):
 
     @property
     def mark(self) -> str:
-        """What the last run kept with `keep`, if it did not get to its end."""
+        """The mark of the last run, if that did not finish."""
 
     def keep(self, mark: str) -> None:
-        """Have the next run know how far this one is, should it be stopped, fail or be killed. Stored from time to
-        time, and at the end; what is kept last counts."""
+        """Set a mark from which the next run can resume, if this one is stopped, fails or is killed. The last one is
+        stored from time to time, and at the end."""
 
     def progress(self, done: int, total: int | None, what: str) -> None:
-        """Tell how far it is, often. If the job is to stop, or its lease went to another, this does not return: what
-        it raises is to end the job."""
+        """Report the progress; call it often. If the job is to stop, or lost its lease, it raises an exception that has
+        to end the job."""
 
 
 class JobHost(Protocol):
@@ -49,52 +48,52 @@ class JobHost(Protocol):
     _handle: StoreHandle
 
     def _for_jobs(self) -> HasHandle:
-        """The store that jobs work on, whose operations wait in the calling thread."""
+        """Return the store that jobs work on, with blocking operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended: in words, and whether that is well."""
+    """The result of a job: a summary, and whether there were no findings."""
 
     summary: str
     ok: bool = True
 
 
 Work: TypeAlias = Callable[[Any], Any]
-"""Does a job, given a `JobContext`. Either a plain function, or a coroutine function that awaits nothing but operations
-of the store, as in `await ThreadOperations.put(job.store.thread("chat-1"), state)`. Returns a `JobResult`, or a summary
-in words, or nothing."""
+"""Does a job; called with a `JobContext`. Either a plain function, or a coroutine function that awaits only operations
+of the store, as in `await ThreadOperations.put(job.store.thread("chat-1"), state)`. Returns a `JobResult`, a summary,
+or None."""
 
 Check: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Raises `InvalidError` if settings are wrong."""
 
 
 def no_settings(settings: Mapping[str, Any]) -> None:
-    """The check of a kind that has no settings."""
+    """Check the settings of a type that has none."""
     known_only(settings)
 
 
 def known_only(settings: Mapping[str, Any], **types: type) -> None:
-    """Refuse settings of other names, and values of other types."""
+    """Refuse settings with other names, and values of other types."""
     for name, value in settings.items():
         if name not in types:
             known = f"There are {', '.join(types)}" if types else "It has none"
             raise InvalidError(f"this kind of job has no setting {name!r}", hint=known)
         if type(value) is not types[name]:
-            wanted = types[name].__name__
+            expected = types[name].__name__
             raise InvalidError(
-                f"the setting {name} is of type {wanted}, not {type(value).__name__}", where=repr(value)[:80]
+                f"the setting {name} is of type {expected}, not {type(value).__name__}", where=repr(value)[:80]
             )
 
 
 @dataclass(frozen=True, slots=True)
 class JobType:
-    """A kind of job."""
+    """A type of jobs."""
 
     name: str
     about: str
-    """What it does, in a line."""
+    """A one-line description."""
     work: Work
     check: Check = no_settings
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What it can be told, by name, each in a line."""
+    """One-line descriptions of its settings, by name."""

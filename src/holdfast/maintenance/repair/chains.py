@@ -1,4 +1,4 @@
-"""Which steps of a damaged line are the right ones.
+"""Finding the right steps of a damaged line.
 
 Every step names its parent by place and hash. So from the end of a branch backwards it is known which hash each place
 must have; whatever has it is the step, wherever it was found: at its place, at another one, or in another store.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.backends.interface import Backend, Row
-from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import STEPS
 from holdfast.codec.envelope import RecordContext, unwrap
 from holdfast.engine.model.steps import Step, StepParent
@@ -21,25 +21,25 @@ from holdfast.maintenance.repair.sources import RepairSource, first_of
 Where = tuple[int, int]
 
 _MOST_ELSEWHERE = 1000
-"""How many steps that stand where they do not belong are kept in mind."""
+"""The number of misplaced steps that are remembered."""
 
 
 @dataclass
 class BranchChain:
-    """The places of one branch."""
+    """The positions of one branch."""
 
     branch: int
     commits: list[bytes] = field(default_factory=list)
-    """The hash at each place; empty where there is no sound step."""
+    """The hash at each position; empty where there is no intact step."""
     parents: list[StepParent | None] = field(default_factory=list)
     stubs: set[int] = field(default_factory=set)
     taken: dict[int, Row] = field(default_factory=dict)
-    """Rows to be put where there is none, or a wrong one."""
+    """Rows to put where there is none, or a wrong one."""
     lost: dict[int, bytes | None] = field(default_factory=dict)
-    """Places for which there is no step, and the hash that it had, if that is known."""
+    """Positions without a step, and the hash that it had, if that is known."""
 
     def put(self, seq: int, commit: bytes, parent: StepParent | None) -> None:
-        """What is at a place. Places before it that nothing was at are empty."""
+        """Set what is at a position. Positions before it without anything are empty."""
         missing = seq - len(self.commits)
         self.commits += [b""] * missing
         self.parents += [None] * missing
@@ -48,17 +48,17 @@ class BranchChain:
 
     @property
     def first_parent(self) -> StepParent | None:
-        """The step that the branch starts from, as its first step says."""
+        """The step that the branch starts from, according to its first step."""
         return self.parents[0] if self.parents else None
 
     @property
     def length(self) -> int:
-        """How many places there are."""
+        """The number of positions."""
         return len(self.commits)
 
 
 def open_row(line: Line, row: Row, max_bytes: int, commit: bytes | None = None) -> Step | None:
-    """The step in a row, if it is sound and has a hash: that of the row, or a given one. Columns do not matter."""
+    """Return the step in a row, if it is intact and has the hash of the row, or a given one. Columns do not matter."""
     expected = StepRef.of(row).hash if commit is None else commit
     try:
         step = Step.decode(unwrap(row.body, RecordContext(*line, "step", expected), max_bytes=max_bytes).content)
@@ -77,18 +77,18 @@ class ChainFinder:
         self._sources = sources
         self.chains: dict[int, BranchChain] = {}
         self.used: set[str] = set()
-        """The sources that had something."""
+        """The sources that were used."""
         self.restored = 0
         self.agreeing: dict[int, list[RepairSource]] = {}
-        """Of each branch, the sources that have the same history of it."""
+        """For each branch, the sources with the same history."""
         self._elsewhere: dict[bytes, Row] = {}
         self._strays: dict[Where, list[Step]] = {}
-        """Steps that stand where they do not belong, by where they do."""
+        """Misplaced steps, by their right position."""
         self._expected: dict[Where, bytes] = {}
 
     async def find(self, branches: Sequence[Branch], same: RepairSource | None) -> None:
-        """Read what is there, and look for what is not. `same` is a source in which nothing but appends happened since:
-        what it has beyond the end was lost here."""
+        """Read the steps, and find those that are missing. `same` is a source that differs only by appends: what it has
+        beyond the end was lost here."""
         await self._read()
         for branch in branches:
             self.chains.setdefault(branch.branch, BranchChain(branch.branch))
@@ -106,7 +106,7 @@ class ChainFinder:
 
     async def _read(self) -> None:
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._backend, STEPS, tuple(self._line), holes):
+        async for row in scan_readable_rows(self._backend, STEPS, tuple(self._line), holes):
             point = StepRef.of(row)
             chain = self.chains.setdefault(point.branch, BranchChain(point.branch))
             if point.pruned and not row.body:
@@ -125,18 +125,18 @@ class ChainFinder:
             else:
                 chain.put(point.seq, step.commit, step.header.parents[0] if step.header.parents else None)
                 if not point.seq:
-                    self._elsewhere[step.commit] = row  # nothing in it says of which branch it is
+                    self._elsewhere[step.commit] = row  # it does not name its branch
 
     async def _compare(self) -> None:
-        """See which sources have the same history. What one that has another holds at a place is not what was there."""
+        """Find the sources with the same history. Others have other steps at the same positions."""
         self.agreeing[0] = [each for each in self._sources if await self._agrees(self.chains[0], each)]
         for number in sorted(self.chains.keys() - {0}):
             chain = self.chains[number]
             self.agreeing[number] = [each for each in self.agreeing[0] if await self._agrees(chain, each)]
 
     async def _agrees(self, chain: BranchChain, source: RepairSource) -> bool:
-        """Whether a source has the same as is here, at the last place of a branch that both have: so before it too."""
-        stubs = sorted(chain.stubs, reverse=True)  # no hash covers that of a stub: they tell only if nothing else does
+        """Return whether a source has the same step at the last common position of a branch, and so before it too."""
+        stubs = sorted(chain.stubs, reverse=True)  # no hash covers the hash of a stub: they are the last resort
         steps = [seq for seq in reversed(range(chain.length)) if chain.commits[seq] and seq not in chain.stubs]
         for seq in (*steps, *stubs):
             theirs = await source.hash_at(self._line, (chain.branch, seq))
@@ -145,7 +145,7 @@ class ChainFinder:
         return True
 
     async def _extend(self, chain: BranchChain, same: RepairSource) -> None:
-        """Take what a source has beyond the end, if it goes on there."""
+        """Add what a source has beyond the end, if it continues there."""
         while True:
             place = (chain.branch, chain.length)
             row = await same.step(self._line, place, None)
@@ -166,14 +166,14 @@ class ChainFinder:
             chain.put(chain.length, step.commit, parent)
 
     def _commit_at(self, parent: StepParent | None) -> bytes:
-        """What is at the place that a branch starts from, as far as it is known."""
+        """Return the hash at the start of a branch, if it is known."""
         chain = None if parent is None else self.chains.get(parent.branch)
         return (
             chain.commits[parent.seq] if chain is not None and parent is not None and parent.seq < chain.length else b""
         )
 
     async def _judge(self, chain: BranchChain) -> None:
-        """From the end backwards, have at each place the step that must be there."""
+        """Find the step that belongs at each position, from the end backwards."""
         for seq in reversed(range(chain.length)):
             place = (chain.branch, seq)
             expected = self._expected.get(place)
@@ -182,7 +182,7 @@ class ChainFinder:
                 expected = expected or self._stray(chain, seq) or await self._known(place, there)
                 if expected == there:
                     continue
-                chain.stubs.discard(seq)  # of another step, whose place it has
+                chain.stubs.discard(seq)  # of another step, at the same position
                 await self._look_for(chain, seq, expected)
                 if not chain.commits[seq]:
                     chain.stubs.add(seq)
@@ -195,10 +195,10 @@ class ChainFinder:
                 self._expected[parent.branch, parent.seq] = parent.commit
                 base = self.chains.get(parent.branch)
                 if base is not None and parent.seq >= base.length:
-                    base.put(parent.seq, b"", None)  # the end that this branch stands on was lost
+                    base.put(parent.seq, b"", None)  # the end that this branch starts from was lost
 
     def _stray(self, chain: BranchChain, seq: int) -> bytes:
-        """The hash of a step that says it belongs at a place, and follows what is before that, if this is known."""
+        """Return the hash of a step that belongs at a position, and follows the one before, if that is known."""
         for step in self._strays.get((chain.branch, seq), ()):
             before = chain.commits[seq - 1] if seq and seq - 1 not in chain.stubs else b""
             if not before or step.header.parents[0].commit == before:
@@ -206,7 +206,7 @@ class ChainFinder:
         return b""
 
     async def _known(self, place: Where, there: bytes) -> bytes:
-        """The hash that a pruned step had, as sources say; that of its stub, if they do not."""
+        """Return the hash of a pruned step: from sources, or else from its stub."""
         found = await first_of(self.agreeing[place[0]], lambda source: source.step(self._line, place, None))
         return StepRef.of(found[0]).hash if found is not None else there
 
@@ -245,25 +245,25 @@ class ChainFinder:
         self.restored += 1
 
     async def _own(self, place: Where, expected: bytes) -> Row | None:
-        """The row at a place, if only its hash is said wrongly."""
+        """Return the row at a position, if only its hash is wrong."""
         row = await self.row_at(place)
         return row if row is not None and open_row(self._line, row, self._max_bytes, expected) is not None else None
 
     async def _said(self, place: Where) -> bytes | None:
-        """The hash that a row says it has, whose step is damaged."""
+        """Return the hash in the row of a damaged step."""
         row = await self.row_at(place)
         return None if row is None or len(StepRef.of(row).hash) != 32 else StepRef.of(row).hash
 
     async def row_at(self, place: Where) -> Row | None:
-        """The row at a place, if it can be read."""
+        """Return the row at a position, if it can be read."""
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._backend, STEPS, (*self._line, *place), holes):
+        async for row in scan_readable_rows(self._backend, STEPS, (*self._line, *place), holes):
             return row
         return None
 
 
 def _fits(step: Step, place: Where) -> bool:
-    """Whether a step stands where it says."""
+    """Return whether a step is at its own position."""
     branch, seq = place
     parents = step.header.parents
     if seq:

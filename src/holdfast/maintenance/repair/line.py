@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.paging import UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Table
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
@@ -42,24 +42,23 @@ from holdfast.engine.row_format import (
 from holdfast.engine.state_loader import LoadedState, StateLoader, pointers_in
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError
 from holdfast.maintenance.repair.chains import BranchChain, ChainFinder, Where, open_row
-from holdfast.maintenance.repair.line_info import new_info
 from holdfast.maintenance.repair.quarantine import QuarantineWriter
 from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport
-from holdfast.maintenance.repair.sources import RepairSource, first_of
+from holdfast.maintenance.repair.sources import RepairSource, first_of, new_info
 from holdfast.maintenance.verify.heads import StoreHeads, compare_head
 
 _CACHE_BYTES = 16 << 20
 _ATTEMPTS = 20
-"""How often a line is mended again because somebody wrote to it meanwhile."""
+"""How often a repair is tried again because the line was written to."""
 
 _PASSES = 3
-"""How often it is looked for what was made right before, and left something else to do."""
+"""The number of passes: one may leave work for the next."""
 
 _BATCH = 256
 
 
 class _Start(NamedTuple):
-    """Where a branch starts: the state there, how deep it is, its time, and whether a step is left there."""
+    """The start of a branch: its state, depth and time, and whether a step is left there."""
 
     held: LoadedState | None
     depth: int
@@ -67,7 +66,7 @@ class _Start(NamedTuple):
     follows: bool
 
 
-async def mend(
+async def repair_line(
     engine: Engine, line: Line, sources: Sequence[RepairSource], *, whole: bool = False, heads: StoreHeads | None = None
 ) -> ThreadRepairReport | None:
     """Mend a line, and verify what came of it. None if nothing is wrong with it.
@@ -88,11 +87,11 @@ async def mend(
                 break
             changed += mending.changed
             passes += done
-            if passes == _PASSES:  # names of what was lost, and parts that nobody needs any more, go in the second
+            if passes == _PASSES:  # refs of lost steps, and parts that nothing needs, are removed in the second
                 break
         else:
             raise ConflictError(
-                "the thread kept changing while it was mended", where=f"thread {line}", hint="Try again"
+                "the thread kept changing while it was repaired", where=f"thread {line}", hint="Try again"
             )
     finally:
         await lease.release()
@@ -108,7 +107,7 @@ async def mend(
 
 
 async def _make_again(engine: Engine, line: Line) -> None:
-    """Have readable rows and the index of words say what the log now says."""
+    """Rebuild readable rows and the text index from the log."""
     if engine.projector.on:
         await engine.projector.build(line)
     await engine.indexer.follow(line)
@@ -133,23 +132,23 @@ class _Mending:
         self.changed = False
         self._changes: list[Change] = []
         self._bases: dict[Where, _Start] = {}
-        """The steps that branches start from."""
+        """The steps that branches start at."""
         self._time = self._size = 0
-        """Of the step that was gone past."""
+        """Of the last step."""
         self._folds: dict[Where, Row | None] = {}
-        """Folded states as they are to be; None where what is there is right."""
+        """The new folded states; None where the stored one is right."""
         self._kept: dict[int, int] = {}
-        """How many places of each branch there are up to the last step that is kept."""
+        """The length of each branch up to its last step that is kept."""
         self._stubs: dict[Where, StepRef] = {}
         self._revisions: dict[Where, int] = {}
 
     async def run(self) -> bool:
-        """Whether it was done; False if the line changed meanwhile."""
+        """Repair the line. Returns False if it was changed."""
         check = await look(self._ground, self._line, VerifyLevel.DECODE)
         damage = [each for each in check.found.findings if each.severity is Severity.DAMAGE]
         self.mended.found = damage
         if any(each.code is FindingCode.UNKNOWN_FORMAT for each in damage):
-            self.mended.left = damage  # another release or a key may read what this one cannot
+            self.mended.left = damage  # another release, or a key, may be able to read it
             return True
         same = await self._same(check.info)
         if not damage and not self._whole and not await self._is_cut(check, same):
@@ -176,7 +175,7 @@ class _Mending:
         return await self._switch(before, info)
 
     async def _same(self, info: LineInfo | None) -> RepairSource | None:
-        """A source in which nothing but appends happened since, or here: the line's own row is the same."""
+        """Return a source whose line differs only by appends: its own row is the same."""
         for source in self._sources:
             theirs = await source.info(self._line)
             if theirs is not None and (theirs == info or self._whole or info is None):
@@ -184,16 +183,16 @@ class _Mending:
         return None
 
     async def _is_cut(self, check: LineCheck, same: RepairSource | None) -> bool:
-        """Whether a source has more of the line's branches, though nothing was pruned."""
+        """Return whether a source has more of the branches, although nothing was pruned."""
         if same is None:
             return False
         numbers = {0, *check.branches, *(each.branch for each in await same.branches(self._line))}
         return any([await same.step(self._line, (n, check.lengths.get(n, 0)), None) is not None for n in numbers])
 
-    # Nodes and large values, which are named for what they hold -----------------------------------------------
+    # Nodes and large values, which are named by their content -------------------------------------------------
 
     async def _take_parts(self, check: LineCheck) -> None:
-        """Take nodes and large values from sources."""
+        """Restore nodes and large values from sources."""
         for finding in check.found.findings:
             if finding.space == NODES.name and len(finding.key) == 4 and finding.severity is Severity.DAMAGE:
                 id = finding.key[3]
@@ -213,7 +212,7 @@ class _Mending:
             self.mended.sources.append(source.url)
 
     async def _store(self, wanted: Sequence[tuple[Table, Row]]) -> None:
-        """Store what nobody sees yet; damaged rows in its place go to quarantine."""
+        """Store rows that are not visible yet; damaged rows with the same keys are quarantined."""
         for start in range(0, len(wanted), _BATCH):
             batch: list[Change] = [self._lease.condition()]
             for space, row in wanted[start : start + _BATCH]:
@@ -225,14 +224,14 @@ class _Mending:
                     self.changed = True
             if await self._backend.apply(batch) is not None:
                 raise ConflictError(
-                    "another took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
+                    "another process took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
                 )
             await self._lease.renew_if_due()
 
     # Branches -------------------------------------------------------------------------------------------------
 
     async def _find_branches(self, check: LineCheck, chains: ChainFinder) -> dict[int, Branch]:
-        """The branches that there are, each starting where its first step says."""
+        """Return the branches, each with the start that its first step names."""
         theirs: dict[int, Branch] = {}
         for source in reversed(chains.agreeing[0]):
             theirs |= {each.branch: each for each in await source.branches(self._line)}
@@ -252,7 +251,7 @@ class _Mending:
             elif known is not None and (not chain.length or not chain.commits[0] or 0 in chain.stubs):
                 start = (known.base_branch, known.base_length)
             else:
-                start = (0, 0)  # its first step follows none, or nobody knows which
+                start = (0, 0)  # its first step has no parent, or an unknown one
             created = known.created if known is not None else self._ground.clock()
             name = known.name if known is not None and known.name not in names else ""
             names.add(name)
@@ -260,7 +259,7 @@ class _Mending:
         return found
 
     async def _find_revisions(self, check: LineCheck) -> None:
-        """Revisions that cannot be right: what a source says of them, or else in the order of their branches."""
+        """Correct wrong revisions: from a source, or else in the order of their branches."""
         for finding in check.found.findings:
             if (finding.column != "revision" and finding.code is not FindingCode.DUPLICATE_ID) or finding.place is None:
                 continue
@@ -275,14 +274,14 @@ class _Mending:
                 self._revisions[place] = StepRef.of(found[0]).revision if found is not None else number
 
     def _stays(self, point: StepRef) -> bool:
-        """Whether a step is the one that belongs at its place."""
+        """Return whether a step belongs at its position."""
         chain = self._chains.chains[point.branch]
         return point.seq not in chain.taken and point.seq not in chain.lost
 
     # States ---------------------------------------------------------------------------------------------------
 
     async def _walk(self, chain: BranchChain, branch: Branch | None) -> None:
-        """Go along a branch, and see of each step whether it has a state."""
+        """Check for each step of a branch whether it has a state."""
         number = chain.branch
         held: LoadedState | None
         start = _Start(LoadedState(EMPTY, 0), -1, 0, follows=True)
@@ -310,11 +309,11 @@ class _Mending:
 
     async def _own_rows(self, number: int) -> AsyncIterator[Row]:
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._backend, STEPS, (*self._line, number), holes):
+        async for row in scan_readable_rows(self._backend, STEPS, (*self._line, number), holes):
             yield row
 
     async def _stub(self, place: Where, row: Row | None, there: Row | None, commit: bytes, depth: int) -> None:
-        """A pruned step stays one; what it says is put right."""
+        """Correct the stub of a pruned step."""
         assert row is not None  # noqa: S101 - it was found here or in a source
         point = StepRef.of(row)
         try:
@@ -340,7 +339,7 @@ class _Mending:
         follows: bool,
         chain: BranchChain,
     ) -> tuple[LoadedState | None, bool]:
-        """The state at a step, and whether the step stays. A lost one may leave its folded state to the next."""
+        """Return the state at a step, and whether the step stays. A lost one may leave its folded state to the next."""
         step = None if row is None else open_row(self._line, row, self._ground.max_bytes)
         own = await self._own_fold(place, chain.lost.get(place[1]) if row is None else StepRef.of(row).hash)
         if row is None or step is None:
@@ -355,7 +354,7 @@ class _Mending:
             await self._lose(place, there, point.hash, depth, why)
             return None, False
         if await self._lacks_value(held):
-            # What comes after may have another value in its place.
+            # A later step may replace the value.
             await self._lose(place, there, point.hash, depth, "a large value in it is lost, and no source has it")
             self._folds.pop(place, None)
             return held, False
@@ -367,7 +366,7 @@ class _Mending:
         return held, True
 
     async def _lacks_value(self, held: LoadedState) -> bool:
-        """Whether a state has a large value in it that is not there."""
+        """Return whether a large value of a state is missing."""
         lost = self._check.marks.objects
         if not lost:
             return False
@@ -375,7 +374,7 @@ class _Mending:
         return any(parse_pointer(pointer).digest in lost for pointer in pointers_in(packed))
 
     def _right(self, point: StepRef, step: Step, tail: int, depth: int) -> StepRef:
-        """What the row of a step should say."""
+        """Return the right row of a step."""
         header = step.header
         right = point._replace(id=header.id, time=header.time, kind=header.kind, tail=tail, depth=depth)
         wrong = {each.column for each in self._check.found.findings if each.place == point[:2]}
@@ -389,7 +388,7 @@ class _Mending:
         return ", ".join(dict.fromkeys(found)) or "it reaches back to another folded state now"
 
     async def _own_fold(self, place: Where, commit: bytes | None) -> LoadedState | None:
-        """The folded state of a step at a place, if that is whole."""
+        """Return the folded state of a step, if it is complete."""
         looked_at = self._check.folded.get(place) == commit
         if commit is None or (looked_at and place in self._check.marks.folds):
             return None
@@ -399,7 +398,7 @@ class _Mending:
         try:
             held = LoadedState(open_fold(self._line, folds[0], commit), int(folds[0].columns[0]))
             if not looked_at:
-                await self._states.whole(self._line, held)  # another row was in the place of its step
+                await self._states.whole(self._line, held)  # another row had the position of its step
         except (CorruptError, NotFoundError):
             return None
         return held
@@ -414,7 +413,7 @@ class _Mending:
         *,
         follows: bool,
     ) -> LoadedState | None:
-        """The state at a step: its own folded one; that before it and its changes; or from a source."""
+        """Return the state at a step: folded; from the state before it and its changes; or from a source."""
         if own is not None:
             self._folds[place] = None
             return own
@@ -443,10 +442,10 @@ class _Mending:
         wanted += [(OBJECTS, row) for at, value in large.items() for row in object_rows(self._line, at, value)]
         await self._store(wanted)
         self._folds[place] = fold_row(self._line, place, point.hash, form, root)
-        self.mended.remade += 1
+        self.mended.rebuilt += 1
         return LoadedState(root, form)
 
-    # What becomes of rows -------------------------------------------------------------------------------------
+    # Rows -----------------------------------------------------------------------------------------------------
 
     async def _replace(self, there: Row | None, row: Row, reason: str) -> None:
         if there is not None:
@@ -454,7 +453,7 @@ class _Mending:
         self._changes.append(Put(STEPS, row))
 
     async def _lose(self, place: Where, there: Row | None, commit: bytes | None, depth: int, reason: str) -> None:
-        """A step goes. Whether it leaves a stub is decided when it is known what stays behind it."""
+        """Drop a step. Whether it leaves a stub depends on what stays after it."""
         known = None if there is None else StepRef.of(there)
         id = "" if known is None else known.id
         self.mended.lost.append(LostCheckpoint(self._line.name, id, *place, reason))
@@ -463,7 +462,7 @@ class _Mending:
         self._stubs[place] = StepRef(*place, "", 0, depth, commit or bytes(32), self._time, PRUNED, "", 0, self._size)
 
     def _settle(self, branches: Mapping[int, Branch]) -> None:
-        """How many places of each branch are still needed."""
+        """Return the lengths of branches that are still needed."""
         self._lengths = {number: self._kept.get(number, 0) for number in self._chains.chains}
         for number in sorted(branches, reverse=True):
             branch, chain = branches[number], self._chains.chains[number]
@@ -485,7 +484,9 @@ class _Mending:
 
     async def _write_branches(self, branches: Mapping[int, Branch]) -> None:
         holes: list[UnreadableRange] = []
-        there = {int(row.key[2]): row async for row in sturdy_rows(self._backend, BRANCHES, tuple(self._line), holes)}
+        there = {
+            int(row.key[2]): row async for row in scan_readable_rows(self._backend, BRANCHES, tuple(self._line), holes)
+        }
         for number, branch in branches.items():
             chain = self._chains.chains[number]
             base = self._chains.chains[branch.base_branch]
@@ -502,12 +503,12 @@ class _Mending:
     async def _write_folds(self) -> None:
         holes: list[UnreadableRange] = []
         kept = {place for place, row in self._folds.items() if row is None}
-        async for row in sturdy_rows(self._backend, FOLDS, tuple(self._line), holes):
+        async for row in scan_readable_rows(self._backend, FOLDS, tuple(self._line), holes):
             place = (int(row.key[2]), int(row.key[3]))
             new = self._folds.get(place)
             chain = self._chains.chains.get(place[0])
             if chain is None or place[1] >= chain.length:
-                continue  # it came since
+                continue  # it is new
             if place in kept or (new is not None and new == row):
                 continue
             self._changes.append(await self._keeper.keep(FOLDS, row, "it is damaged, or belongs to a lost checkpoint"))
@@ -516,7 +517,7 @@ class _Mending:
         self._changes += (Put(FOLDS, row) for row in self._folds.values() if row is not None)
 
     async def _write_others(self, check: LineCheck) -> None:
-        """Pending writes and names that are damaged; and those that were lost, where nobody can say which."""
+        """Quarantine damaged pending writes and refs, and restore lost ones from sources."""
         for finding in check.found.findings:
             if finding.code is FindingCode.DAMAGED_WRITE:
                 await self._from_source(WRITES, finding)
@@ -529,13 +530,13 @@ class _Mending:
         if self._whole:
             for source in self._chains.agreeing[0]:
                 for space in (WRITES, EVENTS, LINKS):
-                    self._changes += (Ensure(space, row) for row in await source.sound(space, self._line))
+                    self._changes += (Ensure(space, row) for row in await source.intact_rows(space, self._line))
                 for row in await source.refs(self._line):
                     if is_about_step(row):
                         self._changes.append(Ensure(REFS, row))
 
     async def _drop(self, space: Table, finding: Finding) -> None:
-        """Nothing needs it."""
+        """Remove a row that nothing needs."""
         (there,) = await self._backend.read([Scan(space, finding.key)])
         for row in there:
             self._changes.append(await self._keeper.keep(space, row, finding.message))
@@ -555,19 +556,19 @@ class _Mending:
             self._changes.append(Delete(space, finding.key))
 
     async def _is_restored(self, id: str) -> bool:
-        """Whether a checkpoint that was missing comes back."""
+        """Return whether a missing checkpoint was restored."""
         return any(
             isinstance(each, Put) and each.space is STEPS and each.row.columns[0] == id for each in self._changes
         )
 
     async def _switch(self, before: Sequence[Row], info: LineInfo) -> bool:
-        """Change the line, if nobody else did meanwhile."""
+        """Apply the changes, unless the line was changed."""
         fresh = info._replace(version=info.version + 1, pruned=self._pruned)
         nothing_else = not self._changes and before and info == info._replace(pruned=self._pruned)
         if nothing_else:
             self._count()
             return True
-        # What was appended meanwhile to an end that stays as it is has its turn in the next pass.
+        # What was appended to an unchanged end is checked in the next pass.
         touched = {each.row.key[2:] for each in self._changes if isinstance(each, Put) and each.space is STEPS}
         ends = [
             Expect(STEPS, (*self._line, number, chain.length), None)
@@ -581,7 +582,7 @@ class _Mending:
         if await self._backend.apply(batch) is not None:
             if not await self._lease.is_valid():
                 raise ConflictError(
-                    "another took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
+                    "another process took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
                 )
             return False
         self.changed = True

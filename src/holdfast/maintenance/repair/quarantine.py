@@ -1,4 +1,4 @@
-"""Quarantine: rows that were found damaged and taken out of their place, kept as they were found."""
+"""Quarantine: damaged rows that a repair removed, stored unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import MsgspecError
 from msgspec.msgpack import decode, encode
 
 from holdfast.backends.interface import Backend, Change, Put, Row, Scan
-from holdfast.backends.paging import rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import QUARANTINE, Key, Scalar, Table
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
@@ -51,7 +51,7 @@ class QuarantineWriter:
         self.count = 0
 
     async def keep(self, space: Table, row: Row, reason: str) -> Change:
-        """The change that keeps a row as it is."""
+        """Return the change that stores a row unchanged."""
         if self._next is None:
             (last,) = await self._backend.read([Scan(QUARANTINE, tuple(self._line), reverse=True, limit=1)])
             self._next = int(last[0].key[2]) + 1 if last else 1
@@ -64,10 +64,10 @@ class QuarantineWriter:
 async def quarantined(
     engine: Engine, tenant: str, threads: Sequence[str] | None = None
 ) -> AsyncIterator[QuarantinedRow]:
-    """What is in quarantine."""
+    """Yield the rows in quarantine."""
     prefixes: list[Key] = [(tenant,)] if threads is None else [(tenant, name) for name in threads]
     for prefix in prefixes:
-        async for row in rows(engine.context.backend, QUARANTINE, prefix):
+        async for row in scan_rows(engine.context.backend, QUARANTINE, prefix):
             space, time, reason = row.columns
             try:
                 key, columns, body = decode(row.body)

@@ -1,4 +1,4 @@
-"""What mending did to a thread."""
+"""The result of the repair of a thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.engine.integrity.findings import Finding
 
 
 class LostCheckpoint(NamedTuple):
-    """A checkpoint that could not be kept. Its id is empty where that is not known."""
+    """A checkpoint that is lost. Its id is empty if it is unknown."""
 
     thread: str
     checkpoint: str
@@ -20,12 +20,12 @@ class LostCheckpoint(NamedTuple):
 
 @dataclass
 class ThreadRepairReport:
-    """What was done to a thread, or would be: how many rows came from sources, were made anew from others, and went to
-    quarantine; which checkpoints are lost; and what could not be mended."""
+    """The repair of a thread: the number of rows that were restored from sources, rebuilt from others, and quarantined;
+    the checkpoints that are lost; and the findings that are left."""
 
     thread: str
     restored: int = 0
-    remade: int = 0
+    rebuilt: int = 0
     quarantined: int = 0
     lost: list[LostCheckpoint] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
@@ -33,9 +33,9 @@ class ThreadRepairReport:
     left: list[Finding] = field(default_factory=list)
 
     def add(self, other: ThreadRepairReport) -> None:
-        """What another pass did."""
+        """Add the result of another pass."""
         self.restored += other.restored
-        self.remade += other.remade
+        self.rebuilt += other.rebuilt
         self.quarantined += other.quarantined
         self.lost += other.lost
         self.sources += [url for url in other.sources if url not in self.sources]

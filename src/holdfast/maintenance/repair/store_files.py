@@ -1,7 +1,7 @@
-"""A store's own files, put in order where they are damaged, so that rows can be read and written again.
+"""Repair of the files of a store, so that rows can be read and written again.
 
-A SQLite file is salvaged into a new one. In a store of files or objects, what can be read of a thread is written anew.
-What was damaged is kept in both cases.
+A SQLite file is salvaged into a new one. In a store of files or objects, the readable rows of a thread are written
+again. The damaged files stay in both cases.
 """
 
 from __future__ import annotations
@@ -24,53 +24,55 @@ from holdfast.maintenance.verify.verifier import VerifyReport
 
 
 class FileRepairReport(NamedTuple):
-    """What was done to the files: how many rows could be kept, how many places could not be read, and where what was
-    damaged is now."""
+    """The repair of files: the number of rows that were kept, of places that could not be read, and the paths of the
+    damaged files."""
 
     rows: int
     unreadable: int
     damaged: list[str]
 
 
-async def put_in_order(engine: Engine, tenant: str) -> FileRepairReport | None:
-    """See to the store's own files, since they are what is wrong. None if there is nothing that can be done."""
+async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
+    """Repair the files of a store. Returns None if that is not possible."""
     backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.at_rest(lambda: salvage(path, is_intact))
+        done = await backend.while_closed(lambda: salvage(path, is_intact))
         engine.context.cache.clear()
         return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged])
     if isinstance(backend, ObjectStoreBackend):
         stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
-        shards = await backend.damaged(tenant)
-        renewed = [await backend.renew(shard, stamp) for shard in shards]
+        shards = await backend.damaged_shards(tenant)
+        renewed = [await backend.rebuild(shard, stamp) for shard in shards]
         engine.context.cache.clear()
-        rows = sum(len(each.remains.rows) for each in renewed)
+        rows = sum(len(each.salvaged.rows) for each in renewed)
         return (
-            FileRepairReport(rows, len(shards), [f"{backend.url}/{each.kept}" for each in renewed]) if renewed else None
+            FileRepairReport(rows, len(shards), [f"{backend.url}/{each.copies}" for each in renewed])
+            if renewed
+            else None
         )
     return None
 
 
-async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, FileRepairReport] | None:
-    """A store in a new file, with what would be there once the files were put in order; and what that would do."""
+async def dry_run_files(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, FileRepairReport] | None:
+    """Return a store in a new file with the rows that a repair of the files would keep, and its report."""
     backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.at_rest(lambda: salvage(path, is_intact, into=scratch))
+        done = await backend.while_closed(lambda: salvage(path, is_intact, into=scratch))
         return await SQLiteBackend.open(f"sqlite:///{scratch}"), FileRepairReport(
             done.rows, len(done.holes) + done.refused, []
         )
     if not isinstance(backend, ObjectStoreBackend):
         return None
-    shards = await backend.damaged(tenant)
+    shards = await backend.damaged_shards(tenant)
     if not shards:
         return None
     target = await SQLiteBackend.open(f"sqlite:///{scratch}", synchronous="normal")
     kept = 0
     try:
         for shard in await backend.shards(tenant):
-            found = (await backend.remains(shard)).rows
+            found = (await backend.salvage(shard)).rows
             await target.apply([Put(space, row) for space, row in found])
             kept += len(found) if shard in shards else 0
     except BaseException:
@@ -80,12 +82,12 @@ async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, 
 
 
 async def are_damaged(engine: Engine) -> bool:
-    """Whether the store itself finds something wrong with its files. That a copy lags behind is nothing wrong."""
-    return bool(await found_by(_innermost(engine.context.backend)))
+    """Return whether the store's own check has findings. A copy that lags behind is not one."""
+    return bool(await own_findings(_innermost(engine.context.backend)))
 
 
-async def found_by(backend: Backend) -> list[str]:
-    """What a store finds when it checks itself."""
+async def own_findings(backend: Backend) -> list[str]:
+    """Return the findings of the store's own check."""
     try:
         return await backend.check()
     except CorruptError as error:
@@ -93,12 +95,12 @@ async def found_by(backend: Backend) -> list[str]:
 
 
 def seem_damaged(report: VerifyReport) -> bool:
-    """Whether what was found in threads speaks for it."""
+    """Return whether findings in threads suggest that the files are damaged."""
     return any(each.code in (FindingCode.UNREADABLE_ROWS, FindingCode.INDEX_MISMATCH) for each in report.damage)
 
 
 def copies_of(backend: Backend) -> list[Backend]:
-    """The copies that a store keeps of itself."""
+    """Return the copies of a replicated store."""
     found: list[Backend] = []
     while isinstance(backend, Wrapper):
         found += [backend.remote] if isinstance(backend, ReplicatingBackend) else []
@@ -107,7 +109,7 @@ def copies_of(backend: Backend) -> list[Backend]:
 
 
 def _innermost(backend: Backend) -> Backend:
-    """The store inside of wrappers that have one only."""
+    """Return the store inside of wrappers."""
     while isinstance(backend, Wrapper):
         backend = backend.inner
     return backend

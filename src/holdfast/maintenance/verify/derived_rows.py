@@ -1,6 +1,6 @@
-"""Readable rows and the index of words, compared with what the log would make of them.
+"""Comparison of readable rows and the text index with the log.
 
-They are made anew beside the store, in memory, by the same code that makes them as steps are saved.
+They are rebuilt in memory, by the same code that writes them as steps are saved.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.paging import UNREADABLE, rows
+from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.backends.wrappers.store_diff import same
+from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
@@ -22,84 +22,86 @@ from holdfast.engine.text_index.indexer import MANY
 from holdfast.errors import ConflictError
 
 _CACHE_BYTES = 16 << 20
-_MADE = (*READABLE, WORDS)
+_DERIVED = (*READABLE, WORDS)
 
 
-class _Beside(Wrapper):
-    """A store whose rows that are made from the log are in memory, and which is not written to."""
+class _DerivedInMemory(Wrapper):
+    """A store whose derived rows are in memory, and which is not written to."""
 
     def __init__(self, inner: Backend, memory: MemoryBackend) -> None:
         super().__init__(inner)
         self._memory = memory
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        made = [query.space in _MADE for query in queries]
-        theirs = iter(await self.inner.read([query for query, here in zip(queries, made, strict=True) if not here]))
-        ours = iter(await self._memory.read([query for query, here in zip(queries, made, strict=True) if here]))
-        return [next(ours) if here else next(theirs) for here in made]
+        derived = [query.space in _DERIVED for query in queries]
+        stored = iter(await self.inner.read([query for query, own in zip(queries, derived, strict=True) if not own]))
+        rebuilt = iter(await self._memory.read([query for query, own in zip(queries, derived, strict=True) if own]))
+        return [next(rebuilt) if own else next(stored) for own in derived]
 
     async def apply(self, batch: Batch) -> int | None:
-        """Whether the line changed meanwhile does not matter: then all is looked at again."""
-        return await self._memory.apply([change for change in batch if change.space in _MADE])
+        """Apply changes of derived rows. Conditions do not matter: a difference is checked twice."""
+        return await self._memory.apply([change for change in batch if change.space in _DERIVED])
 
 
-async def compare_made(engine: Engine, line: Line) -> list[Finding]:
-    """What readable rows and the index of words say that the log does not, or the other way round."""
+async def compare_derived_rows(engine: Engine, line: Line) -> list[Finding]:
+    """Return findings where readable rows or the text index differ from the log."""
     backend = engine.context.backend
-    shown, words = [await _any(backend, space, line) for space in (AGENT_STATES, WORDS)]
-    shown = shown or engine.projector.on
+    readable, words = [await _has_rows(backend, table, line) for table in (AGENT_STATES, WORDS)]
+    readable = readable or engine.projector.on
     words = bool(await engine.indexer.state(line.tenant)) or words
-    if not shown and not words:
+    if not readable and not words:
         return []
     memory = await MemoryBackend.open("memory://")
-    ground = replace(engine.context, backend=_Beside(backend, memory), cache=MemoryCache(_CACHE_BYTES), project=True)
-    beside = Engine(ground)
+    context = replace(
+        engine.context, backend=_DerivedInMemory(backend, memory), cache=MemoryCache(_CACHE_BYTES), project=True
+    )
+    rebuilt = Engine(context)
     found: list[Finding] = []
     try:
-        if shown:
-            await beside.projector.build(line)
-            wrong = [space.name for space in READABLE if not await _is_same(backend, memory, space, line)]
+        if readable:
+            await rebuilt.projector.build(line)
+            wrong = [table.name for table in READABLE if not await _is_same(backend, memory, table, line)]
             if wrong:
-                what = f"rows of {', '.join(wrong)} do not say what the log says"
+                what = f"rows of {', '.join(wrong)} differ from the log"
                 found.append(Finding(FindingCode.STALE_ROWS, what, *line, space=wrong[0], key=tuple(line)))
         if words:
-            await beside.indexer.build_line(line)
+            await rebuilt.indexer.build_line(line)
             if not await _is_same(backend, memory, WORDS, line):
-                what = "the index of words does not have what the log has"
+                what = "the text index lacks what the log has"
                 found.append(Finding(FindingCode.STALE_WORDS, what, *line, space=WORDS.name, key=tuple(line)))
     except (*UNREADABLE, ConflictError):
-        return found  # the log itself is damaged, which is told, or changes all the time
+        return found  # the log is damaged, which is reported elsewhere, or keeps changing
     finally:
         await memory.close()
     return found
 
 
-async def _any(backend: Backend, space: Table, line: Line) -> bool:
+async def _has_rows(backend: Backend, table: Table, line: Line) -> bool:
     try:
-        return await anext(rows(backend, space, tuple(line), bodies=False), None) is not None
+        return await anext(scan_rows(backend, table, tuple(line), bodies=False), None) is not None
     except UNREADABLE:
         return True
 
 
-async def _is_same(backend: Backend, memory: MemoryBackend, space: Table, line: Line) -> bool:
+async def _is_same(backend: Backend, memory: MemoryBackend, table: Table, line: Line) -> bool:
     try:
-        ours, theirs = rows(backend, space, tuple(line)), rows(memory, space, tuple(line))
+        stored, rebuilt = scan_rows(backend, table, tuple(line)), scan_rows(memory, table, tuple(line))
         while True:
-            one, other = await anext(ours, None), await anext(theirs, None)
+            one, other = await anext(stored, None), await anext(rebuilt, None)
             if one is None or other is None:
                 return one is other
-            if not _agrees(space, one, other):
+            if not _agrees(table, one, other):
                 return False
     except UNREADABLE:
         return False
 
 
-def _agrees(space: Table, row: Row, made: Row) -> bool:
-    """Whether a row says what it would if it were made now."""
-    if space is WORDS:
-        # More words do no harm. While nothing was pruned, steps may get more than they brought; afterwards they do not.
-        words, wanted = (set(str(each.columns[1]).split()) for each in (row, made))
-        return (row.key, row.columns[0]) == (made.key, made.columns[0]) and (MANY in words or wanted <= words)
-    if space is AGENT_STATES:  # but for what is only there to tell versions of it apart
-        row, made = (each._replace(columns=(*each.columns[:-1], 0)) for each in (row, made))
-    return same(space, row, made)
+def _agrees(table: Table, row: Row, rebuilt: Row) -> bool:
+    """Return whether a stored row agrees with the rebuilt one."""
+    if table is WORDS:
+        # More words do no harm. While nothing was pruned, steps may have more than they brought; afterwards not.
+        words, required = (set(str(each.columns[1]).split()) for each in (row, rebuilt))
+        return (row.key, row.columns[0]) == (rebuilt.key, rebuilt.columns[0]) and (MANY in words or required <= words)
+    if table is AGENT_STATES:  # except its version
+        row, rebuilt = (each._replace(columns=(*each.columns[:-1], 0)) for each in (row, rebuilt))
+    return same_row(table, row, rebuilt)

@@ -1,12 +1,11 @@
-"""Heads: where every thread ends, in a small file that is kept elsewhere.
+"""Heads: the end of every thread, in a small file that is stored elsewhere.
 
-Hashes show that nothing was altered in a history, but not that its end is still there: a thread without its newest
-checkpoints is a whole thread. Against heads that were exported before, it is seen. They also cover what no hash does:
-names of branches, names and tags, and what tells revisions of a checkpoint apart.
+Hashes prove that nothing in a history was altered, but not that its end is still there: a thread without its newest
+checkpoints is a valid thread. A comparison with exported heads shows that. Heads also cover what no hash does: names of
+branches, tags, labels, and the revisions of a checkpoint.
 
-A row of a step is changed together with its line's own row only. So as long as the version in that is the same, a
-digest of all step rows must be, too. Where the version is another, somebody did more than append: pruned, forked,
-renamed.
+A row of a step is changed only together with the row of its line. So while the version in that is the same, so must be
+a digest of all rows of steps. Another version means more than appends: the thread was pruned, forked or renamed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
-from holdfast.backends.paging import UNREADABLE, rows
+from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
@@ -29,13 +28,13 @@ from holdfast.errors import ConflictError, CorruptError, InvalidError
 
 _MARK = "holdfast heads"
 _FORMAT = 1
-_LOOKS = 20
-"""How often a thread is looked at that changes all the time."""
+_ATTEMPTS = 20
+"""How often a thread that keeps changing is read."""
 
 
 @dataclass(frozen=True)
 class BranchHead:
-    """Where a branch ends: how many steps it has, and the hash of the last of them; and where it starts."""
+    """The head of a branch: its length, the hash of its last step, and where it starts."""
 
     branch: int
     name: str
@@ -48,7 +47,7 @@ class BranchHead:
 
 @dataclass(frozen=True)
 class ThreadHead:
-    """Where a thread ends, and digests of what no hash covers."""
+    """The head of a thread: those of its branches, and digests of what no hash covers."""
 
     created: int
     version: int
@@ -61,7 +60,7 @@ class ThreadHead:
 
 @dataclass(frozen=True)
 class StoreHeads:
-    """Where the threads of a store end. `save` writes them to a file, `load` reads them from one."""
+    """The heads of the threads of a store. `save` writes them to a file, `load` reads them."""
 
     tenant: str
     store: str
@@ -69,7 +68,7 @@ class StoreHeads:
     threads: Mapping[str, ThreadHead] = field(default_factory=dict)
 
     def save(self, path: str | Path) -> None:
-        """Write them to a file."""
+        """Write the heads to a file."""
         content = asdict(self)
         text = json.dumps({"kind": _MARK, "format": _FORMAT, **content, "digest": _digest_of(content)}, indent=1)
         temporary = Path(f"{path}.new")
@@ -78,18 +77,17 @@ class StoreHeads:
 
     @classmethod
     def load(cls, path: str | Path) -> StoreHeads:
-        """Read them from a file. `CorruptError` if it is not as it was written, `InvalidError` if it is something
-        else."""
+        """Read heads from a file. `CorruptError` if it was altered, `InvalidError` if it is another file."""
         try:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InvalidError(f"heads cannot be read: {error}", where=str(path)) from error
         if not isinstance(found, dict) or found.get("kind") != _MARK or found.get("format") != _FORMAT:
-            raise InvalidError("the file holds no heads", where=str(path), hint="Write one with `holdfast heads`")
+            raise InvalidError("the file contains no heads", where=str(path), hint="Write one with `holdfast heads`")
         content = {name: found.get(name) for name in ("tenant", "store", "time", "threads")}
         if found.get("digest") != _digest_of(content):
             raise CorruptError(
-                "the file of heads is not as it was written", where=str(path), hint="Use another copy of it"
+                "the file of heads is not what was written", where=str(path), hint="Use another copy of it"
             )
         threads: dict[str, Any] = found["threads"]
         heads = {
@@ -104,7 +102,7 @@ def _digest_of(content: Mapping[str, Any]) -> str:
 
 
 async def export_heads(engine: Engine, tenant: str, threads: Sequence[str] | None = None) -> StoreHeads:
-    """Where threads end now."""
+    """Return the current heads of threads."""
     names = [line.name for line in await engine.lines.names(tenant)] if threads is None else threads
     found: dict[str, ThreadHead] = {}
     for name in names:
@@ -116,7 +114,7 @@ async def export_heads(engine: Engine, tenant: str, threads: Sequence[str] | Non
 
 
 class _Outline(NamedTuple):
-    """A line in a few rows."""
+    """The rows of a line, its branches and their last steps."""
 
     info: LineInfo | None
     branches: dict[int, Branch]
@@ -124,7 +122,7 @@ class _Outline(NamedTuple):
 
 
 async def _outline(backend: Backend, line: Line) -> _Outline:
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         lines, found = await backend.read([Get(LINES, [tuple(line)]), Scan(BRANCHES, tuple(line))])
         branches = {each.branch: each for each in map(Branch.of, found)}
         numbers = [0, *branches]
@@ -137,11 +135,11 @@ async def _outline(backend: Backend, line: Line) -> _Outline:
         if again == lines:
             ends = {number: StepRef.of(rows[0]) for number, rows in zip(numbers, heads, strict=True) if rows}
             return _Outline(info_of(lines[0]) if lines else None, branches, ends)
-    raise _kept_changing(line)
+    raise _changing_error(line)
 
 
 async def _head(backend: Backend, line: Line) -> ThreadHead | None:
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         outline = await _outline(backend, line)
         if outline.info is None:
             return None
@@ -160,10 +158,10 @@ async def _head(backend: Backend, line: Line) -> ThreadHead | None:
         (now,) = await backend.read([Get(LINES, [tuple(line)])])
         if now and info_of(now[0]) == outline.info:
             return head
-    raise _kept_changing(line)
+    raise _changing_error(line)
 
 
-def _kept_changing(line: Line) -> ConflictError:
+def _changing_error(line: Line) -> ConflictError:
     return ConflictError("the thread keeps changing", where=f"thread {line}", hint="Try again")
 
 
@@ -175,18 +173,18 @@ def _branch_head(outline: _Outline, number: int) -> BranchHead:
 
 
 async def _steps(backend: Backend, line: Line, lengths: Mapping[int, int]) -> str:
-    """A digest of the rows of steps, up to the given lengths."""
+    """Return a digest of the rows of steps, up to the given lengths."""
     digest = hashlib.sha256()
-    async for row in rows(backend, STEPS, tuple(line), bodies=False):
+    async for row in scan_rows(backend, STEPS, tuple(line), bodies=False):
         if int(row.key[3]) < lengths.get(int(row.key[2]), 0):
-            digest.update(_row_digest(row._replace(body=b"")))  # some stores give bodies unasked
+            digest.update(_row_digest(row._replace(body=b"")))  # some stores return bodies anyway
     return digest.hexdigest()
 
 
-async def _digest(backend: Backend, space: Table, line: Line) -> str:
+async def _digest(backend: Backend, table: Table, line: Line) -> str:
     digest = hashlib.sha256()
-    async for row in rows(backend, space, tuple(line)):
-        if space is not REFS or row.key[2] != LEASE:
+    async for row in scan_rows(backend, table, tuple(line)):
+        if table is not REFS or row.key[2] != LEASE:
             digest.update(_row_digest(row))
     return digest.hexdigest()
 
@@ -199,24 +197,24 @@ def _row_digest(row: Row) -> bytes:
 
 
 async def compare_head(backend: Backend, heads: StoreHeads, name: str) -> list[Finding]:
-    """What of a thread is not as its head says, and not what an honest append would make of it. `ConflictError` if it
-    keeps changing by more than appends."""
+    """Return findings where a thread differs from its head by more than appends. `ConflictError` if it keeps changing
+    so."""
     line = Line(heads.tenant, name)
     found: list[Finding] = []
     try:
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             found = []
             comparison = _Comparison(backend, line, heads, await _outline(backend, line), found)
             await comparison.run()
-            if not found or await comparison.still_holds():
+            if not found or await comparison.is_current():
                 return found
     except UNREADABLE:
-        return found  # some rows cannot be read, which is told where they are verified
-    raise _kept_changing(line)
+        return found  # some rows cannot be read, which verifying them reports
+    raise _changing_error(line)
 
 
 class _Comparison:
-    """A thread and the head that it had."""
+    """The comparison of a thread with its exported head."""
 
     def __init__(
         self, backend: Backend, line: Line, heads: StoreHeads, outline: _Outline, found: list[Finding]
@@ -225,30 +223,28 @@ class _Comparison:
         self._line = line
         self._head = heads.threads[line.name]
         self._since = int(datetime.fromisoformat(heads.time).timestamp()) * 10**9
-        """When the heads were exported, at the earliest."""
+        """The earliest time at which the heads were exported."""
         self._outline = outline
         self._found = found
 
-    def _add(self, code: FindingCode, what: str, place: tuple[int, int] | None = None, space: Table = STEPS) -> None:
-        key: Key = (*self._line, *(place or ()))
-        self._found.append(Finding(code, what, *self._line, place=place, space=space.name, key=key))
+    def _add(self, code: FindingCode, what: str, position: tuple[int, int] | None = None, table: Table = STEPS) -> None:
+        key: Key = (*self._line, *(position or ()))
+        self._found.append(Finding(code, what, *self._line, place=position, space=table.name, key=key))
 
-    async def still_holds(self) -> bool:
-        """Whether the thread was changed by nothing but appends since its outline was read."""
+    async def is_current(self) -> bool:
+        """Return whether only appends changed the thread since its outline was read."""
         (now,) = await self._backend.read([Get(LINES, [tuple(self._line)])])
         return (info_of(now[0]) if now else None) == self._outline.info
 
     async def run(self) -> None:
-        """Compare all of it."""
+        """Compare everything."""
         head, outline = self._head, self._outline
         if outline.info is None:
-            self._add(FindingCode.GONE_THREAD, "the thread is not there any more", space=LINES)
+            self._add(FindingCode.GONE_THREAD, "the thread is gone", table=LINES)
         elif outline.info.created != head.created:
-            self._add(FindingCode.GONE_THREAD, "the thread was deleted, and another has its name now", space=LINES)
+            self._add(FindingCode.GONE_THREAD, "the thread was deleted, and another has its name now", table=LINES)
         elif outline.info.version < head.version:
-            self._add(
-                FindingCode.ROLLED_BACK, "the thread is in an older state than when heads were exported", space=LINES
-            )
+            self._add(FindingCode.ROLLED_BACK, "the thread is older than when heads were exported", table=LINES)
         else:
             same = outline.info.version == head.version
             for branch in head.branches:
@@ -256,56 +252,56 @@ class _Comparison:
             if same:
                 await self._unchanged(outline)
             if head.names != await _digest(self._backend, REFS, self._line):
-                self._add(FindingCode.CHANGED_NAMES, "names, tags or pins are not what they were", space=REFS)
+                self._add(FindingCode.CHANGED_NAMES, "tags, labels, pins or holds have changed", table=REFS)
 
     async def _unchanged(self, outline: _Outline) -> None:
-        """Nothing but appends happened since: all else must be as it was."""
+        """Check what appends do not change."""
         head = self._head
         if not outline.branches.keys() <= {each.branch for each in head.branches}:
-            what = "there are branches that were not there, though the thread is said to be unchanged"
-            self._add(FindingCode.OTHER_HISTORY, what, space=BRANCHES)
+            what = "there are new branches, although the version of the thread is the same"
+            self._add(FindingCode.OTHER_HISTORY, what, table=BRANCHES)
         if self._found:
             return
         if head.steps != await _steps(self._backend, self._line, {each.branch: each.length for each in head.branches}):
-            self._add(FindingCode.OTHER_HISTORY, "what the rows of checkpoints say is not what they said")
+            self._add(FindingCode.OTHER_HISTORY, "the rows of checkpoints have changed")
         ended = all(
             each.length == (outline.ends[each.branch].seq + 1 if each.branch in outline.ends else 0)
             for each in head.branches
         )
         if ended and head.writes != await _digest(self._backend, WRITES, self._line):
-            self._add(FindingCode.CHANGED_WRITES, "pending writes are not what they were", space=WRITES)
+            self._add(FindingCode.CHANGED_WRITES, "pending writes have changed", table=WRITES)
 
-    async def _branch(self, was: BranchHead, outline: _Outline, *, same: bool) -> None:
-        place = (was.branch, max(was.length - 1, 0))
-        now = outline.branches.get(was.branch, Branch(0, 0, 0, 0, "") if not was.branch else None)
-        if now is None or now.created != was.created:
-            told = "is gone" if now is None else "is gone, and another has its number"
+    async def _branch(self, head: BranchHead, outline: _Outline, *, same: bool) -> None:
+        position = (head.branch, max(head.length - 1, 0))
+        now = outline.branches.get(head.branch, Branch(0, 0, 0, 0, "") if not head.branch else None)
+        if now is None or now.created != head.created:
+            change = "is gone" if now is None else "is gone, and another has its number"
             code = FindingCode.OTHER_HISTORY if same else FindingCode.GONE_BRANCH
-            self._add(code, f"branch {was.name or was.branch} {told}", place, BRANCHES)
+            self._add(code, f"branch {head.name or head.branch} {change}", position, BRANCHES)
             return
-        if (now.base_branch, now.base_length) != (was.base_branch, was.base_length):
-            what = f"branch {was.name or was.branch} starts elsewhere"
-            self._add(FindingCode.OTHER_HISTORY, what, place, BRANCHES)
-        if now.name != was.name:
-            what = f"branch {was.name or was.branch} is now called {now.name!r}"
-            self._add(FindingCode.OTHER_HISTORY if same else FindingCode.RENAMED_BRANCH, what, place, BRANCHES)
-        end = outline.ends.get(was.branch)
+        if (now.base_branch, now.base_length) != (head.base_branch, head.base_length):
+            what = f"branch {head.name or head.branch} starts elsewhere"
+            self._add(FindingCode.OTHER_HISTORY, what, position, BRANCHES)
+        if now.name != head.name:
+            what = f"branch {head.name or head.branch} is now called {now.name!r}"
+            self._add(FindingCode.OTHER_HISTORY if same else FindingCode.RENAMED_BRANCH, what, position, BRANCHES)
+        end = outline.ends.get(head.branch)
         length = 0 if end is None else end.seq + 1
         assert outline.info is not None  # noqa: S101 - else there is nothing to compare
         rewritten = outline.info.form != self._head.form
-        if length < was.length:
-            what = f"branch {was.name or was.branch} had {was.length} checkpoints, and has {length}"
-            self._add(FindingCode.PRUNED_SINCE if rewritten else FindingCode.CUT_OFF, what, place)
+        if length < head.length:
+            what = f"branch {head.name or head.branch} had {head.length} checkpoints, and has {length}"
+            self._add(FindingCode.PRUNED_SINCE if rewritten else FindingCode.CUT_OFF, what, position)
             return
-        there = await self._point(place) if was.length else None
-        if there is not None and there.hash.hex() != was.hash:
-            what = f"where branch {was.name or was.branch} ended, another checkpoint stands"
-            # A pruned end leaves nothing, and what is saved then takes its place.
-            since = rewritten and there.time >= self._since
-            self._add(FindingCode.PRUNED_SINCE if since else FindingCode.OTHER_HISTORY, what, place)
+        step = await self._step(position) if head.length else None
+        if step is not None and step.hash.hex() != head.hash:
+            what = f"where branch {head.name or head.branch} ended, there is another checkpoint"
+            # A pruned end leaves nothing, and new checkpoints take its position.
+            later = rewritten and step.time >= self._since
+            self._add(FindingCode.PRUNED_SINCE if later else FindingCode.OTHER_HISTORY, what, position)
 
-    async def _point(self, place: tuple[int, int]) -> StepRef | None:
-        """The step at a place. None if it is missing, which is told where steps are verified."""
-        scan = Scan(STEPS, (*self._line, place[0]), (place[1],), (place[1] + 1,), bodies=False)
+    async def _step(self, position: tuple[int, int]) -> StepRef | None:
+        """Return the step at a position; None if it is missing, which verifying steps reports."""
+        scan = Scan(STEPS, (*self._line, position[0]), (position[1],), (position[1] + 1,), bodies=False)
         (found,) = await self._backend.read([scan])
         return StepRef.of(found[0]) if found else None

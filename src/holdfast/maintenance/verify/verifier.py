@@ -9,31 +9,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.paging import UNREADABLE, UnreadableRange, sturdy_rows
+from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.row_format import LEASE, Line
-from holdfast.engine.text_index.indexer import Progress
+from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.maintenance.verify.derived_rows import compare_made
+from holdfast.maintenance.verify.derived_rows import compare_derived_rows
 from holdfast.maintenance.verify.heads import StoreHeads, compare_head
 
-MOST_FINDINGS = 10_000
-"""How many findings a report lists; beyond that they are counted."""
+MAX_FINDINGS = 10_000
+"""The number of findings that a report lists; further ones are only counted."""
 
-_OF_LINES = (STEPS, BRANCHES, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS)
-"""Spaces in which there is nothing but what belongs to lines."""
+_LINE_TABLES = (STEPS, BRANCHES, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS)
+"""Tables whose rows all belong to lines."""
 
 
 @dataclass
 class VerifyReport:
-    """What was verified, and what was found.
+    """The result of a verification.
 
-    `next` is where to go on, as `after`, if not all threads were looked at. `found` counts the findings, also those
-    that are too many to be listed.
+    `next` is the `after` to continue with, if not all threads were verified. `found` counts all findings, also those
+    that are not listed.
     """
 
     store: str
@@ -50,11 +50,11 @@ class VerifyReport:
     found: int = 0
     findings: list[Finding] = field(default_factory=list)
     each: Callable[[Finding], None] | None = field(default=None, repr=False, compare=False)
-    """Is told of every finding."""
+    """Called with every finding."""
 
     @property
-    def sound(self) -> bool:
-        """Whether nothing is damaged. Notices, and rows that can be made again, are no damage."""
+    def ok(self) -> bool:
+        """Whether nothing is damaged. Notices, and rows that can be rebuilt, are not damage."""
         return not self.damage
 
     @property
@@ -64,35 +64,35 @@ class VerifyReport:
 
     @property
     def damaged(self) -> list[str]:
-        """The threads in which something is damaged."""
+        """The names of damaged threads."""
         return sorted({each.thread for each in self.damage if each.thread})
 
     def add(self, finding: Finding) -> None:
-        """Another finding. Damage is listed before all else."""
+        """Add a finding. Damage is listed before other findings."""
         self.found += 1
         if self.each is not None:
             self.each(finding)
-        if len(self.findings) < MOST_FINDINGS:
+        if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
         elif finding.severity is Severity.DAMAGE:
-            for place, other in enumerate(self.findings):
+            for index, other in enumerate(self.findings):
                 if other.severity is not Severity.DAMAGE:
-                    self.findings[place] = finding
+                    self.findings[index] = finding
                     return
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        told = {name: getattr(self, name) for name in _TOLD}
-        return {**told, "sound": self.sound, "findings": [each.plain() for each in self.findings]}
+        """Return the report as plain values, for JSON."""
+        plain = {name: getattr(self, name) for name in _PLAIN_FIELDS}
+        return {**plain, "ok": self.ok, "findings": [each.plain() for each in self.findings]}
 
 
-_TOLD = (
+_PLAIN_FIELDS = (
     "store", "tenant", "level", "threads", "steps", "nodes", "objects", "writes", "bytes", "seconds", "next", "found",
 )  # fmt: skip
 
 
 def level_of(level: object) -> VerifyLevel:
-    """A level by its name."""
+    """Return a level by its name."""
     for each in VerifyLevel:
         if level == each.value:
             return each
@@ -113,17 +113,15 @@ async def verify(
     each: Callable[[Finding], None] | None = None,
 ) -> VerifyReport:
     """Verify threads of a tenant, or all of them and the store itself; those after a name, up to a limit. `report` is
-    one to go on with; `each` is told of every finding as soon as there is one."""
+    one to continue; `each` is called with every finding at once."""
     if heads is not None and heads.tenant != tenant:
         raise InvalidError(f"the heads are those of tenant {heads.tenant!r}", hint="Open the store for that tenant")
     report = report or VerifyReport(engine.context.backend.url, tenant, level.value)
     report.each = each
-    return await _Run(engine, tenant, level, heads, progress, report).run(threads, after, limit)
+    return await _Verification(engine, tenant, level, heads, progress, report).run(threads, after, limit)
 
 
-class _Run:
-    """One verification."""
-
+class _Verification:
     def __init__(
         self,
         engine: Engine,
@@ -139,8 +137,8 @@ class _Run:
         self._level = level
         self._heads = heads
         self._expected = [] if heads is None else sorted(heads.threads)
-        self._tell = progress
-        self._began = time.monotonic()
+        self._progress = progress
+        self._start = time.monotonic()
         self.report = report
 
     async def run(self, threads: Sequence[str] | None, after: str, limit: int | None) -> VerifyReport:
@@ -149,7 +147,7 @@ class _Run:
                 await self._thread(name, len(threads), named=True)
         else:
             await self._store(after, limit)
-        self.report.seconds = time.monotonic() - self._began
+        self.report.seconds = time.monotonic() - self._start
         return self.report
 
     async def _store(self, after: str, limit: int | None) -> None:
@@ -175,7 +173,7 @@ class _Run:
             self.report.add(Finding(FindingCode.STORE_CHECK, what))
 
     async def _total(self, after: str) -> int | None:
-        if self._tell is None:
+        if self._progress is None:
             return None
         try:
             return self.report.threads + len(await self._engine.lines.names(self._tenant, after=after))
@@ -183,9 +181,9 @@ class _Run:
             return None
 
     async def _names(self, after: str) -> AsyncIterator[str]:
-        """The threads by name, but for those whose own row cannot be read."""
+        """Yield the names of threads, except those whose own row cannot be read."""
         holes: list[UnreadableRange] = []
-        async for row in sturdy_rows(self._backend, LINES, (self._tenant,), holes):
+        async for row in scan_readable_rows(self._backend, LINES, (self._tenant,), holes):
             if str(row.key[1]) > after:
                 yield str(row.key[1])
         for hole in holes:
@@ -197,11 +195,11 @@ class _Run:
         line = Line(self._tenant, name)
         report = self.report
 
-        def tell(rows: int) -> None:
-            if self._tell is not None:
-                self._tell(report.threads, total, f"{name} ({rows:,} rows)")
+        def report_rows(rows: int) -> None:
+            if self._progress is not None:
+                self._progress(report.threads, total, f"{name} ({rows:,} rows)")
 
-        check = await self._look(line, tell)
+        check = await self._check(line, report_rows)
         if (
             named
             and check.info is None
@@ -211,13 +209,13 @@ class _Run:
             raise NotFoundError("there is no such thread", where=f"thread {line}", hint="See threads()")
         report.threads += 1
         if self._level >= VerifyLevel.DECODE:
-            await self._made(line)
+            await self._check_derived(line)
         await self._compare(name)
-        if self._tell is not None:
-            self._tell(report.threads, total, name)
+        if self._progress is not None:
+            self._progress(report.threads, total, name)
 
-    async def _look(self, line: Line, tell: Callable[[int], None] | None = None) -> LineCheck:
-        check = await look(self._engine.context, line, self._level, tell)
+    async def _check(self, line: Line, progress: Callable[[int], None] | None = None) -> LineCheck:
+        check = await look(self._engine.context, line, self._level, progress)
         report, found = self.report, check.found
         report.steps += found.steps
         report.nodes += found.nodes
@@ -228,11 +226,11 @@ class _Run:
             report.add(finding)
         return check
 
-    async def _made(self, line: Line) -> None:
-        found = await compare_made(self._engine, line)
+    async def _check_derived(self, line: Line) -> None:
+        found = await compare_derived_rows(self._engine, line)
         if found:
-            # What writers did meanwhile is in both, the second time.
-            again = {each.same for each in await compare_made(self._engine, line)}
+            # A difference that a writer caused is gone the second time.
+            again = {each.same for each in await compare_derived_rows(self._engine, line)}
             for finding in found:
                 if finding.same in again:
                     self.report.add(finding)
@@ -248,12 +246,12 @@ class _Run:
             self.report.add(Finding(FindingCode.NOT_COMPARED, what, self._tenant, name))
 
     async def _between(self, before: str, name: str | None) -> None:
-        """What has no row of its own among the threads, or none that can be read, between two of them."""
-        start = f"{before}\0" if before else "\0"  # what belongs to the whole store has no name
+        """Check lines between two threads that have no row of their own, or none that can be read."""
+        start = f"{before}\0" if before else "\0"  # the empty name belongs to the whole store
         while name is None or start < name:
             stop = () if name is None else (name,)
-            strays = await self._first(
-                [Scan(s, (self._tenant,), (start,), stop, limit=1, bodies=False) for s in _OF_LINES]
+            strays = await self._first_names(
+                [Scan(table, (self._tenant,), (start,), stop, limit=1, bodies=False) for table in _LINE_TABLES]
             )
             at = bisect_left(self._expected, start)
             strays += (each for each in self._expected[at : at + 1] if name is None or each < name)
@@ -264,32 +262,32 @@ class _Run:
             await self._compare(stray)
             start = f"{stray}\0"
 
-    async def _first(self, scans: Sequence[Scan]) -> list[str]:
-        """The threads that scans find rows of, as far as these can be read."""
+    async def _first_names(self, scans: Sequence[Scan]) -> list[str]:
+        """Return the names of the threads of the first rows of scans, as far as these can be read."""
         try:
             return [str(row.key[1]) for rows in await self._backend.read(scans) for row in rows]
         except UNREADABLE:
-            # Told of already, where the store checks itself.
-            return [name for scan in scans for name in await self._first([scan])] if len(scans) > 1 else []
+            # Reported already by the store's own check.
+            return [name for scan in scans for name in await self._first_names([scan])] if len(scans) > 1 else []
 
     async def _stray(self, line: Line) -> None:
-        """Rows of a thread that has no row of its own, or none that can be read; or has by now."""
+        """Check a line that has no row of its own, or none that can be read."""
         try:
             found = await self._backend.read(
-                [Scan(LINES, tuple(line)), *(Scan(space, tuple(line), limit=2, bodies=False) for space in _OF_LINES)]
+                [Scan(LINES, tuple(line)), *(Scan(table, tuple(line), limit=2, bodies=False) for table in _LINE_TABLES)]
             )
         except UNREADABLE:
-            await self._look(line)
+            await self._check(line)
             return
         if found[0]:
             return
-        spaces = [
-            space.name
-            for space, rows in zip(_OF_LINES, found[1:], strict=True)
-            if any(space is not REFS or row.key[2] != LEASE for row in rows)
+        tables = [
+            table.name
+            for table, rows in zip(_LINE_TABLES, found[1:], strict=True)
+            if any(table is not REFS or row.key[2] != LEASE for row in rows)
         ]
-        if STEPS.name in spaces or BRANCHES.name in spaces:
-            await self._look(line)
-        elif spaces:
-            what = f"rows of {', '.join(spaces)} belong to no thread"
-            self.report.add(Finding(FindingCode.ORPHAN, what, *line, space=spaces[0], key=tuple(line)))
+        if STEPS.name in tables or BRANCHES.name in tables:
+            await self._check(line)
+        elif tables:
+            what = f"rows of {', '.join(tables)} belong to no thread"
+            self.report.add(Finding(FindingCode.ORPHAN, what, *line, space=tables[0], key=tuple(line)))

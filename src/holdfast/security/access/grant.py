@@ -12,11 +12,11 @@ from holdfast.security.access.identity import owns
 from holdfast.security.access.policy import Right
 
 BELOW_OWN, BELOW_ALL = "own", "all"
-"""How far a grant of a scope reaches below it: to what its owner owns, or to everything."""
+"""How far a grant reaches below its scope: to what the owner of the scope owns, or to everything."""
 
 
 class GrantRecord(NamedTuple):
-    """A right that somebody was given."""
+    """A stored grant."""
 
     id: str
     to: str
@@ -26,43 +26,43 @@ class GrantRecord(NamedTuple):
     keys: str
     """The pattern of keys; empty for the scope as a whole."""
     below: str
-    """Whether scopes below are covered: not, if this is empty; `own`, as far as they belong to who owns this scope;
-    `all`."""
+    """Whether scopes below are covered: empty for none; `own` for those that belong to the owner of the scope; `all`.
+    """
     until: int
     """When it expires, in nanoseconds since 1970; 0 for never."""
     by: str
-    """The identity that gave it; empty for the store's owner."""
+    """The identity that granted it; empty for the store's owner."""
     given: int
-    """When that was."""
+    """When it was granted."""
     revoked: int = 0
     """When it was revoked; 0 if it was not."""
     revoked_by: str = ""
 
     def reaches_below(self, action: Action, mine: Scope, scope: Scope) -> bool:
-        """Whether it has to do with a scope below its own, `mine`, and what is to be done there, dead or alive."""
+        """Whether it concerns a scope below its own, `mine`, and this action; also if it has ended."""
         if not self.below or self.right not in ("both", action):
             return False
         return self.below == BELOW_ALL or owns(mine, scope)
 
     def covers(self, key: str | None) -> bool:
-        """Whether it covers a key, or, for None, the scope as a whole."""
+        """Whether it covers a key, or, for None, the whole scope."""
         return not self.keys or (key is not None and matcher(self.keys)(key))
 
     def is_live(self, now: int) -> bool:
         """Whether it is neither revoked nor expired."""
         return not self.revoked and not 0 < self.until <= now
 
-    def ended(self) -> int:
-        """When it was revoked or expires; 0 for never."""
+    def end_time(self) -> int:
+        """Return when it was revoked or expires; 0 for never."""
         return min(filter(None, (self.revoked, self.until)), default=0)
 
-    def plain(self) -> dict[str, Any]:
-        """As it is stored."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stored form."""
         return self._asdict()
 
     @classmethod
-    def stored(cls, found: object, where: str) -> GrantRecord:
-        """A grant as it was read from the store. `CorruptError` if it is none."""
+    def load(cls, found: object, where: str) -> GrantRecord:
+        """Build a grant from its stored form. `CorruptError` if it is not one."""
         try:
             return cls(**found)  # type: ignore[arg-type]
         except TypeError as error:

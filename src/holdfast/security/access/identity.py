@@ -1,4 +1,4 @@
-"""Identities: who acts. An identity is a path of parts, as a scope is, and owns the scope of the same path."""
+"""Identities. An identity is a path of parts, like a scope, and owns the scope of the same path."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from holdfast.engine.model.scopes import Scope, ScopePart, check_key
 from holdfast.errors import InvalidError
 
 OWN_KINDS = frozenset({"step", "tool", "hook", "custom"})
-"""Scopes below an identity's own are its own too, where their further parts are of these kinds. The others are those of
-its children: they may be identities of their own."""
+"""An identity also owns the scopes below its own whose further parts are of these kinds. Other scopes are those of its
+children, which may be identities themselves."""
 
 GROUP = "group:"
-"""What the names of groups start with, where an identity could stand as well."""
+"""The prefix of groups, where an identity is possible as well."""
 
 EVERYONE = "everyone"
-"""The group that everybody is in."""
+"""The group of all identities."""
 
 
 class Identity(NamedTuple):
-    """Somebody who acts: `agent:researcher`, `user:alice/agent:writer`. `str` and `parse` are each other's inverse."""
+    """An identity: `agent:researcher`, `user:alice/agent:writer`. `parse` is the inverse of `str`."""
 
     scope: Scope
 
     @classmethod
     def of(cls, **parts: str | None) -> Self:
-        """The identity of these parts; those that are None are left out."""
+        """Return the identity of these parts, without those that are None."""
         return cls.at(Scope.of(**parts))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """An identity from its text, such as `agent:researcher`."""
+        """Return the identity of a text such as `agent:researcher`."""
         return cls.at(Scope.parse(text))
 
     @classmethod
     def at(cls, scope: Scope) -> Self:
-        """The identity that owns a scope of the same path."""
+        """Return the identity that owns a scope of the same path."""
         if not scope.parts:
             raise InvalidError("an identity has a part at least", hint="Such as agent:researcher")
         return cls(scope)
@@ -44,16 +44,16 @@ class Identity(NamedTuple):
         return str(self.scope)
 
     def owns(self, scope: Scope) -> bool:
-        """Whether a scope is its own."""
+        """Whether the identity owns a scope."""
         return owns(self.scope, scope)
 
     def is_parent_of(self, scope: Scope) -> bool:
-        """Whether a scope is that of a child."""
+        """Whether a scope belongs to a child of the identity."""
         return self.scope.contains(scope) and not self.owns(scope)
 
 
 def owns(mine: Scope, scope: Scope) -> bool:
-    """Whether who owns one scope owns the other."""
+    """Whether the owner of one scope owns the other."""
     own = mine.parts
     parts = scope.parts
     length = len(own)
@@ -62,8 +62,8 @@ def owns(mine: Scope, scope: Scope) -> bool:
     return all(part.kind in OWN_KINDS for part in parts[length:])
 
 
-def check_plain(scope: object) -> Scope:
-    """A scope that is one and nothing else: not something that says another name each time it is asked."""
+def require_scope(scope: object) -> Scope:
+    """Return a scope that is a plain value, and not a subclass whose text may change."""
     if type(scope) is Scope and type(scope.parts) is tuple:
         for part in scope.parts:
             if type(part) is not ScopePart or type(part.kind) is not str or type(part.name) is not str:
@@ -75,8 +75,8 @@ def check_plain(scope: object) -> Scope:
     )
 
 
-def holder(to: object) -> str:
-    """Who is given a right: the text of an identity, or `group:` and the name of a group."""
+def parse_holder(to: object) -> str:
+    """Return the holder of a right as text: an identity, or `group:` and the name of a group."""
     if isinstance(to, Identity):
         return str(to)
     if isinstance(to, Scope):
@@ -87,18 +87,18 @@ def holder(to: object) -> str:
             hint='Such as "agent:researcher", or "group:editors"',
         )
     if to.startswith(GROUP):
-        return GROUP + group_name(to[len(GROUP) :])
+        return GROUP + check_group(to[len(GROUP) :])
     return str(Identity.parse(to))
 
 
-def group_name(name: object) -> str:
-    """The name of a group, in its normal form."""
+def check_group(name: object) -> str:
+    """Return the normal form of the name of a group."""
     return check_key(name, "name of a group")
 
 
-def identity_of(who: Identity | Scope | str) -> Identity:
-    """The identity that is named; no group."""
-    text = holder(who)
+def parse_identity(who: Identity | Scope | str) -> Identity:
+    """Return the identity that a caller names. Groups are refused."""
+    text = parse_holder(who)
     if text.startswith(GROUP):
         raise InvalidError("this is for identities, not for groups", where=text)
     return Identity.parse(text)

@@ -1,4 +1,4 @@
-"""The guard of an identity: it lets pass what is its own, and what it was given; all else it denies, and notes."""
+"""The guard of an identity: it permits access to what the identity owns or was granted, and records what it denies."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from holdfast.engine.guard import UNCONDITIONAL, Action, Guard, Permit
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import DeniedError, InvalidError
-from holdfast.security.access.identity import OWN_KINDS, Identity, check_plain
+from holdfast.security.access.identity import OWN_KINDS, Identity, require_scope
 from holdfast.security.access.policy import Policy
 from holdfast.security.access.registry import AccessRegistry, IdentityRights
-from holdfast.security.audit.recorder import WINDOW, AuditRecorder, escaped
+from holdfast.security.audit.recorder import WINDOW, AuditRecorder, escape
 
 Mode: TypeAlias = Literal["strict", "read-only", "custom"]
 MODES = ("strict", "read-only", "custom")
 
 _MOST_KEYS = 8
-"""Of a try at more keys at once, these are noted one by one."""
+"""An attempt at more keys than this is recorded for the whole scope."""
 
 
 class GuardMode(NamedTuple):
-    """How somebody acts."""
+    """The mode of a guard."""
 
     mode: Mode = "strict"
     policy: Policy | None = None
-    """For the mode custom: what decides."""
+    """The policy of the mode `custom`."""
     role: str = ""
-    """For the mode custom: the role that decides, as the store has it."""
+    """The stored role of the mode `custom`."""
     children: bool = True
-    """Whether use is made of an authorisation to read children."""
+    """Whether an authorisation to read children is used."""
     window: float = WINDOW
-    waits: bool = True
-    """Whether a call may wait where it stands, as that of a sync program may."""
+    may_block: bool = True
+    """Whether calls may block, as those of sync programs."""
 
 
 class DenialReason(NamedTuple):
-    """Why something is denied."""
+    """The reason of a denial."""
 
     why: str
     hint: str
@@ -48,90 +48,98 @@ class DenialReason(NamedTuple):
 
 
 class IdentityGuard(Guard):
-    """Stands between an identity and the state of scopes."""
+    """Checks every access of an identity to the state of scopes."""
 
-    def __init__(self, engine: Engine, tenant: str, identity: Identity, how: GuardMode, notes: AuditRecorder) -> None:
+    def __init__(
+        self, engine: Engine, tenant: str, identity: Identity, guard_mode: GuardMode, notes: AuditRecorder
+    ) -> None:
         self.identity = identity
-        self.how = how
+        self.guard_mode = guard_mode
         self.actor = str(identity)
         self._own = identity.scope.parts
         self._length = len(self._own)
         self._access = AccessRegistry(engine, tenant, self.actor)
         self._clock = engine.context.clock
-        self._notes = notes
-        self._known: tuple[bytes, IdentityRights] = (b"", IdentityRights())
+        self._recorder = notes
+        self._cached_rights: tuple[bytes, IdentityRights] = (b"", IdentityRights())
 
     # Names ----------------------------------------------------------------------------------------------------
 
     def scope(self, parts: Mapping[str, str | None] | Scope | str) -> Scope:
-        """The scope that is named. A name that is none is noted."""
+        """Return the scope that is named. An invalid name is recorded."""
         try:
             if isinstance(parts, Scope):
-                return Scope.of(**dict(check_plain(parts).parts))
+                return Scope.of(**dict(require_scope(parts).parts))
             return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
         except InvalidError as error:
-            self._notes.hostile(self.actor, _named(parts), "", error.what, wait=self.how.waits)
+            self._recorder.invalid_name(
+                self.actor, _describe_scope(parts), "", error.what, wait=self.guard_mode.may_block
+            )
             raise
 
     def key(self, where: Scope | str, text: object, what: str = "key") -> str:
-        """The key, or the id, that is named. A name that is none is noted."""
+        """Return the key or the id that is named. An invalid name is recorded."""
         try:
             return check_key(text, what)
         except InvalidError as error:
-            self._notes.hostile(self.actor, escaped(str(where)), text, error.what, wait=self.how.waits)
+            self._recorder.invalid_name(
+                self.actor, escape(str(where)), text, error.what, wait=self.guard_mode.may_block
+            )
             raise
 
     # Rights ---------------------------------------------------------------------------------------------------
 
     def owns(self, scope: Scope) -> bool:
-        """Whether a scope is the identity's own."""
-        parts = check_plain(scope).parts
+        """Whether the identity owns a scope."""
+        parts = require_scope(scope).parts
         if parts == self._own:
             return True
         return parts[: self._length] == self._own and all(part.kind in OWN_KINDS for part in parts[self._length :])
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:
-        """Whether the identity may do this; `DeniedError`, and noted, if not. What rests on rights that can be taken
-        away is allowed on condition that they were not."""
-        how = self.how
+        """Permit an action, or record it and raise `DeniedError`. A permit that depends on grants has the condition
+        that they were not revoked."""
+        guard_mode = self.guard_mode
         refusal: DenialReason | None
-        if action == "write" and how.mode == "read-only":
+        if action == "write" and guard_mode.mode == "read-only":
             refusal = DenialReason("this handle only reads", "Act in another mode to write")
-        elif how.mode != "custom" and self.owns(scope):
+        elif guard_mode.mode != "custom" and self.owns(scope):
             return UNCONDITIONAL
-        elif how.policy is not None:
-            refusal = by_policy(how.policy, action, check_plain(scope), keys)
+        elif guard_mode.policy is not None:
+            refusal = check_policy(guard_mode.policy, action, require_scope(scope), keys)
             if refusal is None:
                 return UNCONDITIONAL
         else:
-            memo = await self._access.fresh()
-            refusal = self.decide(await self._rights(memo), action, check_plain(scope), keys)
+            tip = await self._access.tip()
+            refusal = self.decide(await self._rights(tip), action, require_scope(scope), keys)
             if refusal is None:
-                return Permit(self._conditions(action, scope, tuple(keys), memo))
-        raise await self.refused(action, scope, keys, refusal)
+                return Permit(self._conditions(action, scope, tuple(keys), tip))
+        raise await self.denied_error(action, scope, keys, refusal)
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
-        """Those of some scopes that may be read as a whole. Only a question: nothing is noted."""
-        if self.how.policy is not None:
-            return [each for each in scopes if by_policy(self.how.policy, "read", check_plain(each), ()) is None]
-        rights, own = await self._rights(await self._access.fresh()), self.how.mode != "custom"
+        """Return the scopes that may be read as a whole. Nothing is recorded."""
+        if self.guard_mode.policy is not None:
+            return [
+                each for each in scopes if check_policy(self.guard_mode.policy, "read", require_scope(each), ()) is None
+            ]
+        rights, own = await self._rights(await self._access.tip()), self.guard_mode.mode != "custom"
         return [
             each
             for each in scopes
-            if (own and self.owns(each)) or self.decide(rights, "read", check_plain(each), ()) is None
+            if (own and self.owns(each)) or self.decide(rights, "read", require_scope(each), ()) is None
         ]
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
-        """Note that keys were read. What was read under a right that is gone meanwhile is denied."""
-        if self.how.policy is None and (self.how.mode == "custom" or not self.owns(scope)):
-            memo = await self._access.fresh()
-            refusal = self.decide(await self._rights(memo), "read", scope, keys)
+        """Record that keys were read. Raises `DeniedError` if the right was revoked meanwhile."""
+        if self.guard_mode.policy is None and (self.guard_mode.mode == "custom" or not self.owns(scope)):
+            tip = await self._access.tip()
+            refusal = self.decide(await self._rights(tip), "read", scope, keys)
             if refusal is not None:
-                raise await self.refused("read", scope, keys, refusal)
-        await self._notes.read(self.actor, scope, keys, self.how.window)
+                raise await self.denied_error("read", scope, keys, refusal)
+        await self._recorder.read(self.actor, scope, keys, self.guard_mode.window)
 
     def decide(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
-        """Whether something that is not its own may be done, by what the store says. None if it may."""
+        """Return why stored rights do not allow an action on a scope of somebody else; None if they do."""
         refusal = self._decide(rights, action, scope, keys)
         if refusal is not None and len(keys) > 1:
             # One key may be allowed by one right, and another by another.
@@ -140,16 +148,21 @@ class IdentityGuard(Guard):
         return refusal
 
     def _decide(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
-        if self.how.mode == "custom":
+        if self.guard_mode.mode == "custom":
             if rights.role is None:
-                return DenialReason(f"there is no role {self.how.role!r}", "The store's owner can define it")
-            return by_policy(rights.role, action, scope, keys)
+                return DenialReason(f"there is no role {self.guard_mode.role!r}", "The store's owner can define it")
+            return check_policy(rights.role, action, scope, keys)
         verdicts = [policy.verdict(action, scope, keys) for policy in rights.policies]
         if False in verdicts:
             return DenialReason("a role denies it", "Roles are the store's owner's to change")
         if True in verdicts:
             return None
-        if action == "read" and rights.reads_children and self.how.children and self.identity.is_parent_of(scope):
+        if (
+            action == "read"
+            and rights.reads_children
+            and self.guard_mode.children
+            and self.identity.is_parent_of(scope)
+        ):
             return None
         return self._by_grants(rights, action, scope, keys)
 
@@ -157,23 +170,25 @@ class IdentityGuard(Guard):
         self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]
     ) -> DenialReason | None:
         now = self._clock()
-        reaching = rights.reaching(action, scope)
+        reaching = rights.find_grants(action, scope)
         live = [grant for grant in reaching if grant.is_live(now)]
         if any(not grant.keys for grant in live):
             return None
         for key in keys or (None,):
             if any(grant.covers(key) for grant in live):
                 continue
-            dead = max((grant for grant in reaching if grant.covers(key)), key=lambda one: one.ended(), default=None)
+            dead = max((grant for grant in reaching if grant.covers(key)), key=lambda one: one.end_time(), default=None)
             if dead is not None and dead.revoked:
                 return DenialReason(
-                    f"the grant {dead.id} was revoked at {_shown(dead.revoked)}",
+                    f"the grant {dead.id} was revoked at {_format_time(dead.revoked)}",
                     "Ask for another",
                     code="grant-revoked",
                 )
             if dead is not None:
                 return DenialReason(
-                    f"the grant {dead.id} expired at {_shown(dead.until)}", "Ask for another", code="grant-expired"
+                    f"the grant {dead.id} expired at {_format_time(dead.until)}",
+                    "Ask for another",
+                    code="grant-expired",
                 )
             if key is None and live:
                 return DenialReason(
@@ -184,56 +199,58 @@ class IdentityGuard(Guard):
             return None
         return DenialReason("it is not its own, and not granted", "Whoever owns the scope, or the store, can grant it")
 
-    async def refused(self, action: str, scope: Scope, keys: Sequence[str], refusal: DenialReason) -> DeniedError:
-        """The error for something that is denied. By then it was noted."""
-        shown = keys if len(keys) <= _MOST_KEYS else ()
-        await self._notes.denied(self.actor, action, str(scope), shown, refusal.why)
+    async def denied_error(self, action: str, scope: Scope, keys: Sequence[str], refusal: DenialReason) -> DeniedError:
+        """Record a denied action, and return its error."""
+        recorded = keys if len(keys) <= _MOST_KEYS else ()
+        await self._recorder.denied(self.actor, action, str(scope), recorded, refusal.why)
         where = f"key {keys[0]!r} of {scope}" if len(keys) == 1 else str(scope)
         what = f"{self.actor} may not {action} this: {refusal.why}"
         return DeniedError(what, where=where, hint=refusal.hint, code=refusal.code)
 
-    async def _rights(self, memo: LineTip | None) -> IdentityRights:
-        """What the store says as of then. Remembered, until it says something else."""
-        if memo is None or memo.point is None:
+    async def _rights(self, tip: LineTip | None) -> IdentityRights:
+        """Return the rights as of a tip of the line; cached until it changes."""
+        if tip is None or tip.point is None:
             return IdentityRights()
-        known, rights = self._known
-        if known != memo.point.hash:
-            rights = await self._access.rights(memo, self.identity, self.how.role)
-            self._known = (memo.point.hash, rights)
+        known, rights = self._cached_rights
+        if known != tip.point.hash:
+            rights = await self._access.rights(tip, self.identity, self.guard_mode.role)
+            self._cached_rights = (tip.point.hash, rights)
         return rights
 
-    def _conditions(self, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None) -> _Conditions:
-        return _Conditions(self, action, scope, keys, memo)
+    def _conditions(
+        self, action: Action, scope: Scope, keys: tuple[str, ...], tip: LineTip | None
+    ) -> _PermitConditions:
+        return _PermitConditions(self, action, scope, keys, tip)
 
-    async def again(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
-        """Whether it is still allowed, by what the store says now, and the conditions that it stays so."""
-        memo = await self._access.fresh()
-        refusal = self.decide(await self._rights(memo), action, scope, keys)
+    async def recheck(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
+        """Check an action again by the current rights, and return the conditions that they stay so."""
+        tip = await self._access.tip()
+        refusal = self.decide(await self._rights(tip), action, scope, keys)
         if refusal is not None:
-            raise await self.refused(action, scope, keys, refusal)
-        return self._access.unchanged(memo)
+            raise await self.denied_error(action, scope, keys, refusal)
+        return self._access.tip_unchanged(tip)
 
-    def unchanged(self, memo: LineTip | None) -> list[Change]:
-        """The conditions that the rights are as they were."""
-        return self._access.unchanged(memo)
+    def unchanged(self, tip: LineTip | None) -> list[Change]:
+        """Return the conditions that the rights are unchanged."""
+        return self._access.tip_unchanged(tip)
 
 
-class _Conditions:
-    """The conditions of a permit: at the first attempt what it was given on, later what the store says by then."""
+class _PermitConditions:
+    """The conditions of a permit: those it was given on at the first attempt, a new check at later ones."""
 
     def __init__(
-        self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], memo: LineTip | None
+        self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], tip: LineTip | None
     ) -> None:
         self._guard = guard
-        self._what = (action, scope, keys)
-        self._memo = memo
+        self._request = (action, scope, keys)
+        self._tip = tip
 
     async def __call__(self, again: bool) -> Sequence[Change]:
-        return await self._guard.again(*self._what) if again else self._guard.unchanged(self._memo)
+        return await self._guard.recheck(*self._request) if again else self._guard.unchanged(self._tip)
 
 
-def by_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
-    """Whether a policy allows something. None if it does."""
+def check_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
+    """Return why a policy does not allow an action; None if it does."""
     verdict = policy.verdict(action, scope, keys)
     if verdict:
         return None
@@ -243,12 +260,12 @@ def by_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str])
     )
 
 
-def _named(parts: object) -> str:
-    """What somebody gave for a scope, as it is noted."""
+def _describe_scope(parts: object) -> str:
+    """Return what a caller gave for a scope, for the record."""
     if isinstance(parts, Mapping):
-        return escaped("/".join(f"{kind}:{escaped(name)}" for kind, name in parts.items()))
-    return escaped(parts)
+        return escape("/".join(f"{kind}:{escape(name)}" for kind, name in parts.items()))
+    return escape(parts)
 
 
-def _shown(time: int) -> str:
+def _format_time(time: int) -> str:
     return datetime.fromtimestamp(time / 1e9, UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""Policies: ordered rules that say what is allowed. The first that fits decides; where none fits, it is denied."""
+"""Policies: ordered rules. The first that matches decides; if none matches, access is denied."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.errors import CorruptError, InvalidError
 Right: TypeAlias = Literal["read", "write", "both"]
 
 ALL = "**"
-"""The pattern that every key and every scope fits."""
+"""The pattern that matches every key and every scope."""
 
 _MAX_RULES = 1000
 
 
 def check_right(right: object) -> Right:
-    """`read`, `write` or `both`."""
+    """Return the right, if it is `read`, `write` or `both`."""
     if right == "read":
         return "read"
     if right == "write":
@@ -32,7 +32,7 @@ def check_right(right: object) -> Right:
 
 
 def check_pattern(pattern: object, what: str) -> str:
-    """A pattern of scopes or keys, in the normal form of names."""
+    """Return a pattern of scopes or keys, in the normal form of names."""
     if not isinstance(pattern, str):
         raise InvalidError(f"the {what} is a pattern, not {type(pattern).__name__}", where=ascii(pattern)[:80])
     plain = unicodedata.normalize("NFC", pattern)
@@ -42,7 +42,7 @@ def check_pattern(pattern: object, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: whether those who fall under it are allowed or denied something, of which scopes and keys."""
+    """A rule: whether an action on some scopes and keys is allowed."""
 
     allows: bool
     right: Right
@@ -50,7 +50,7 @@ class Rule:
     keys: str = ALL
 
     def decides(self, action: Action, scope: str, key: str | None) -> bool:
-        """Whether it is this rule that decides, on a key of a scope, or on the scope as a whole."""
+        """Whether this rule matches a key of a scope, or the whole scope."""
         if self.right not in ("both", action) or not matcher(self.scope)(scope):
             return False
         if key is None:
@@ -63,18 +63,18 @@ class Rule:
 class Policy:
     """Ordered rules: `Policy().deny("both", "agent:*", keys="secret/**").allow("read", "agent:*")`.
 
-    A pattern of scopes fits their text: `agent:*` all agents, `user:alice/**` all below Alice's scope, `**` all there
-    are. In patterns `*` stands for any text without a slash, `**` for any text, `?` for one character.
+    A pattern of scopes matches their text: `agent:*` all agents, `user:alice/**` all below Alice's scope, `**` all. In
+    patterns `*` matches any text without a slash, `**` any text, `?` one character.
     """
 
     rules: tuple[Rule, ...] = ()
 
     def allow(self, right: Right, scope: str = ALL, *, keys: str = ALL) -> Policy:
-        """The policy with one rule more, which allows."""
+        """Return the policy with a further rule that allows."""
         return self._with(True, right, scope, keys)
 
     def deny(self, right: Right, scope: str = ALL, *, keys: str = ALL) -> Policy:
-        """The policy with one rule more, which denies."""
+        """Return the policy with a further rule that denies."""
         return self._with(False, right, scope, keys)
 
     def _with(self, allows: bool, right: Right, scope: object, keys: object) -> Policy:
@@ -86,7 +86,7 @@ class Policy:
         return Policy((*self.rules, rule))
 
     def verdict(self, action: Action, scope: Scope, keys: Sequence[str]) -> bool | None:
-        """Whether this is allowed; None if no rule says anything about some of it, and none denies the rest."""
+        """Whether an action is allowed; None if no rule matches some of the keys, and none denies the others."""
         text = str(scope)
         found: bool | None = True
         for key in keys or (None,):
@@ -96,8 +96,8 @@ class Policy:
             found = found if one else None
         return found
 
-    def plain(self) -> list[dict[str, Any]]:
-        """As it is stored, and as it can be written in JSON."""
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return the plain form, which is stored and fits JSON."""
         return [
             {"effect": "allow" if rule.allows else "deny", "right": rule.right, "scope": rule.scope, "keys": rule.keys}
             for rule in self.rules
@@ -105,7 +105,7 @@ class Policy:
 
     @classmethod
     def of(cls, rules: object) -> Policy:
-        """A policy from its plain form: a list of dicts with effect, right, scope and keys."""
+        """Build a policy from its plain form: a list of dicts with effect, right, scope and keys."""
         if not isinstance(rules, list | tuple):
             raise InvalidError("a policy is a list of rules", where=ascii(rules)[:80])
         policy = cls()
@@ -119,8 +119,8 @@ class Policy:
         return policy
 
 
-def stored_policy(rules: object, where: str) -> Policy:
-    """A policy as it was read from the store. `CorruptError` if it is none."""
+def load_policy(rules: object, where: str) -> Policy:
+    """Build a policy from its stored form. `CorruptError` if it is not one."""
     try:
         return Policy.of(rules)
     except InvalidError as error:

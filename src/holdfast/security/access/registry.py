@@ -1,7 +1,7 @@
-"""Who may do what, as the store keeps it: grants, groups, roles, and who may read its children.
+"""The stored rights: grants, groups, roles, and who may read its children.
 
-All of it lies in one line of ours. A check through it looks whether anything has come since; a write that rests on it
-is made on condition that nothing has. So what is taken away is gone at once, for everybody.
+They are in one system line. Each check looks whether the line has changed since; a write that depends on rights has the
+condition that it has not. So a revocation takes effect at once, for everybody.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from holdfast.engine.guard import Action
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key, quoted, unquoted
 from holdfast.engine.row_format import Line
-from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
+from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
-from holdfast.security.access.policy import Policy, Right, stored_policy
-from holdfast.security.system_lines import ACCESS
+from holdfast.security.access.policy import Policy, Right, load_policy
+from holdfast.security.handle import ACCESS
 
-KEPT = 30 * 86400 * 10**9
-"""How long it is still known of a grant that it was revoked or has expired, in nanoseconds."""
+RETENTION = 30 * 86400 * 10**9
+"""How long a grant that was revoked or has expired is retained, in nanoseconds."""
 
 # Names of entries. What a name is made of is quoted: no slash is left in it.
-_GRANT, _HELD, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
+_GRANT, _BY_HOLDER, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
 
 
 class IdentityRights(NamedTuple):
-    """What the store says that an identity may do besides what its own scopes let it."""
+    """The rights that an identity has besides those of an owner."""
 
     grants: Mapping[str, Sequence[GrantRecord]] = {}
-    """By the text of their scope. Dead ones too, to tell why something is denied."""
+    """By the text of their scope. Ended ones too, to explain denials."""
     policies: tuple[Policy, ...] = ()
-    """Those of its roles."""
+    """The policies of its roles."""
     reads_children: bool = False
     role: Policy | None = None
-    """The policy of the role that was asked for by name."""
+    """The policy of the role that was requested by name."""
 
-    def reaching(self, action: Action, scope: Scope) -> list[GrantRecord]:
-        """The grants that have to do with a scope and what is to be done there, dead or alive."""
+    def find_grants(self, action: Action, scope: Scope) -> list[GrantRecord]:
+        """Return the grants that concern a scope and an action, also those that have ended."""
         found = [grant for grant in self.grants.get(str(scope), ()) if grant.right in ("both", action)]
         for length in range(len(scope.parts)):
             above = Scope(scope.parts[:length])
@@ -52,7 +52,7 @@ class IdentityRights(NamedTuple):
 
 
 class GrantRequest(NamedTuple):
-    """A grant to be given."""
+    """A grant to add."""
 
     to: str
     right: Right
@@ -63,26 +63,26 @@ class GrantRequest(NamedTuple):
 
 
 class AccessRegistry:
-    """The rights that a store keeps, read and changed. `actor` is who changes them; empty for the store's owner."""
+    """Reads and changes the stored rights. `actor` is who changes them; empty for the store's owner."""
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
-        self._ledger = SystemLine(engine, Line(tenant, ACCESS))
+        self._line = SystemLine(engine, Line(tenant, ACCESS), actor)
         self._codec = engine.context.codec
         self._clock = engine.context.clock
         self._actor = actor
 
     # Looking --------------------------------------------------------------------------------------------------
 
-    async def fresh(self) -> LineTip | None:
-        """How the line ends now."""
-        return await self._ledger.tip()
+    async def tip(self) -> LineTip | None:
+        """Return the current tip of the line."""
+        return await self._line.tip()
 
-    def unchanged(self, memo: LineTip | None) -> list[Change]:
-        """The conditions that it still ends so."""
-        return self._ledger.tip_unchanged(memo)
+    def tip_unchanged(self, tip: LineTip | None) -> list[Change]:
+        """Return the conditions that the line still has this tip."""
+        return self._line.tip_unchanged(tip)
 
-    async def rights(self, memo: LineTip | None, identity: Identity, role: str = "") -> IdentityRights:
-        """What an identity may do, as of then."""
+    async def rights(self, tip: LineTip | None, identity: Identity, role: str = "") -> IdentityRights:
+        """Return the rights of an identity as of a tip."""
 
         async def look(entries: SystemLineEntries) -> IdentityRights:
             me = str(identity)
@@ -90,118 +90,118 @@ class AccessRegistry:
             grants: dict[str, list[GrantRecord]] = {}
             roles: dict[str, Policy] = {}
             for each in holders:
-                held = await entries.with_prefix(_HELD + quoted(each) + "/")
+                held = await entries.with_prefix(_BY_HOLDER + quoted(each) + "/")
                 for found in held.values():
-                    grant = GrantRecord.stored(found, ACCESS)
+                    grant = GrantRecord.load(found, ACCESS)
                     grants.setdefault(grant.scope, []).append(grant)
                 for name in await entries.with_prefix(_ASSIGNED + quoted(each) + "/"):
                     rules = await entries.find(_ROLE + name)
                     if rules is not None:
-                        roles[name] = stored_policy(rules, f"role {name!r}")
+                        roles[name] = load_policy(rules, f"role {name!r}")
             named = await entries.find(_ROLE + quoted(role)) if role else None
             return IdentityRights(
                 grants,
                 tuple(roles.values()),
                 await entries.find(_PARENT + quoted(me)) is not None,
-                None if named is None else stored_policy(named, f"role {role!r}"),
+                None if named is None else load_policy(named, f"role {role!r}"),
             )
 
-        return await self._ledger.read_at(None if memo is None else memo.point, look)
+        return await self._line.read_at(None if tip is None else tip.point, look)
 
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
-        """Grants, the oldest first: those to somebody, those of a scope; with `dead`, those that were revoked or have
-        expired not long ago, too."""
-        prefix = _HELD + (quoted(to) + "/" if to else "")
-        found = await self._ledger.read(lambda entries: entries.with_prefix(prefix))
-        grants = sorted((GrantRecord.stored(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
+        """List grants, the oldest first: those of a holder, those of a scope; with `dead`, also those that were revoked
+        or have expired recently."""
+        prefix = _BY_HOLDER + (quoted(to) + "/" if to else "")
+        found = await self._line.read(lambda entries: entries.with_prefix(prefix))
+        grants = sorted((GrantRecord.load(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
         now, text = self._clock(), "" if scope is None else str(scope)
         return [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
 
     async def groups(self) -> dict[str, list[str]]:
-        """Groups, and the identities in them."""
+        """Return the groups and their members."""
         found: dict[str, list[str]] = {}
-        for member in await self._ledger.read(lambda entries: entries.with_prefix(_MEMBER)):
+        for member in await self._line.read(lambda entries: entries.with_prefix(_MEMBER)):
             identity, group = map(unquoted, member.split("/"))
             found.setdefault(group, []).append(identity)
         return {group: sorted(found[group]) for group in sorted(found)}
 
     async def roles(self) -> dict[str, Policy]:
-        """Roles, and what they allow."""
-        found = await self._ledger.read(lambda entries: entries.with_prefix(_ROLE))
-        return {unquoted(name): stored_policy(rules, f"role {name!r}") for name, rules in found.items()}
+        """Return the roles and their policies."""
+        found = await self._line.read(lambda entries: entries.with_prefix(_ROLE))
+        return {unquoted(name): load_policy(rules, f"role {name!r}") for name, rules in found.items()}
 
     async def assignments(self) -> dict[str, list[str]]:
-        """Who has which roles: identities, and `group:` and groups."""
+        """Return the roles of identities and groups."""
         found: dict[str, list[str]] = {}
-        for each in await self._ledger.read(lambda entries: entries.with_prefix(_ASSIGNED)):
+        for each in await self._line.read(lambda entries: entries.with_prefix(_ASSIGNED)):
             to, role = map(unquoted, each.split("/"))
             found.setdefault(to, []).append(role)
         return found
 
     async def parents(self) -> list[str]:
-        """The identities that may read their children's scopes."""
-        return [unquoted(name) for name in await self._ledger.read(lambda entries: entries.with_prefix(_PARENT))]
+        """List the identities that may read their children's scopes."""
+        return [unquoted(name) for name in await self._line.read(lambda entries: entries.with_prefix(_PARENT))]
 
     # Changing -------------------------------------------------------------------------------------------------
 
-    async def grant(self, wanted: GrantRequest) -> GrantRecord:
-        """Give a right."""
+    async def grant(self, request: GrantRequest) -> GrantRecord:
+        """Add a grant."""
         now = self._clock()
-        if wanted.until and wanted.until <= now:
+        if request.until and request.until <= now:
             raise InvalidError(
                 "a grant expires in time to come, not in the past", hint="Give a time after now, or none"
             )
         grant = GrantRecord(
             secrets.token_hex(8),
-            wanted.to,
-            wanted.right,
-            str(wanted.scope),
-            wanted.keys,
-            wanted.below,
-            wanted.until,
+            request.to,
+            request.right,
+            str(request.scope),
+            request.keys,
+            request.below,
+            request.until,
             self._actor,
             now,
         )
-        prefix = _HELD + quoted(grant.to) + "/"
+        prefix = _BY_HOLDER + quoted(grant.to) + "/"
 
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+        async def work_out(entries: SystemLineEntries) -> LineChange:
             old = await entries.with_prefix(prefix)
-            gone = [id for id, each in old.items() if 0 < GrantRecord.stored(each, ACCESS).ended() < now - KEPT]
+            gone = [id for id, each in old.items() if 0 < GrantRecord.load(each, ACCESS).end_time() < now - RETENTION]
             removed = [prefix + id for id in gone] + [_GRANT + id for id in gone]
-            put = {prefix + grant.id: grant.plain(), _GRANT + grant.id: grant.to}
-            return SystemLineChange(put, removed, [self._told("grant", grant)])
+            put = {prefix + grant.id: grant.to_dict(), _GRANT + grant.id: grant.to}
+            return LineChange(self._line.pack(put), removed, [self._grant_event("grant", grant)])
 
-        await self._ledger.change("grant", self._actor, work_out)
+        await self._line.change("grant", work_out)
         return grant
 
     async def revoke(self, id: str, check: Callable[[GrantRecord], None] = lambda _: None) -> GrantRecord:
-        """Take a grant back. `NotFoundError` if there is none; `check` may raise what there is to say against it."""
+        """Revoke a grant. `NotFoundError` if there is none; `check` may raise an objection."""
         done: list[GrantRecord] = []
 
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+        async def work_out(entries: SystemLineEntries) -> LineChange:
             to = await entries.find(_GRANT + quoted(id)) if id else None
-            found = None if to is None else await entries.find(f"{_HELD}{quoted(to)}/{id}")
+            found = None if to is None else await entries.find(f"{_BY_HOLDER}{quoted(to)}/{id}")
             if found is None:
                 raise NotFoundError("there is no such grant", where=ascii(id)[:80], hint="See access.grants()")
-            grant = GrantRecord.stored(found, ACCESS)
+            grant = GrantRecord.load(found, ACCESS)
             check(grant)
-            return self._revoked([grant], done)
+            return self._revoke_change([grant], done)
 
-        await self._ledger.change("revoke", self._actor, work_out)
+        await self._line.change("revoke", work_out)
         return done[-1]
 
     async def cut_off(self, to: str) -> int:
-        """Take everything from an identity or a group at once: grants, roles, groups, the sight of its children.
+        """Remove all rights of an identity or a group at once: grants, roles, groups, access to its children.
 
-        Its own scopes stay its own. Returns how many rights that were.
+        It still owns its own scopes. Returns the number of rights removed.
         """
         taken: list[int] = []
 
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
-            held = await entries.with_prefix(_HELD + quoted(to) + "/")
+        async def work_out(entries: SystemLineEntries) -> LineChange:
+            held = await entries.with_prefix(_BY_HOLDER + quoted(to) + "/")
             now = self._clock()
-            live = [grant for each in held.values() if (grant := GrantRecord.stored(each, ACCESS)).is_live(now)]
-            revoked = self._revoked(live, [])
+            live = [grant for each in held.values() if (grant := GrantRecord.load(each, ACCESS)).is_live(now)]
+            revoked = self._revoke_change(live, [])
             gone = []
             for prefix in (_ASSIGNED, _MEMBER):
                 start = prefix + quoted(to) + "/"
@@ -210,84 +210,85 @@ class AccessRegistry:
                 gone.append(_PARENT + quoted(to))
             taken.append(len(live) + len(gone))
             events = [*revoked.events, Event("access", self._actor, "cut-off", to)]
-            return SystemLineChange(revoked.put, [*revoked.removed, *gone], events)
+            return LineChange(revoked.put, [*revoked.removed, *gone], events)
 
-        await self._ledger.change("cut-off", self._actor, work_out)
+        await self._line.change("cut-off", work_out)
         return taken[-1]
 
-    def _revoked(self, grants: Iterable[GrantRecord], done: list[GrantRecord]) -> SystemLineChange:
+    def _revoke_change(self, grants: Iterable[GrantRecord], done: list[GrantRecord]) -> LineChange:
         put: dict[str, Any] = {}
         events = []
         for grant in grants:
             # One that is dead already keeps the time at which it died.
             last = grant if grant.revoked else grant._replace(revoked=self._clock(), revoked_by=self._actor)
-            put[f"{_HELD}{quoted(grant.to)}/{grant.id}"] = last.plain()
-            events.append(self._told("revoke", last))
+            put[f"{_BY_HOLDER}{quoted(grant.to)}/{grant.id}"] = last.to_dict()
+            events.append(self._grant_event("revoke", last))
             done.append(last)
-        return SystemLineChange(put, (), events)
+        return LineChange(self._line.pack(put), (), events)
 
     async def join(self, group: str, identities: Sequence[str]) -> None:
-        """Take identities into a group."""
+        """Add identities to a group."""
         if group == EVERYONE:
             raise InvalidError(f"everybody is in the group {EVERYONE!r} already")
-        await self._set("join", {_member(each, group): True for each in identities}, f"{GROUP}{group}", identities)
+        await self._put("join", {_member_name(each, group): True for each in identities}, f"{GROUP}{group}", identities)
 
     async def leave(self, group: str, identities: Sequence[str]) -> None:
-        """Take identities out of a group. `NotFoundError` if one is not in it."""
-        await self._drop("leave", [_member(each, group) for each in identities], f"{GROUP}{group}", identities)
+        """Remove identities from a group. `NotFoundError` if one is not in it."""
+        await self._remove("leave", [_member_name(each, group) for each in identities], f"{GROUP}{group}", identities)
 
     async def define(self, role: str, policy: Policy) -> None:
-        """Keep a policy under the name of a role, in place of what was there."""
+        """Store or replace the policy of a role."""
         name = check_key(role, "name of a role")
-        await self._set("define", {_ROLE + quoted(name): policy.plain()}, f"role:{name}", policy.plain())
+        await self._put("define", {_ROLE + quoted(name): policy.to_list()}, f"role:{name}", policy.to_list())
 
     async def undefine(self, role: str) -> None:
-        """Forget a role; who has it has nothing by it any more. `NotFoundError` if there is none."""
+        """Delete a role; it gives its holders nothing any more. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
-        await self._drop("undefine", [_ROLE + quoted(name)], f"role:{name}", None)
+        await self._remove("undefine", [_ROLE + quoted(name)], f"role:{name}", None)
 
     async def assign(self, role: str, to: str) -> None:
-        """Give somebody a role. `NotFoundError` if there is none."""
+        """Assign a role. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
 
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+        async def work_out(entries: SystemLineEntries) -> LineChange:
             if await entries.find(_ROLE + quoted(name)) is None:
                 raise NotFoundError("there is no such role", where=f"role {name!r}", hint="Define it first")
             event = self._event("assign", to, {"role": name})
-            return SystemLineChange({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True}, (), [event])
+            put = self._line.pack({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True})
+            return LineChange(put, events=[event])
 
-        await self._ledger.change("assign", self._actor, work_out)
+        await self._line.change("assign", work_out)
 
     async def unassign(self, role: str, to: str) -> None:
-        """Take a role from somebody. `NotFoundError` if they do not have it."""
+        """Remove the assignment of a role. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
-        await self._drop("unassign", [f"{_ASSIGNED}{quoted(to)}/{quoted(name)}"], to, {"role": name})
+        await self._remove("unassign", [f"{_ASSIGNED}{quoted(to)}/{quoted(name)}"], to, {"role": name})
 
     async def authorize(self, identity: Identity) -> None:
-        """Let an identity read the scopes of its children."""
-        await self._set("authorize", {_PARENT + quoted(str(identity)): True}, str(identity), None)
+        """Allow an identity to read the scopes of its children."""
+        await self._put("authorize", {_PARENT + quoted(str(identity)): True}, str(identity), None)
 
     async def unauthorize(self, identity: Identity) -> None:
-        """Let it do so no longer. `NotFoundError` if it could not."""
-        await self._drop("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
+        """Revoke that. `NotFoundError` if it was not allowed."""
+        await self._remove("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
 
-    async def _set(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:  # noqa: ARG001
-            return SystemLineChange(put, (), [self._event(action, target, detail)])
+    async def _put(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
+        async def work_out(entries: SystemLineEntries) -> LineChange:  # noqa: ARG001
+            return LineChange(self._line.pack(put), (), [self._event(action, target, detail)])
 
-        await self._ledger.change(action, self._actor, work_out)
+        await self._line.change(action, work_out)
 
-    async def _drop(self, action: str, removed: Sequence[str], target: str, detail: object) -> None:
-        async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+    async def _remove(self, action: str, removed: Sequence[str], target: str, detail: object) -> None:
+        async def work_out(entries: SystemLineEntries) -> LineChange:
             for name in removed:
                 if await entries.find(name) is None:
                     raise NotFoundError("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
-            return SystemLineChange({}, removed, [self._event(action, target, detail)])
+            return LineChange({}, removed, [self._event(action, target, detail)])
 
-        await self._ledger.change(action, self._actor, work_out)
+        await self._line.change(action, work_out)
 
-    def _told(self, action: str, grant: GrantRecord) -> Event:
-        return self._event(action, f"{grant.scope}{BETWEEN}{grant.keys}", grant.plain())
+    def _grant_event(self, action: str, grant: GrantRecord) -> Event:
+        return self._event(action, f"{grant.scope}{BETWEEN}{grant.keys}", grant.to_dict())
 
     def _event(self, action: str, target: str, detail: object) -> Event:
         packed = self._codec.pack(detail if isinstance(detail, dict) else {"of": detail}) if detail else b""
@@ -298,5 +299,5 @@ async def _groups_of(entries: SystemLineEntries, identity: str) -> list[str]:
     return [EVERYONE, *map(unquoted, await entries.with_prefix(_MEMBER + quoted(identity) + "/"))]
 
 
-def _member(identity: str, group: str) -> str:
+def _member_name(identity: str, group: str) -> str:
     return f"{_MEMBER}{quoted(identity)}/{quoted(group)}"

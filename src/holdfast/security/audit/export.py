@@ -1,8 +1,8 @@
-"""The audit as a file that a third party can check, without the store.
+"""Exports of the audit, which a third party can check without the store.
 
-One JSON document to a line: first what it is; then each step with its rows and all that its hash is made of; last where
-each line ends. Who has the file recomputes every hash, sees that the rows are those that the steps were written with,
-and compares the ends with heads that were exported at another time (`Store.heads`).
+A file has one JSON document a line: first a header; then each step with its rows and everything that its hash covers;
+last the head of each line. A checker recomputes every hash, compares the rows with the digests of the steps, and
+compares the heads with heads that were exported at another time (`Store.heads`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import StepHeader, StepParent, commit_hash
 from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
-from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.audit.retain import REMOVE, STEP
-from holdfast.security.audit.verify import AuditedStep, AuditFinding, chain, lines_of, mismatches, steps_of
+from holdfast.security.audit.verify import (
+    AuditedStep,
+    AuditFinding,
+    audited_lines,
+    audited_steps,
+    chain_name,
+    find_mismatches,
+)
+from holdfast.security.handle import AUDIT
 
 _MARK, _FORMAT = "holdfast audit", 1
 _COLUMNS = tuple(EVENTS.columns)
@@ -34,7 +41,8 @@ _COLUMNS = tuple(EVENTS.columns)
 
 @dataclass(frozen=True, slots=True)
 class AuditExport:
-    """What was written to a file, and where each line ended: how many steps it had, and the hash of the last."""
+    """The result of an export: the counts, and the head of each line (the number of its steps, and the hash of the
+    last)."""
 
     path: str
     lines: int
@@ -45,7 +53,7 @@ class AuditExport:
 
 
 async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
-    """Write the audit to a file. At the path there is the whole file in the end, or what was there before."""
+    """Write the audit to a file, atomically."""
     temporary = Path(f"{path}.new")
     heads: dict[str, tuple[int, str]] = {}
     steps = rows = 0
@@ -58,13 +66,13 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
             file.write(line)
 
         write({"kind": _MARK, "format": _FORMAT, "tenant": tenant, "columns": ["number", *_COLUMNS, "detail"]})
-        lines = await lines_of(engine, tenant)
+        lines = await audited_lines(engine, tenant)
         for line in lines:
-            async for told in steps_of(engine, line):
-                write(_document(engine, line, told))
-                heads[chain(line, told.point.branch)] = (told.point.seq + 1, told.point.hash.hex())
+            async for audited in audited_steps(engine, line):
+                write(_document(engine, line, audited))
+                heads[chain_name(line, audited.point.branch)] = (audited.point.seq + 1, audited.point.hash.hex())
                 steps += 1
-                rows += len(told.rows)
+                rows += len(audited.rows)
         write({"heads": heads})
         digest = whole.hexdigest()
         file.write(json.dumps({"digest": digest}).encode() + b"\n")
@@ -72,9 +80,9 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
     return AuditExport(str(path), len(lines), steps, rows, digest, heads)
 
 
-def _document(engine: Engine, line: Line, told: AuditedStep) -> dict[str, Any]:
-    point, step, rows, problem = told
-    found: dict[str, Any] = {"line": chain(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
+def _document(engine: Engine, line: Line, audited: AuditedStep) -> dict[str, Any]:
+    point, step, rows, problem = audited
+    found: dict[str, Any] = {"line": chain_name(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
     if step is None:
         return found | ({"damaged": problem} if problem else {"pruned": True})
     header, limit = step.header, engine.context.max_bytes
@@ -85,10 +93,10 @@ def _document(engine: Engine, line: Line, told: AuditedStep) -> dict[str, Any]:
         "stamp": header.stamp,
         "action": header.kind,
         "schema": header.schema,
-        "metadata": _text(header.metadata),
+        "metadata": _base64(header.metadata),
         "about": engine.context.codec.to_plain(engine.context.codec.unpack(header.metadata)),
-        "operations": [[_text(name), digest.hex()] for name, digest in step.digests],
-        "rows": [[row.key[3], *row.columns, _text(_detail(line, row, limit))] for row in rows],
+        "operations": [[_base64(name), digest.hex()] for name, digest in step.digests],
+        "rows": [[row.key[3], *row.columns, _base64(_detail(line, row, limit))] for row in rows],
     }
     return found
 
@@ -97,34 +105,34 @@ def _detail(line: Line, row: Row, limit: int) -> bytes:
     return open_event(line, str(row.key[2]), int(row.key[3]), row.body, limit) if row.body else b""
 
 
-def _text(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
 @dataclass(slots=True)
 class AuditCheck:
-    """What a check of an exported audit found."""
+    """The result of a check of an exported audit."""
 
     steps: int = 0
     rows: int = 0
     pruned: int = 0
     findings: list[AuditFinding] = field(default_factory=list)
     heads: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Where each line ends in the file: how many steps it has, and the last one's hash."""
+    """The head of each line in the file: the number of its steps, and the hash of the last."""
     removed: dict[str, int] = field(default_factory=dict)
-    """Lines that were removed, as the audit says, and how many steps they had."""
+    """The lines that were removed according to the audit, and how many steps they had."""
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it was written."""
+        """Whether there are no findings."""
         return not self.findings
 
 
 def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = None) -> AuditCheck:
-    """See whether an exported audit is what a store wrote: needs the file only.
+    """Check an exported audit, with the file only.
 
-    `heads` says how many steps each line had at an earlier time, and the hash of the last of them: the file must go on
-    from there, or say that the line was removed since.
+    `heads` has the number of steps that each line had at an earlier time, and the hash of the last of them: the file
+    must continue from there, or say that the line was removed since.
     """
     checked = AuditCheck()
     documents = _documents(Path(path))
@@ -144,8 +152,8 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
         except (KeyError, TypeError, ValueError, HoldfastError) as error:
             where = (str(document.get("line", "")), str(document.get("id", "")))
             checked.findings.append(AuditFinding(*where, f"the line of the file cannot be read: {error}"))
-    for line, known in hashes.items():
-        checked.heads[line] = (max(known) + 1, known[max(known)]) if known else (0, "")
+    for line, chain_hashes in hashes.items():
+        checked.heads[line] = (max(chain_hashes) + 1, chain_hashes[max(chain_hashes)]) if chain_hashes else (0, "")
     if ends != {line: list(end) for line, end in checked.heads.items()}:
         checked.findings.append(AuditFinding("", "", "the ends of the lines are not those that the file says"))
     for line, (length, last) in (heads or {}).items():
@@ -155,7 +163,7 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
 
 
 def _documents(path: Path) -> Iterator[dict[str, Any]]:
-    """The documents of a file, but for the last, the digest, which must be right."""
+    """Return the documents of a file without the last one, the digest, which is checked."""
     whole = hashlib.sha256()
     with path.open("rb") as file:
         for line in file:
@@ -178,14 +186,14 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
 
 def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], checked: AuditCheck) -> None:
     line, seq, commit = str(document["line"]), int(document["seq"]), str(document["hash"])
-    known = hashes.setdefault(line, {})
+    chain_hashes = hashes.setdefault(line, {})
     id = str(document.get("id", ""))
     checked.steps += 1
     wrong: list[str] = []
-    if seq != len(known):
-        wrong.append(f"steps {len(known)} to {seq - 1} are missing")
-    before = known.get(seq - 1)
-    known[seq] = commit
+    if seq != len(chain_hashes):
+        wrong.append(f"steps {len(chain_hashes)} to {seq - 1} are missing")
+    before = chain_hashes.get(seq - 1)
+    chain_hashes[seq] = commit
     if document.get("pruned"):
         checked.pruned += 1
     elif "damaged" in document:
@@ -210,23 +218,25 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
         follows = parents[0].hex() if parents else None
         if before is not None and before != follows:
             wrong.append("it does not follow the step before it")
-        if seq == 0 and BETWEEN in line and not _is_of(line, follows, hashes):
+        if seq == 0 and BETWEEN in line and not _belongs_to(line, follows, hashes):
             wrong.append("its branch does not go on from a step of the line")
         wrong += _check_rows(default_codec, metadata, document)
         checked.rows += len(document["rows"])
         if line == AUDIT:
-            checked.removed |= _removed(default_codec, document)
+            checked.removed |= _removed_lines(default_codec, document)
     checked.findings += (AuditFinding(line, id, what) for what in wrong)
 
 
-def _is_of(chain: str, commit: str | None, hashes: Mapping[str, Mapping[int, str]]) -> bool:
+def _belongs_to(chained: str, commit: str | None, hashes: Mapping[str, Mapping[int, str]]) -> bool:
     """Whether a hash is that of a step of the line that a branch belongs to."""
-    line = chain.partition(BETWEEN)[0]
-    return any(commit in known.values() for name, known in hashes.items() if name.partition(BETWEEN)[0] == line)
+    line = chained.partition(BETWEEN)[0]
+    return any(
+        commit in chain_hashes.values() for name, chain_hashes in hashes.items() if name.partition(BETWEEN)[0] == line
+    )
 
 
-def _removed(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
-    """The lines that went with a step, and how many steps they had."""
+def _removed_lines(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
+    """Return the lines that a step removed, and how many steps they had."""
     found = {}
     for _, _, kind, _, action, target, *_, detail in document["rows"]:
         about = codec.unpack(b64decode(detail, validate=True)) if detail else {}
@@ -239,5 +249,5 @@ def _check_rows(codec: Codec, metadata: bytes, document: dict[str, Any]) -> list
     about = codec.unpack(metadata)
     wrong = [] if codec.to_plain(about) == document["about"] else ["what it says about itself is not its metadata"]
     numbers = [row[0] for row in document["rows"]]
-    told = [(row[1:-1], b64decode(row[-1], validate=True)) for row in document["rows"]]
-    return wrong + mismatches(about, numbers, told)
+    audited = [(row[1:-1], b64decode(row[-1], validate=True)) for row in document["rows"]]
+    return wrong + find_mismatches(about, numbers, audited)

@@ -1,4 +1,4 @@
-"""Looking at the audit: what was done and tried, by whom, the newest first."""
+"""Queries of the audit, the newest records first."""
 
 from __future__ import annotations
 
@@ -15,32 +15,29 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
-from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.audit.retain import STEP
-from holdfast.security.audit.verify import detail_of
-from holdfast.security.handle import StoreHandle
-from holdfast.security.system_lines import ACCESS
+from holdfast.security.audit.verify import unpack_detail
+from holdfast.security.handle import ACCESS, AUDIT, StoreHandle
 
 T = TypeVar("T")
 
 _PAGE = 256
 _FEW = 4
-"""How many rows of each line are read at first, where there are many lines."""
+"""How many rows of each line are read at first, if there are many lines."""
 
 _AT_ONCE = 200
-"""How many lines are asked at a time."""
+"""How many lines are read at a time."""
 
-_LATE = 2 * 3600 * 10**9
-"""How much earlier than the step that it is written with, at most, a read or a try was; in nanoseconds."""
+_MAX_DELAY = 2 * 3600 * 10**9
+"""How much earlier than its step a read or an attempt was at most, in nanoseconds."""
 
 
 class AuditRecord(NamedTuple):
-    """Something that was done or tried.
+    """An action or an attempt.
 
-    `kind` is `change`, `hook`, `access` (rights that were given or taken), `read` or `denied`; `action` what was done,
-    `outcome` how it ended. `actor` is who; empty for the store's owner. `scope` is where: a scope, or what else the
-    store keeps, such as `sessions`, or `agent:writer/topic:news`. `id` is the step that it was written with; `cursor`
-    is where a later look goes on.
+    `kind` is `change`, `hook`, `access` (of rights), `read` or `denied`; `action` what was done, `outcome` how it
+    ended. `actor` is empty for the store's owner. `scope` is a scope, or another place in the store, such as `sessions`
+    or `agent:writer/topic:news`. `id` is that of the step that has the row; `cursor` is the position for the next page.
     """
 
     time: datetime
@@ -60,7 +57,7 @@ class AuditRecord(NamedTuple):
 
 
 class AuditQuery(NamedTuple):
-    """What somebody wants to know. None, or an empty text, for everything."""
+    """The filter of a query. None and empty texts match everything."""
 
     actor: str | None = None
     scope: str = ""
@@ -72,8 +69,8 @@ class AuditQuery(NamedTuple):
     since: int = 0
     until: int = 0
 
-    def fits(self, row: _Row) -> bool:
-        """Whether something is what is asked for."""
+    def matches(self, row: _EventRow) -> bool:
+        """Whether a row matches."""
         return (
             (self.actor is None or self.actor == row.actor)
             and self.scope in ("", row.scope)
@@ -87,8 +84,8 @@ class AuditQuery(NamedTuple):
         )
 
 
-class _Row(NamedTuple):
-    """What a row says, but for its details."""
+class _EventRow(NamedTuple):
+    """The columns of a row."""
 
     time: int
     kind: str
@@ -102,7 +99,7 @@ class _Row(NamedTuple):
     duration: int
 
     @classmethod
-    def of(cls, row: Row) -> _Row:
+    def of(cls, row: Row) -> _EventRow:
         time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
         scope, between, key = str(target).partition(BETWEEN)
         if not between:
@@ -121,8 +118,8 @@ class _Row(NamedTuple):
         )
 
 
-class _Place(NamedTuple):
-    """Where a row is, in the order of the whole audit."""
+class _RowPosition(NamedTuple):
+    """The position of a row in the order of the whole audit."""
 
     id: str
     line: str
@@ -132,7 +129,7 @@ class _Place(NamedTuple):
         return f"{self.id} {self.number} {self.line}"
 
     @classmethod
-    def parse(cls, text: object) -> _Place:
+    def parse(cls, text: object) -> _RowPosition:
         parts = text.split(" ", 2) if isinstance(text, str) else []
         if len(parts) != 3 or not parts[1].isdecimal():
             raise InvalidError(
@@ -142,13 +139,13 @@ class _Place(NamedTuple):
 
 
 class _Stream:
-    """The rows of a line, the newest first. Streams sort by their next row: what is newer comes first."""
+    """The rows of a line, the newest first. Streams sort by their next row, the newest first."""
 
-    def __init__(self, handle: StoreHandle, line: Line, after: _Place | None, size: int) -> None:
+    def __init__(self, handle: StoreHandle, line: Line, after: _RowPosition | None, size: int) -> None:
         self._backend = handle.engine.context.backend
         self.line = line
-        self.place = _Place("", line.name, 0)
-        """Where the next row is."""
+        self.position = _RowPosition("", line.name, 0)
+        """The position of the next row."""
         self._rows: list[Row] = []
         self._size = size
         self._has_more = True
@@ -159,101 +156,101 @@ class _Stream:
             self._stop = (after.id + "\0",) if line.name < after.line else same
 
     def __lt__(self, other: _Stream) -> bool:
-        return self.place > other.place
+        return self.position > other.position
 
-    def first(self) -> Scan:
-        """Asks where the first row is."""
+    def first_query(self) -> Scan:
+        """Return the query for the position of the first row."""
         return Scan(EVENTS, tuple(self.line), stop=self._stop, reverse=True, limit=1, bodies=False)
 
-    def begins_at(self, row: Row) -> None:
-        """The first row is there. What is written from now on is not looked at."""
-        self.place = self._place(row)
-        self._stop = (self.place.id, self.place.number + 1)
+    def start_at(self, row: Row) -> None:
+        """Start at a row. Rows that are written later are ignored."""
+        self.position = self._position(row)
+        self._stop = (self.position.id, self.position.number + 1)
 
     def query(self) -> Scan:
-        """Asks for the next rows."""
+        """Return the query for the next rows."""
         return Scan(EVENTS, tuple(self.line), stop=self._stop, reverse=True, limit=self._size)
 
-    def take(self, rows: list[Row]) -> None:
-        """The next rows are these."""
+    def feed(self, rows: list[Row]) -> None:
+        """Take the result of a query."""
         self._rows, self._has_more = rows[::-1], len(rows) == self._size
         if rows:
             self._stop = rows[-1].key[2:]
         self._size = min(self._size * _FEW, _PAGE)
 
     async def next(self) -> Row | None:
-        """The next row; None if there are no more."""
+        """Return the next row; None if there are no more."""
         await self._fill()
         return self._rows.pop() if self._rows else None
 
-    async def moved(self) -> bool:
-        """Whether there is another row; its place is then that of the stream."""
+    async def advance(self) -> bool:
+        """Move to the next row. Returns whether there is one."""
         await self._fill()
         if self._rows:
-            self.place = self._place(self._rows[-1])
+            self.position = self._position(self._rows[-1])
         return bool(self._rows)
 
     async def _fill(self) -> None:
         if not self._rows and self._has_more:
             (found,) = await self._backend.read([self.query()])
-            self.take(found)
+            self.feed(found)
 
-    def _place(self, row: Row) -> _Place:
-        return _Place(str(row.key[2]), self.line.name, int(row.key[3]))
+    def _position(self, row: Row) -> _RowPosition:
+        return _RowPosition(str(row.key[2]), self.line.name, int(row.key[3]))
 
 
-async def look(handle: StoreHandle, question: AuditQuery, limit: int, after: str | None) -> list[AuditRecord]:
-    """A page of the audit, the newest first, by when it was written."""
-    heap = await _streams(handle, question, limit, None if after is None else _Place.parse(after))
+async def query_audit(handle: StoreHandle, query: AuditQuery, limit: int, after: str | None) -> list[AuditRecord]:
+    """Return a page of the audit, the newest first, by the time of writing."""
+    heap = await _streams(handle, query, limit, None if after is None else _RowPosition.parse(after))
     page: list[AuditRecord] = []
     while heap and len(page) < limit:
         stream = heapq.heappop(heap)
-        place, row = stream.place, await stream.next()
+        place, row = stream.position, await stream.next()
         if row is None:
             continue  # the line is gone meanwhile; what it said is in that of the audit
-        told = _Row.of(row)
-        written = max(told.time, time_of(place.id))  # what was carried over is much older than its step
-        if written < question.since - (_LATE if stream.line.name == AUDIT else 0):
+        event = _EventRow.of(row)
+        written = max(event.time, time_of(place.id))  # what was carried over is much older than its step
+        if written < query.since - (_MAX_DELAY if stream.line.name == AUDIT else 0):
             continue  # and all before it in its line
-        if question.fits(told):
-            page.append(_shown(handle, stream.line, row, told, place))
-        if await stream.moved():
+        if query.matches(event):
+            page.append(_to_record(handle, stream.line, row, event, place))
+        if await stream.advance():
             heapq.heappush(heap, stream)
     return page
 
 
-async def _streams(handle: StoreHandle, question: AuditQuery, limit: int, after: _Place | None) -> list[_Stream]:
-    """The lines in which there may be something that is asked for, as a heap."""
+async def _streams(handle: StoreHandle, query: AuditQuery, limit: int, after: _RowPosition | None) -> list[_Stream]:
+    """Return the lines that may have matching rows, as a heap."""
     backend, tenant = handle.engine.context.backend, handle.tenant
-    if question.scope:
-        names: Iterable[str] = sorted({*lines_of(question.scope), ACCESS, AUDIT})
+    if query.scope:
+        names: Iterable[str] = sorted({*lines_of(query.scope), ACCESS, AUDIT})
         lines = [Line(tenant, name) for name in names]
     else:
         lines = await handle.engine.lines.names(tenant, MARK)
     size = _PAGE if len(lines) <= _FEW else _FEW
     heap: list[_Stream] = []
-    for some in _several(lines):
+    for some in _batches(lines):
         streams = [_Stream(handle, line, after, size) for line in some]
-        for stream, rows in zip(streams, await backend.read([each.first() for each in streams]), strict=True):
+        for stream, rows in zip(streams, await backend.read([each.first_query() for each in streams]), strict=True):
             if rows:
-                stream.begins_at(rows[0])
+                stream.start_at(rows[0])
                 heap.append(stream)
-        if question == AuditQuery():
+        if query == AuditQuery():
             # All of it is asked for: the page is filled by as many lines as it has rows, at most.
             heap = heapq.nsmallest(limit, heap)
     heapq.heapify(heap)
-    for streams in _several(heapq.nsmallest(min(limit, _PAGE), heap)):  # together: to ask for one by one takes longer
+    for streams in _batches(heapq.nsmallest(min(limit, _PAGE), heap)):  # together: to ask for one by one takes longer
         for stream, rows in zip(streams, await backend.read([each.query() for each in streams]), strict=True):
-            stream.take(rows)
+            stream.feed(rows)
     return heap
 
 
-def _several(items: list[T]) -> Iterator[list[T]]:
-    """As many as are asked at a time."""
+def _batches(items: list[T]) -> Iterator[list[T]]:
+    """Split a list into parts that are read at a time."""
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 
-def _shown(handle: StoreHandle, line: Line, row: Row, told: _Row, place: _Place) -> AuditRecord:
-    detail = dict(detail_of(handle.codec, line, row, handle.engine.context.max_bytes))
+def _to_record(handle: StoreHandle, line: Line, row: Row, event: _EventRow, place: _RowPosition) -> AuditRecord:
+    detail = dict(unpack_detail(handle.codec, line, row, handle.engine.context.max_bytes))
     id = str(detail.pop(STEP, place.id))
-    return AuditRecord(to_datetime(told.time), *told[1:-1], told.duration / 1e9, detail, id, str(place))
+    return AuditRecord(to_datetime(event.time), *event[1:-1], event.duration / 1e9, detail, id, str(place))

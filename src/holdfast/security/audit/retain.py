@@ -1,8 +1,8 @@
-"""Removing lines, and keeping what the audit says of them.
+"""Removing lines, and retaining their audit.
 
-The rows that tell of changes lie in the line that was changed. Who may remove it, as whoever ends a session or trims a
-topic does, must not take with it what tells of their own deeds: in the same batch the rows are written again, as rows
-of the line of the audit, and are covered by its hashes from then on.
+The audit rows of changes are in the line that was changed. Whoever may remove the line, as by ending a session or
+trimming a topic, must not remove the record of their own actions with it: in the same batch the rows are written again,
+to the line of the audit, whose hashes cover them from then on.
 """
 
 from __future__ import annotations
@@ -18,70 +18,73 @@ from holdfast.engine.guard import Preconditions
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, StepRef, open_event
-from holdfast.engine.system_line import SystemLine, SystemLineChange, SystemLineEntries
+from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
-from holdfast.security.audit.recorder import AUDIT, counted
+from holdfast.security.audit.recorder import add_events
+from holdfast.security.handle import AUDIT
 
 REMOVE = "remove"
-"""What is said to be done to a line that goes. The details are how many steps it had, and the hash of the last."""
+"""The action of a removed line. The details are the number of its steps, and the hash of the last."""
 
 STEP = "\0step"
-"""Where the details of a row that was carried over say which step it was written with."""
+"""The key in the details of a retained row that has the id of its original step."""
 
 
-def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None) -> AppendRequest:
-    """A step of the audit with which lines go, to be saved alone or together with others. `DeniedError` if one is held.
+def removal_request(
+    engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None
+) -> AppendRequest:
+    """Return the request for the step of the audit that removes lines, to be saved alone or with others. `DeniedError`
+    if one is held.
 
-    A row for each of them says who removed it, and how it ended. `guards` are further conditions. What was remembered
-    of the lines is for who saves this to forget.
+    A row for each line says who removed it, and what its last step was. The caller drops the lines from the cache.
     """
-    unchanged: list[Change] = []
+    line, unchanged = SystemLine(engine, Line(lines[0].tenant, AUDIT), actor), list[Change]()
 
-    async def work_out(entries: SystemLineEntries) -> SystemLineChange:
+    async def work_out(entries: SystemLineEntries) -> LineChange:
         # First how the lines end: whatever comes while the rest is read fails on that.
-        held, ends = await require_no_hold(engine.context.backend, lines), await _ends(engine, lines)
+        held, ends = await require_no_hold(engine.context.backend, lines), await _last_steps(engine, lines)
         nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
         unchanged[:] = [*held, *(Expect(STEPS, key, None) for key in nexts)]
-        gone = [_removed(engine, actor, line, end) for line, end in ends.items() if end is not None]
-        return await counted(entries, [*await _carried(engine, lines), *gone])
+        gone = [_removal_event(engine, actor, line, end) for line, end in ends.items() if end is not None]
+        return await add_events(line, entries, [*await _retained_events(engine, lines), *gone])
 
     async def conditions(again: bool) -> list[Change]:
         more = [] if guards is None else await guards(again)
         return [*more, *unchanged, *(Delete(space, tuple(line)) for line in lines for space in TABLES)]
 
-    return SystemLine(engine, Line(lines[0].tenant, AUDIT)).request("remove", actor, work_out, conditions)
+    return line.request("remove", work_out, conditions)
 
 
-async def remove(engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None) -> None:
-    """Remove lines, and keep what the audit says of them."""
-    await engine.writer.save(removal(engine, lines, actor, guards))
+async def remove_lines(engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None) -> None:
+    """Remove lines, and retain their audit."""
+    await engine.writer.save(removal_request(engine, lines, actor, guards))
     for line in lines:
         engine.context.cache.drop_all(line)
 
 
-async def _ends(engine: Engine, lines: Sequence[Line]) -> dict[Line, StepRef | None]:
-    """The last step of each line; None where there is none."""
+async def _last_steps(engine: Engine, lines: Sequence[Line]) -> dict[Line, StepRef | None]:
+    """Return the last step of each line; None if it has none."""
     heads = await engine.context.backend.read(
         [Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False) for line in lines]
     )
     return {line: StepRef.of(rows[0]) if rows else None for line, rows in zip(lines, heads, strict=True)}
 
 
-def _removed(engine: Engine, actor: str, line: Line, end: StepRef) -> Event:
+def _removal_event(engine: Engine, actor: str, line: Line, end: StepRef) -> Event:
     detail = engine.context.codec.pack({"steps": end.seq + 1, "head": end.hash.hex()})
     return Event("change", actor, REMOVE, f"{line.name.removeprefix(MARK)}{BETWEEN}", detail=detail)
 
 
-async def _carried(engine: Engine, lines: Iterable[Line]) -> list[Event]:
-    """What there is to be told of lines, in the order in which it was written."""
+async def _retained_events(engine: Engine, lines: Iterable[Line]) -> list[Event]:
+    """Return the audit of lines as events, in the order in which they were written."""
     found = await engine.context.backend.read([Scan(EVENTS, tuple(line)) for line in lines])
     rows = sorted((row for rows in found for row in rows), key=lambda row: row.key[2:])
-    return [_again(engine, row) for row in rows]
+    return [_retained_event(engine, row) for row in rows]
 
 
-def _again(engine: Engine, row: Row) -> Event:
-    """A row as an event that is told in another line."""
+def _retained_event(engine: Engine, row: Row) -> Event:
+    """Return a row as an event of another line."""
     tenant, name, id, number = str(row.key[0]), str(row.key[1]), str(row.key[2]), int(row.key[3])
     time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
     codec, detail = engine.context.codec, {}

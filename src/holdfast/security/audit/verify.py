@@ -1,8 +1,8 @@
-"""Verifying the audit: whether its rows are those that were written with the steps they tell of.
+"""Verification of the audit: whether its rows are those that were written with their steps.
 
-A step's metadata has a digest of its rows, and the step's hash covers that, and all steps before. So a row that was
-altered, left out or added is found by its step; a step that was altered, by its hash; one that was taken out, by the
-step that follows. That the end is missing is found by heads that were exported before (`Store.heads`).
+A step's metadata has a digest of its rows, and the step's hash covers that and all steps before. So a row that was
+altered, removed or added is detected by its step; an altered step by its hash; a removed one by the step that follows.
+Missing steps at the end are detected with heads that were exported before (`Store.heads`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KIND, ACTOR, ACTION, TARGET, CORRELATION = 1, 2, 3, 4, 6
 
 
 class AuditFinding(NamedTuple):
-    """Something about the audit that is not as it was written."""
+    """A part of the audit that is not as it was written."""
 
     line: str
     step: str
@@ -37,23 +37,23 @@ class AuditFinding(NamedTuple):
 
 @dataclass(slots=True)
 class AuditReport:
-    """What a verification of the audit found."""
+    """The result of a verification of the audit."""
 
     lines: int = 0
     steps: int = 0
     rows: int = 0
     unproven: int = 0
-    """Rows of steps that were pruned: they are there, but what covered them is not."""
+    """Rows of steps that were pruned: nothing covers them any more."""
     findings: list[AuditFinding] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it was written."""
+        """Whether there are no findings."""
         return not self.findings
 
 
 class AuditedStep(NamedTuple):
-    """A step, and the rows that were found with it. The step is None where only a stub is left, or it is damaged."""
+    """A step with its rows. The step is None if it was pruned or is damaged."""
 
     point: StepRef
     step: Step | None
@@ -61,13 +61,13 @@ class AuditedStep(NamedTuple):
     problem: str = ""
 
 
-async def lines_of(engine: Engine, tenant: str) -> list[Line]:
-    """The lines that have rows of the audit: those of scopes, and ours."""
+async def audited_lines(engine: Engine, tenant: str) -> list[Line]:
+    """Return the lines that have audit rows: those of scopes, and system lines."""
     return await engine.lines.names(tenant, MARK)
 
 
-async def steps_of(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
-    """The steps of a line from the first on, each with its rows, branch by branch."""
+async def audited_steps(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
+    """Return the steps of a line with their rows, branch by branch, from the first on."""
     backend, start = engine.context.backend, (0, 0)
     while True:
         (found,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
@@ -87,15 +87,15 @@ async def steps_of(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
         start = (points[-1].branch, points[-1].seq + 1)
 
 
-def chain(line: Line, branch: int) -> str:
-    """What the steps of a branch are called together: as the line, for its first."""
+def chain_name(line: Line, branch: int) -> str:
+    """Return the name of the steps of a branch: that of the line, for its first branch."""
     return f"{line.name}{BETWEEN}{branch}" if branch else line.name
 
 
 async def verify(engine: Engine, tenant: str) -> AuditReport:
-    """See whether the audit is as it was written. Writers may go on meanwhile."""
+    """Verify the audit. Writers may continue meanwhile."""
     report = AuditReport()
-    for line in await lines_of(engine, tenant):
+    for line in await audited_lines(engine, tenant):
         report.lines += 1
         await _verify_line(engine, line, report)
     return report
@@ -107,7 +107,7 @@ async def _verify_line(engine: Engine, line: Line, report: AuditReport) -> None:
     ids: set[str] = set()
     hashes: set[bytes] = set()
     pruned = False
-    async for point, step, rows, problem in steps_of(engine, line):
+    async for point, step, rows, problem in audited_steps(engine, line):
         report.steps += 1
         report.rows += len(rows)
         ids.add(point.id)
@@ -128,19 +128,19 @@ async def _verify_line(engine: Engine, line: Line, report: AuditReport) -> None:
             report.findings.append(AuditFinding(line.name, point.id, problem))
         elif step is not None:
             try:
-                told = [(row.columns, _detail(line, row, limit)) for row in rows]
+                contents = [(row.columns, packed_detail(line, row, limit)) for row in rows]
             except HoldfastError as error:
                 report.findings.append(AuditFinding(line.name, point.id, f"the details of a row: {error.what}"))
             else:
                 about = codec.unpack(step.header.metadata)
-                found = mismatches(about, [int(row.key[3]) for row in rows], told)
+                found = find_mismatches(about, [int(row.key[3]) for row in rows], contents)
                 report.findings += (AuditFinding(line.name, point.id, what) for what in found)
         before = point
-    await _strangers(engine, line, ids, report, pruned=pruned)
+    await _find_stray_rows(engine, line, ids, report, pruned=pruned)
 
 
-async def _strangers(engine: Engine, line: Line, ids: set[str], report: AuditReport, *, pruned: bool) -> None:
-    """Rows whose step is not there."""
+async def _find_stray_rows(engine: Engine, line: Line, ids: set[str], report: AuditReport, *, pruned: bool) -> None:
+    """Report rows without a step."""
     start: tuple[str, ...] = ()
     last = max(ids, default="")
     while True:
@@ -161,29 +161,29 @@ async def _strangers(engine: Engine, line: Line, ids: set[str], report: AuditRep
         start = (str(found[-1].key[2]) + "\0",)
 
 
-def _detail(line: Line, row: Row, max_bytes: int) -> bytes:
+def packed_detail(line: Line, row: Row, max_bytes: int) -> bytes:
     if not row.body:
         return b""
     return open_event(line, str(row.key[2]), int(row.key[3]), row.body, max_bytes)
 
 
-def detail_of(codec: Codec, line: Line, row: Row, max_bytes: int) -> dict[str, Any]:
-    """The details of a row."""
-    packed = _detail(line, row, max_bytes)
+def unpack_detail(codec: Codec, line: Line, row: Row, max_bytes: int) -> dict[str, Any]:
+    """Return the details of a row."""
+    packed = packed_detail(line, row, max_bytes)
     return codec.unpack(packed) if packed else {}
 
 
-def mismatches(
-    about: Mapping[str, Any], numbers: Sequence[int], told: Sequence[tuple[Sequence[Any], bytes]]
+def find_mismatches(
+    about: Mapping[str, Any], numbers: Sequence[int], contents: Sequence[tuple[Sequence[Any], bytes]]
 ) -> list[str]:
-    """What is wrong with the rows of a step, by what its metadata says. Names missing, added and altered ones."""
+    """Return what is wrong with the rows of a step, by its metadata: which are missing, added or altered."""
     expected = about.get(DIGEST)
     if expected is None:
-        return [] if not told else ["it has rows, and its metadata knows of none"]
-    if digest(told) == expected and list(numbers) == list(range(len(told))):
+        return [] if not contents else ["it has rows, and its metadata knows of none"]
+    if digest(contents) == expected and list(numbers) == list(range(len(contents))):
         return []
     wrong = []
-    changes = [columns for columns, _ in told if columns[KIND] == "change"]
+    changes = [columns for columns, _ in contents if columns[KIND] == "change"]
     keys = about.get("before")
     if isinstance(keys, Mapping):
         there = {columns[TARGET] for columns in changes}

@@ -1,8 +1,8 @@
-"""Artifacts: files and blobs that programs make and use, and the changes of state that were made with them.
+"""The API of artifacts: files and blobs that programs make and use, and the changes of state made with them.
 
-An artifact belongs to whoever registered it: to read it is to read the key `artifacts/<id>` of the scope of that
-identity, and to remove it is to write that key. So the store's owner may do all with all of them, an identity with its
-own, and with another's what it was granted.
+An artifact belongs to the identity that registered it: to read it is to read the key `artifacts/<id>` of that
+identity's scope, and to delete it is to write that key. So the store's owner may do everything, an identity what it
+likes with its own, and with another's what it was granted.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.hooks.feature_hooks import calling
+from holdfast.hooks.feature_hooks import call_hooks
 from holdfast.security.access.identity import owns
 from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
-from holdfast.state.artifacts.content import AsyncContent, BinaryFile, ContentUpload, as_file
+from holdfast.state.artifacts.content import AsyncContent, BinaryFile, ContentUpload, open_content
 from holdfast.state.artifacts.records import (
     Artifact,
     ArtifactRecord,
     ArtifactRecords,
     ContentRemoved,
     NewArtifact,
-    no_artifact,
+    not_found_error,
 )
 
 MAX_ID = 900
-"""How many bytes of UTF-8 the id of an artifact has at most: versions of keys stand before it where links are kept."""
+"""The maximum size of an id in bytes of UTF-8: the keys of links have a version before it."""
 
 _PAGE = 256
 
 _ATTEMPTS = 5
-"""How often content is taken in anew because others removed what was the same."""
+"""How often content is stored again because others deleted equal content."""
 
-_ABOUT = ("type", "producer", "name")
+_DESCRIPTION = ("type", "producer", "name")
 
-_NOTHING_MADE = (NotFoundError, ConflictError, CorruptError, DeniedError, UnsupportedError, InvalidError)
-"""After other errors, the artifacts may have been registered after all: their content is then left to be swept."""
+_NOT_REGISTERED = (NotFoundError, ConflictError, CorruptError, DeniedError, UnsupportedError, InvalidError)
+"""After other errors, the artifacts may have been registered after all: their content is then left to the sweep."""
 
 
 class ArtifactLink(NamedTuple):
-    """A change of a key, and an artifact that it was made with. `version` is that of the key after the change, or the
-    number of the step that deleted it; `id` is that of the step. `cursor` is where the next page goes on."""
+    """A change of a key, and an artifact that it was made with. `version` is that of the key after the change, or
+    the number of the step that deleted it; `id` is that of the step. `cursor` is the position for the next page."""
 
     artifact: str
     scope: Scope
@@ -66,7 +66,7 @@ class ArtifactLink(NamedTuple):
 
 
 class ArtifactSource(NamedTuple):
-    """An artifact to be registered together with others. See `Artifacts.register`."""
+    """An artifact to register together with others. See `Artifacts.register`."""
 
     source: str | PathLike[str] | bytes | BinaryFile
     id: str | None = None
@@ -80,7 +80,7 @@ class ArtifactSource(NamedTuple):
 
 
 class ArtifactsOperations:
-    """What can be done with artifacts. `Artifacts` and `AsyncArtifacts` have these as methods."""
+    """Operations of `store.artifacts`. `Artifacts` and `AsyncArtifacts` have these as methods."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -104,10 +104,10 @@ class ArtifactsOperations:
     ) -> Artifact:
         """Register a file by its path, bytes, or a file that is open for reading bytes.
 
-        Its content is read piece by piece, hashed, and kept in the store, once for all artifacts that have it. With
-        `keep=False` only its path and its hash are kept; of a URI that is not of this machine, `sha256` and `size` must
-        then be given. Otherwise those, if they are given, must be right, or it raises `CorruptError`. Registering the
-        same content under the same id again is no failure and changes nothing; other content raises `ConflictError`.
+        Its content is read in pieces, hashed, and stored once for all artifacts that have it. With `keep=False` only
+        its path and its hash are stored; a URI of another machine then needs `sha256` and `size`. Otherwise these are
+        checked, if they are given: `CorruptError`. Registering the same content under the same id again changes
+        nothing; other content raises `ConflictError`.
         """
         given = ArtifactSource(source, id, type, producer, name, metadata, keep, sha256, size)
         (made,) = await self._register([given])
@@ -115,8 +115,8 @@ class ArtifactsOperations:
 
     @sync_and_async
     async def register_many(self, sources: Iterable[ArtifactSource]) -> list[Artifact]:
-        """Register several at once, all or none: much faster than one by one. All small content (up to 1 MB each) is
-        in memory meanwhile."""
+        """Register several artifacts, all or none: much faster than one by one. All small content (up to 1 MB each)
+        is in memory meanwhile."""
         given = list(validation.require_several(sources, "artifact"))
         for each in given:
             if not isinstance(each, ArtifactSource):
@@ -129,32 +129,32 @@ class ArtifactsOperations:
         again = all(isinstance(each.source, str | PathLike | bytes) for each in given)
         for _ in range(_ATTEMPTS if again else 0):
             try:
-                return await self._try(given)
+                return await self._register_once(given)
             except ContentRemoved:
                 continue
-        return await self._try(given)
+        return await self._register_once(given)
 
-    async def _try(self, given: list[ArtifactSource]) -> list[Artifact]:
+    async def _register_once(self, given: list[ArtifactSource]) -> list[Artifact]:
         new: list[NewArtifact] = []
-        taking = ContentUpload(self._records.handle, self._records.known)
+        upload = ContentUpload(self._records.handle, self._records.has_content)
         try:
             for source in given:
-                new += [await self._new(taking, source)]
+                new += [await self._new(upload, source)]
             if len({each.id for each in new}) < len(new):
                 raise InvalidError("two artifacts that are registered together have one id")
             with trace_context.correlation():
-                new = [await self._hooked(each) for each in new]
+                new = [await self._call_hooks(each) for each in new]
                 made = await self._records.register(new)
-        except _NOTHING_MADE:
+        except _NOT_REGISTERED:
             for each in new:
-                await taking.drop(each.content)
+                await upload.drop(each.content)
             raise
         for each in new:
             if each.content.token and made[each.id].token != each.content.token:
-                await taking.drop(each.content)  # it had been registered already
-        return [made[each.id].shown(each.id) for each in new]
+                await upload.drop(each.content)  # it had been registered already
+        return [made[each.id].to_artifact(each.id) for each in new]
 
-    async def _new(self, taking: ContentUpload, given: ArtifactSource) -> NewArtifact:
+    async def _new(self, upload: ContentUpload, given: ArtifactSource) -> NewArtifact:
         id = secrets.token_hex(16) if given.id is None else _check_id(self._handle.guard, given.id)
         actor = self._handle.guard.actor
         type_ = _check_text("type", given.type)
@@ -164,16 +164,16 @@ class ArtifactsOperations:
         size = validation.optional_count(given.size, "size")
         if actor:
             await self._handle.guard.allow("write", Scope.parse(actor), (_key(id),))
-        content = await taking.take(given.source, keep=given.keep, sha256=given.sha256, size=size)
+        content = await upload.store(given.source, keep=given.keep, sha256=given.sha256, size=size)
         now = self._handle.now()
         record = ArtifactRecord(type_, producer, name, content.sha256, content.size, now, actor, metadata=metadata)
         return NewArtifact(id, record, content)
 
-    async def _hooked(self, new: NewArtifact) -> NewArtifact:
-        """Have hooks called, which may say other things about it."""
+    async def _call_hooks(self, new: NewArtifact) -> NewArtifact:
+        """Call the hooks, which may change the description."""
         record = new.record
-        about = {name: getattr(record, name) for name in (*_ABOUT, "metadata")}
-        call = await calling(
+        about = {name: getattr(record, name) for name in (*_DESCRIPTION, "metadata")}
+        call = await call_hooks(
             self._handle.engine,
             "artifact.register",
             scope=str(record.owner),
@@ -186,74 +186,74 @@ class ArtifactsOperations:
         if call.value is not about:
             told = validation.require_mapping(call.value, "description of an artifact")
             record = replace(record, metadata=dict(validation.require_mapping(told.get("metadata", {}), "metadata")))
-            for name in _ABOUT:
+            for name in _DESCRIPTION:
                 setattr(record, name, _check_text(name, told.get(name, "")))
         return new._replace(record=record, call=call)
 
     @sync_and_async
     async def delete(self, id: str) -> None:
-        """Remove an artifact, its content unless another one has the same, and what links it with changes of state.
-        The changes stay. Raises `NotFoundError`."""
-        _, permit = await self._asked(id, "write")
+        """Delete an artifact, its content unless another one has the same, and its links with changes of state. The
+        changes stay. Raises `NotFoundError`."""
+        _, permit = await self._permit(id, "write")
         await self._records.delete(id, permit.guards)
 
     # Reading ----------------------------------------------------------------------------------------------------
 
     @sync_and_async
     async def get(self, id: str) -> Artifact:
-        """What is known of an artifact. Raises `NotFoundError`."""
-        return (await self._allowed(id, "read")).shown(id)
+        """Return the description of an artifact. Raises `NotFoundError`."""
+        return (await self._require(id, "read")).to_artifact(id)
 
     @sync_and_async
     async def read(self, id: str) -> bytes:
-        """The whole content. Raises `CorruptError` if it is not what was registered."""
-        return await self._records.pieces(id, await self._allowed(id, "read")).all()
+        """Return the whole content. Raises `CorruptError` if it is not what was registered."""
+        return await self._records.pieces(id, await self._require(id, "read")).read_all()
 
     @sync_and_async
     async def open(self, id: str) -> Any:
-        """The content as a binary file, or on an AsyncStore as something to go through with `async for`. What is read
-        last is handed out once the whole was found to be what was registered; `CorruptError` if it is not."""
-        pieces = self._records.pieces(id, await self._allowed(id, "read"))
-        return as_file(pieces) if isinstance(self, SyncApi) else AsyncContent(pieces)
+        """Open the content as a binary file, or on an AsyncStore for `async for`. The last piece is returned only
+        after the whole content was checked: `CorruptError` if it is not what was registered."""
+        pieces = self._records.pieces(id, await self._require(id, "read"))
+        return open_content(pieces) if isinstance(self, SyncApi) else AsyncContent(pieces)
 
     @sync_and_async
     async def save(self, id: str, path: str | PathLike[str]) -> None:
-        """Write the content to a file, in place of one that is there. Raises `CorruptError`, and leaves the file as it
-        was, if the content is not what was registered."""
-        await self._records.pieces(id, await self._allowed(id, "read")).save(Path(path))
+        """Write the content to a file, or replace one. Raises `CorruptError`, and leaves the file unchanged, if the
+        content is not what was registered."""
+        await self._records.pieces(id, await self._require(id, "read")).save(Path(path))
 
     @sync_and_async
     async def verify(self, id: str) -> Artifact:
-        """Read all of the content, and raise `CorruptError` if it is not what was registered; `NotFoundError` if it was
-        to be elsewhere, and is not."""
-        record = await self._allowed(id, "read")
+        """Read all of the content. Raises `CorruptError` if it is not what was registered; `NotFoundError` if it is
+        stored elsewhere and missing there."""
+        record = await self._require(id, "read")
         await self._records.pieces(id, record).verify()
-        return record.shown(id)
+        return record.to_artifact(id)
 
     # Changes made with artifacts --------------------------------------------------------------------------------
 
     def using(self, *ids: str) -> LinkBlock:
-        """All state that is changed in this block is linked with these artifacts: `with store.artifacts.using(id): …`,
-        or `async with`. Raises `NotFoundError`."""
+        """Link all changes of state in this block with these artifacts: `with store.artifacts.using(id): …`, or
+        `async with`. Raises `NotFoundError`."""
         if not ids:
             raise InvalidError("a block uses an artifact at least", hint="Give its id")
         return LinkBlock(self, ids)
 
     @sync_and_async
     async def changes(self, id: str, *, after: str = "", limit: int = 100) -> list[ArtifactLink]:
-        """The changes of state that were made with an artifact, in order of time. `after` the cursor of the last one
-        goes on. An identity is shown those of its own scopes."""
-        await self._allowed(id, "read")
+        """List the changes of state made with an artifact, in order of time. `after` takes the cursor of the last
+        one, for the next page. An identity gets those of its own scopes."""
+        await self._require(id, "read")
         count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         own = Scope.parse(actor) if actor else Scope()
         found: list[ArtifactLink] = []
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
-            rows = await self._records.book.linked(artifact_links.CHANGE, id, after, page)
+            rows = await self._records.system_line.linked(artifact_links.CHANGE, id, after, page)
             for row in rows:
-                made = artifact_links.of_change(row)
+                made = artifact_links.parse_change_link(row)
                 if not actor or owns(own, made.scope):
-                    found.append(_linked(made, str(row.key[4])))
+                    found.append(_to_link(made, str(row.key[4])))
             if len(rows) < page:
                 break
             after = str(rows[-1].key[4])
@@ -269,29 +269,30 @@ class ArtifactsOperations:
         after: str = "",
         limit: int = 100,
     ) -> list[ArtifactLink]:
-        """The artifacts that a scope's keys were changed with, or one key, or one version of it, in order of keys and
-        versions. The scope is given as text, or as `store.state(…)`. `after` the cursor of the last one goes on."""
+        """List the artifacts that a scope's keys were changed with, or one key, or one version of it, in the order
+        of keys and versions. The scope is given as text, or as `store.state(…)`. `after` takes the cursor of the
+        last one, for the next page."""
         guard = self._handle.guard
         at = guard.scope(getattr(scope, "scope", scope))
         wanted = None if key is None else guard.key(at, key)
         count, number = validation.require_count(limit, "limit"), validation.optional_count(version, "version")
         await guard.allow("read", at, () if wanted is None else (wanted,))
         prefix: tuple[Any, ...] = (*self._handle.line(at), artifact_links.ARTIFACT)
-        start, stop = _after(after), tuple[str, ...]()
+        start, stop = _parse_cursor(after), tuple[str, ...]()
         if wanted is not None:
             prefix, start = (*prefix, wanted), start[1:]
             if number is not None:
-                start = max(start, (artifact_links.from_version(number),))
-                stop = (artifact_links.from_version(number + 1),)
+                start = max(start, (artifact_links.version_prefix(number),))
+                stop = (artifact_links.version_prefix(number + 1),)
         found: list[ArtifactLink] = []
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
             query = Scan(LINKS, prefix, start=start, stop=stop, limit=page)
             (rows,) = await self._handle.engine.context.backend.read([query])
             for row in rows:
-                made = artifact_links.of_key(at, row)
+                made = artifact_links.parse_key_link(at, row)
                 if number in (None, made.version):
-                    found.append(_linked(made, f"{len(made.key)} {made.key}{row.key[4]!s}"))
+                    found.append(_to_link(made, f"{len(made.key)} {made.key}{row.key[4]!s}"))
             if len(rows) < page:
                 break
             last = (str(rows[-1].key[3]), f"{rows[-1].key[4]!s}\0")
@@ -301,28 +302,28 @@ class ArtifactsOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _allowed(self, id: str, action: Action) -> ArtifactRecord:
-        """The record of an artifact that may be read or removed."""
-        record, _ = await self._asked(id, action)
+    async def _require(self, id: str, action: Action) -> ArtifactRecord:
+        """Return the record of an artifact that may be read or deleted."""
+        record, _ = await self._permit(id, action)
         return record
 
-    async def _asked(self, id: str, action: Action) -> tuple[ArtifactRecord, Permit]:
-        """The same, and on which conditions it may be. To those who may not know of it, one that is there looks like
-        one that is not."""
+    async def _permit(self, id: str, action: Action) -> tuple[ArtifactRecord, Permit]:
+        """Return the record of an artifact and the permit to read or delete it. To those who may not know of it, an
+        artifact looks as if it did not exist."""
         guard = self._handle.guard
         id = _check_id(guard, id)
-        found = (await self._records.several([id])).get(id)
+        found = (await self._records.get_many([id])).get(id)
         owner = Scope() if found is None else found.owner
         permit = await guard.allow_named(action, owner, (_key(id),), f"artifact {id!r}")
         if found is None:
-            raise no_artifact(id)
+            raise not_found_error(id)
         if action == "read":
             await guard.saw(owner, (_key(id),))
         return found, permit
 
-    async def _check(self, ids: Iterable[str]) -> None:
+    async def _require_all(self, ids: Iterable[str]) -> None:
         for id in ids:
-            await self._allowed(id, "read")
+            await self._require(id, "read")
 
     @sync_and_async
     async def list(
@@ -334,8 +335,8 @@ class ArtifactsOperations:
         after: str = "",
         limit: int = 100,
     ) -> list[Artifact]:
-        """A page of artifacts in order of their ids: those of a type, of a producer, with a hash, those after another.
-        An identity is shown its own."""
+        """Return a page of artifacts in the order of their ids: those of a type, of a producer, with a hash, those
+        after another. An identity gets its own."""
         count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         links = [("sha256", sha256), ("producer", producer), ("type", type), ("by", actor or None)]
         kind, name = next(((kind, name) for kind, name in links if name is not None), ("", ""))
@@ -345,13 +346,13 @@ class ArtifactsOperations:
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
             if kind:
-                ids = [str(row.key[4]) for row in await self._records.book.linked(kind, name, after, page)]
+                ids = [str(row.key[4]) for row in await self._records.system_line.linked(kind, name, after, page)]
             else:
                 ids = await self._records.page(after, page)
-            for id, record in (await self._records.several(ids)).items():
+            for id, record in (await self._records.get_many(ids)).items():
                 wanted = {"type": type, "producer": producer, "sha256": sha256, "by": actor or None}
                 if all(value in (None, getattr(record, what)) for what, value in wanted.items()):
-                    found.append(record.shown(id))
+                    found.append(record.to_artifact(id))
             if len(ids) < page:
                 break
             after = ids[-1]
@@ -369,7 +370,7 @@ class LinkBlock:
     def __enter__(self) -> Self:
         if not isinstance(self._artifacts, SyncApi):
             raise InvalidError("a block of an AsyncStore is entered with `async with`")
-        run(self._artifacts._check(self._ids))
+        run(self._artifacts._require_all(self._ids))
         self._linked.__enter__()
         return self
 
@@ -379,7 +380,7 @@ class LinkBlock:
     async def __aenter__(self) -> Self:
         if isinstance(self._artifacts, SyncApi):
             raise InvalidError("a block of a Store is entered with `with`")
-        await arun(self._artifacts._check(self._ids))
+        await arun(self._artifacts._require_all(self._ids))
         self._linked.__enter__()
         return self
 
@@ -388,19 +389,19 @@ class LinkBlock:
 
 
 class Artifacts(SyncApi, ArtifactsOperations):
-    """The artifacts of a store: `store.artifacts`."""
+    """`store.artifacts` of a `Store`."""
 
 
 class AsyncArtifacts(AsyncApi, ArtifactsOperations):
-    """The same, for asyncio."""
+    """`store.artifacts` of an `AsyncStore`: operations are awaited."""
 
 
-def _linked(made: artifact_links.LinkRow, cursor: str) -> ArtifactLink:
+def _to_link(made: artifact_links.LinkRow, cursor: str) -> ArtifactLink:
     return ArtifactLink(made.artifact, made.scope, made.key, made.version, made.id, to_datetime(made.time), cursor)
 
 
-def _after(cursor: str) -> tuple[str, ...]:
-    """Where a page goes on: a key, and what comes after in it."""
+def _parse_cursor(cursor: str) -> tuple[str, ...]:
+    """Return the position of a cursor: a key, and the rest of the row's key."""
     if not cursor:
         return ()
     length, _, rest = cursor.partition(" ")

@@ -1,8 +1,8 @@
-"""The content of artifacts: taken in from files piece by piece, kept beside the records, and read back checked.
+"""The content of artifacts: stored in pieces, and checked when it is read.
 
-Content of a few kilobytes lies in the record. Up to 1 MB it lies in the line of the artifacts itself, under its hash,
-so that equal content is there once. Larger content has a line of its own, a piece of 1 MB a step: none is ever in
-memory as a whole. One that is there already, by its hash, is not stored again.
+Content of a few kilobytes is in the record. Up to 1 MB it is in the line of the artifacts, by its hash, so that equal
+content is there once. Larger content has a line of its own, with a piece of 1 MB a step, and is never in memory as a
+whole. Content whose hash is there already is not stored again.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from holdfast.engine.model.large_pointers import PIECE
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import LineChange
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.security.handle import StoreHandle
-from holdfast.state import keys as names
-from holdfast.state.reader import ScopeView, StoredValue, seen
-from holdfast.state.system_record import RecordChange, edited
+from holdfast.state.reader import ScopeView, StoredValue, read_line_at
+from holdfast.state.writer import edit_request
 
 CHUNK = PIECE - 64
-"""How many bytes of content are stored at a time: as many as make one piece of a large value."""
+"""The size of a piece of content: one piece of a large value."""
 
-LINES_OF = MARK + "content:"
-"""What the names of the lines start with that hold content."""
+CONTENT_PREFIX = MARK + "content:"
+"""The prefix of the names of lines that hold content."""
 
 
 class StoredContent(NamedTuple):
-    """Content that was taken in: in memory if it is small, or in a line of its own (`token`), or nowhere."""
+    """Content: in memory if it is small, in a line of its own (`token`), or elsewhere (`uri`)."""
 
     sha256: str
     size: int
@@ -52,16 +52,16 @@ class BinaryFile(Protocol):
     """A file that is read as bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes; none at the end."""
+        """Return the next bytes; none at the end."""
 
 
 def content_line(handle: StoreHandle, token: str) -> Line:
-    """The line that holds some content."""
-    return Line(handle.tenant, LINES_OF + token)
+    """Return the line of some content."""
+    return Line(handle.tenant, CONTENT_PREFIX + token)
 
 
-def inline(sha256: str) -> str:
-    """The name under which small content lies in the line of the artifacts."""
+def content_name(sha256: str) -> str:
+    """Return the name of small content in the line of the artifacts."""
     return f"\0content/{sha256}"
 
 
@@ -69,24 +69,24 @@ def inline(sha256: str) -> str:
 
 
 class ContentUpload:
-    """Takes content in."""
+    """Stores content."""
 
     def __init__(self, handle: StoreHandle, known: Callable[[str], Any]) -> None:
         """`known` tells, awaited, whether content with this hash is kept already."""
         self._handle = handle
-        self._known = known
+        self._is_stored = known
 
-    async def take(self, source: object, *, keep: bool, sha256: str | None, size: int | None) -> StoredContent:
-        """Content from a path, from bytes, or from a file that is open; or what is to be known of what stays there."""
+    async def store(self, source: object, *, keep: bool, sha256: str | None, size: int | None) -> StoredContent:
+        """Store content from a path, bytes, or an open file; or only hash it, if it is not to be kept."""
         if not keep:
-            return await self._referred(source, sha256, size)
+            return await self._reference(source, sha256, size)
         if isinstance(source, bytes | bytearray | memoryview):
-            found = await self._stored(io.BytesIO(source))
+            found = await self._store_file(io.BytesIO(source))
         elif isinstance(source, str | os.PathLike):
-            with _opened(_local(source)) as file:
-                found = await self._stored(file)
+            with _open(_local_path(source)) as file:
+                found = await self._store_file(file)
         elif callable(getattr(source, "read", None)):
-            found = await self._stored(source)  # type: ignore[arg-type]
+            found = await self._store_file(source)  # type: ignore[arg-type]
         else:
             raise InvalidError(
                 f"an artifact is a path, bytes, or a file opened for reading bytes, not {type(source).__name__}",
@@ -101,7 +101,7 @@ class ContentUpload:
             )
         return found
 
-    async def _referred(self, source: object, sha256: str | None, size: int | None) -> StoredContent:
+    async def _reference(self, source: object, sha256: str | None, size: int | None) -> StoredContent:
         if not isinstance(source, str | os.PathLike):
             raise InvalidError(
                 "an artifact that is not kept is a path or a URI", where=repr(source)[:80], hint="Or have it kept"
@@ -113,29 +113,29 @@ class ContentUpload:
                     where=text[:80],
                     hint="sha256='…', size=…",
                 )
-            return StoredContent(_checked(sha256), size, uri=text)
-        path = _local(source)
-        with _opened(path) as file:
-            digest, count = await _hashed(file)
+            return StoredContent(_check_sha256(sha256), size, uri=text)
+        path = _local_path(source)
+        with _open(path) as file:
+            digest, count = await _hash(file)
         if sha256 not in (None, digest) or size not in (None, count):
             raise CorruptError("the content is not what it was said to be", where=f"{count} bytes, sha256 {digest}")
         return StoredContent(digest, count, uri=path.absolute().as_uri())
 
-    async def _stored(self, file: BinaryFile) -> StoredContent:
-        start = await _start(file)
+    async def _store_file(self, file: BinaryFile) -> StoredContent:
+        start = await _start_position(file)
         first = await _read(file, CHUNK + 1)
         if len(first) <= CHUNK:
             return StoredContent(hashlib.sha256(first).hexdigest(), len(first), first)
         if start is not None:
             # What can be read twice is hashed first: content that is kept already is not stored to be dropped again.
             await BlockingCall(lambda: file.seek(start))  # type: ignore[attr-defined]
-            digest, count = await _hashed(file)
-            if await self._known(digest):
+            digest, count = await _hash(file)
+            if await self._is_stored(digest):
                 return StoredContent(digest, count)
             await BlockingCall(lambda: file.seek(start + len(first)))  # type: ignore[attr-defined]
-        return await self._in_pieces(file, first)
+        return await self._store_pieces(file, first)
 
-    async def _in_pieces(self, file: BinaryFile, first: bytes) -> StoredContent:
+    async def _store_pieces(self, file: BinaryFile, first: bytes) -> StoredContent:
         token, whole, count = secrets.token_hex(16), hashlib.sha256(), 0
         piece, rest = first[:CHUNK], first[CHUNK:]
         number = 0
@@ -146,7 +146,7 @@ class ContentUpload:
             more = await _read(file, CHUNK - len(rest))
             piece, rest = rest + more, b""
         found = StoredContent(whole.hexdigest(), count, token=token)
-        if await self._known(found.sha256):
+        if await self._is_stored(found.sha256):
             await self.drop(found)
             return found._replace(token="")
         return found
@@ -154,25 +154,25 @@ class ContentUpload:
     async def _put(self, token: str, number: int, piece: bytes) -> None:
         handle = self._handle
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(view: ScopeView) -> LineChange:
             if number > (0 if view.point is None else view.point.seq + 1):
                 raise ConflictError("the content was removed while it was taken in", hint="Register it again")
-            return RecordChange({names.pack_key(_name(number)): handle.codec.pack(piece)})
+            return LineChange({_piece_name(number): handle.codec.pack(piece)})
 
-        await handle.engine.writer.save(edited(handle, content_line(handle, token), "content", edit))
+        await handle.engine.writer.save(edit_request(handle, content_line(handle, token), "content", edit))
 
     async def drop(self, content: StoredContent) -> None:
-        """Remove content again."""
+        """Delete content."""
         if content.token:
             await self._handle.engine.lines.delete(content_line(self._handle, content.token))
 
 
-def _name(number: int) -> str:
+def _piece_name(number: int) -> str:
     return f"{number:08d}"
 
 
 async def _read(file: BinaryFile, size: int) -> bytes:
-    """So many bytes; fewer at the end only."""
+    """Read so many bytes; fewer only at the end."""
     found = b""
     while len(found) < size:
         left = size - len(found)
@@ -185,13 +185,13 @@ async def _read(file: BinaryFile, size: int) -> bytes:
     return found
 
 
-async def _start(file: Any) -> int | None:
-    """Where a file stands that can be read again from there."""
+async def _start_position(file: Any) -> int | None:
+    """Return the position of a file that can be read again from there."""
     seekable = getattr(file, "seekable", None)
     return await BlockingCall(file.tell) if seekable is not None and seekable() else None
 
 
-async def _hashed(file: BinaryFile) -> tuple[str, int]:
+async def _hash(file: BinaryFile) -> tuple[str, int]:
     whole, count = hashlib.sha256(), 0
     while piece := await _read(file, CHUNK):
         await BlockingCall(partial(whole.update, piece))
@@ -199,7 +199,7 @@ async def _hashed(file: BinaryFile) -> tuple[str, int]:
     return whole.hexdigest(), count
 
 
-def _checked(sha256: object) -> str:
+def _check_sha256(sha256: object) -> str:
     if isinstance(sha256, str) and len(sha256) == 64 and set(sha256) <= set("0123456789abcdef"):
         return sha256
     raise InvalidError("a sha256 is 64 hexadecimal digits, in small letters", where=repr(sha256)[:80])
@@ -209,7 +209,7 @@ def _is_remote(text: str) -> bool:
     return "://" in text and not text.startswith("file://")
 
 
-def _local(source: object) -> Path:
+def _local_path(source: object) -> Path:
     text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     if not isinstance(text, str) or not text:
         raise InvalidError("a path is text, and not empty", where=repr(source)[:80])
@@ -222,7 +222,7 @@ def _local(source: object) -> Path:
     return Path(text)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -235,8 +235,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 class ContentPieces:
-    """The content of an artifact, piece by piece. The last piece is handed out once all of it was checked: whoever got
-    the whole has read just what was registered."""
+    """The content of an artifact in pieces. The last piece is returned only after the whole content was checked."""
 
     def __init__(
         self, handle: StoreHandle, where: str, kept: StoredContent, book: Line, deleted: Callable[[], Awaitable[bool]]
@@ -245,8 +244,8 @@ class ContentPieces:
         self._deleted = deleted
         self._handle = handle
         self._where = where
-        self._kept = kept
-        self._book = book
+        self._content = kept
+        self._line = book
         self._number = 0
         self._count = 0
         self._whole = hashlib.sha256()
@@ -254,18 +253,18 @@ class ContentPieces:
         self._done = False
 
     async def next(self) -> bytes:
-        """The next piece; nothing at the end. `CorruptError` if the whole is not what was registered."""
+        """Return the next piece; nothing at the end. `CorruptError` if the whole is not what was registered."""
         if self._done:
             return b""
         piece = await self._piece()
         self._number += 1
         self._count += len(piece)
         self._whole.update(piece)
-        if piece and self._count < self._kept.size:
+        if piece and self._count < self._content.size:
             return piece
         more = await self._piece()
         self.close()
-        if more or self._count != self._kept.size or self._whole.hexdigest() != self._kept.sha256:
+        if more or self._count != self._content.size or self._whole.hexdigest() != self._content.sha256:
             if await self._deleted():
                 raise NotFoundError("the artifact was deleted meanwhile", where=self._where)
             raise CorruptError(
@@ -276,24 +275,24 @@ class ContentPieces:
         return piece
 
     async def _piece(self) -> bytes:
-        if self._kept.uri:
+        if self._content.uri:
             if self._file is None:
-                self._file = _opened(_local(self._kept.uri))
+                self._file = _open(_local_path(self._content.uri))
             return await _read(self._file, CHUNK)
-        if self._kept.token:
-            return await self._entry(content_line(self._handle, self._kept.token), _name(self._number))
+        if self._content.token:
+            return await self._entry(content_line(self._handle, self._content.token), _piece_name(self._number))
         if self._number:
             return b""
-        small = self._kept.small
-        return await self._entry(self._book, inline(self._kept.sha256)) if small is None else small
+        small = self._content.small
+        return await self._entry(self._line, content_name(self._content.sha256)) if small is None else small
 
     async def _entry(self, line: Line, name: str) -> bytes:
-        memo = await self._handle.engine.lines.revalidate_tip(line)
+        tip = await self._handle.engine.lines.revalidate_tip(line)
 
         async def look(view: ScopeView) -> StoredValue | None:
-            return await view.stored(name)
+            return await view.find(name)
 
-        found = await seen(self._handle, line, None if memo is None else memo.point, look)
+        found = await read_line_at(self._handle, line, None if tip is None else tip.point, look)
         if found is None:
             return b""
         piece = unpack(self._handle.codec, found.entry.value)
@@ -302,25 +301,25 @@ class ContentPieces:
         return piece
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close the file, if one is open."""
         self._done = True
         if self._file is not None:
             self._file.close()
 
-    async def all(self) -> bytes:
-        """The whole."""
+    async def read_all(self) -> bytes:
+        """Return the whole content."""
         pieces = []
         while piece := await self.next():
             pieces.append(piece)
         return b"".join(pieces)
 
     async def verify(self) -> None:
-        """Read all of it, and keep nothing."""
+        """Read the whole content."""
         while await self.next():
             pass
 
     async def save(self, path: Path) -> None:
-        """Write it to a file, which is there, whole, once that has been checked, or not at all."""
+        """Write the content to a file, atomically, once it was checked."""
         part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         try:
             with await BlockingCall(lambda: part.open("xb")) as file:
@@ -360,8 +359,8 @@ class _Raw(io.RawIOBase):
         super().close()
 
 
-def as_file(pieces: ContentPieces) -> io.BufferedReader:
-    """Content as a file that is open for reading."""
+def open_content(pieces: ContentPieces) -> io.BufferedReader:
+    """Return content as a file that is open for reading."""
     return io.BufferedReader(_Raw(pieces), CHUNK)
 
 
@@ -381,8 +380,8 @@ class AsyncContent:
         return piece
 
     async def read(self) -> bytes:
-        """All that is left of it."""
-        return await arun(self._pieces.all())
+        """Return the rest of the content."""
+        return await arun(self._pieces.read_all())
 
     async def __aenter__(self) -> AsyncContent:
         return self

@@ -1,4 +1,4 @@
-"""What is kept of artifacts: their records, how these are found, and registering and removing them."""
+"""The records of artifacts: how they are found, registered and deleted."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import LineChange, Link, SystemLine, SystemLineEntries, SystemRecord
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.security.handle import StoreHandle
-from holdfast.state import keys as names
-from holdfast.state.artifact_links import BOOK, CHANGE
-from holdfast.state.artifacts.content import LINES_OF, ContentPieces, StoredContent, content_line, inline
-from holdfast.state.reader import ScopeView, seen
-from holdfast.state.session_guard import kept_by
-from holdfast.state.system_record import Link, RecordChange, StoredRecord, SystemRecordLine, packed, records
+from holdfast.state.artifact_links import CHANGE, LINE
+from holdfast.state.artifacts.content import CONTENT_PREFIX, ContentPieces, StoredContent, content_line, content_name
+from holdfast.state.reader import ScopeView, read_line_at
+from holdfast.state.session_guard import maintenance_handle
 from holdfast.state.writer import FOLD_EVERY
 
 IN_RECORD, INLINE, OWN_LINE, ELSEWHERE = "record", "inline", "line", "elsewhere"
-"""Where content is: in the record, under its hash in the line of the artifacts, in a line of its own, or not in the
-store. Links say it, too."""
+"""Where content is: in the record, in the line of the artifacts by its hash, in a line of its own, or not in the
+store. Links have it, too."""
 
 SMALL = 4096
-"""Content of up to so many bytes is in the record: to look for it elsewhere would cost more than to have it twice."""
+"""Content of up to so many bytes is in the record: a second read would cost more than a second copy."""
 
 _PAGE = 64
 
 
 class Artifact(NamedTuple):
-    """Something that was made or used: a file or a blob, by its hash. `uri` says where it is, if it is not kept here.
+    """A file or a blob that was made or used, by its hash. `uri` says where it is, if it is not stored here.
 
     `by` is the identity that registered it, empty for the store's owner; `same_as` the id of another artifact that had
     the same content when this one was registered.
@@ -51,14 +50,14 @@ class Artifact(NamedTuple):
     created: datetime
     metadata: Mapping[str, Any]
     uri: str
-    kept: bool
+    stored: bool
     by: str
     same_as: str
 
 
 @dataclass
 class ArtifactRecord:
-    """What is kept of an artifact."""
+    """The record of an artifact."""
 
     type: str
     producer: str
@@ -76,16 +75,16 @@ class ArtifactRecord:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> ArtifactRecord:
-        """A record as it was stored."""
+        """Build a record from its stored form."""
         return cls(**{each.name: stored[each.name] for each in fields(cls) if each.name in stored})
 
     @property
     def owner(self) -> Scope:
-        """The scope of the identity that registered it, to which it belongs."""
+        """The scope of the identity that registered it."""
         return Scope.parse(self.by) if self.by else Scope()
 
-    def shown(self, id: str) -> Artifact:
-        """As callers see it."""
+    def to_artifact(self, id: str) -> Artifact:
+        """Build the public form."""
         return Artifact(
             id,
             self.type,
@@ -102,54 +101,55 @@ class ArtifactRecord:
         )
 
     def links(self, id: str) -> list[Link]:
-        """By what it is found."""
+        """Return the links by which it is found."""
         named = {"type": self.type, "producer": self.producer, "by": self.by, "token": self.token}
         return [("sha256", self.sha256, id), *((kind, name, id) for kind, name in named.items() if name)]
 
 
 class NewArtifact(NamedTuple):
-    """An artifact to be registered."""
+    """An artifact to register."""
 
     id: str
     record: ArtifactRecord
     content: StoredContent
     call: FeatureHooks | None = None
-    """What hooks did with it."""
+    """The outcome of its hooks."""
 
 
 class ContentRemoved(ConflictError):
-    """Content that was not taken in, since it was kept already, is so no longer."""
+    """Content that was not stored, since it was there already, was deleted meanwhile."""
 
 
 class ArtifactRecords:
     """The records of artifacts."""
 
     def __init__(self, handle: StoreHandle) -> None:
-        self.handle = kept_by(handle)
-        self.book = SystemRecordLine(self.handle, BOOK)
+        self.handle = maintenance_handle(handle)
+        line = Line(handle.tenant, LINE)
+        self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
         self._engine = handle.engine
 
     async def get(self, id: str) -> ArtifactRecord:
-        """A record. Raises `NotFoundError`."""
-        found = await self.book.get([id])
+        """Return a record. Raises `NotFoundError`."""
+        found = await self.system_line.records([id])
         if id not in found:
-            raise no_artifact(id)
+            raise not_found_error(id)
         return ArtifactRecord.of(found[id].value)
 
-    async def several(self, ids: Sequence[str]) -> dict[str, ArtifactRecord]:
-        """Those that are there."""
-        return {id: ArtifactRecord.of(found.value) for id, found in (await self.book.get(ids)).items()}
+    async def get_many(self, ids: Sequence[str]) -> dict[str, ArtifactRecord]:
+        """Return those records that exist."""
+        return {id: ArtifactRecord.of(found.value) for id, found in (await self.system_line.records(ids)).items()}
 
-    async def known(self, sha256: str) -> bool:
-        """Whether content with this hash is kept already."""
-        return bool(await self.kept(sha256, 1))
+    async def has_content(self, sha256: str) -> bool:
+        """Whether content with this hash is stored."""
+        return bool(await self.with_content(sha256, 1))
 
-    async def kept(self, sha256: str, limit: int) -> list[str]:
-        """The first artifacts that have content with this hash, and keep it here."""
+    async def with_content(self, sha256: str, limit: int) -> list[str]:
+        """Return the first artifacts whose content has this hash and is stored here."""
         found: list[str] = []
         after = ""
         while len(found) < limit:
-            rows = await self.book.linked("sha256", sha256, after, _PAGE)
+            rows = await self.system_line.linked("sha256", sha256, after, _PAGE)
             found += (str(row.key[4]) for row in rows if row.columns[1] != ELSEWHERE)
             if len(rows) < _PAGE:
                 break
@@ -157,42 +157,42 @@ class ArtifactRecords:
         return found[:limit]
 
     async def page(self, after: str, limit: int) -> list[str]:
-        """A page of the ids of all artifacts, in order."""
-        memo = await self._engine.lines.revalidate_tip(self.book.line)
+        """Return a page of the ids of all artifacts, in order."""
+        tip = await self._engine.lines.revalidate_tip(self.system_line.line)
 
         async def look(view: ScopeView) -> list[str]:
             return await view.keys(after=after, limit=limit)
 
-        return await seen(self.handle, self.book.line, None if memo is None else memo.point, look)
+        return await read_line_at(self.handle, self.system_line.line, None if tip is None else tip.point, look)
 
     def pieces(self, id: str, record: ArtifactRecord) -> ContentPieces:
-        """The content of an artifact."""
+        """Return the content of an artifact."""
         small = record.small if record.content == IN_RECORD else None
         content = StoredContent(record.sha256, record.size, small, record.token, record.uri)
 
         async def deleted() -> bool:
-            there = (await self.several([id])).get(id)
+            there = (await self.get_many([id])).get(id)
             return there is None or (there.sha256, there.token) != (record.sha256, record.token)
 
-        return ContentPieces(self.handle, f"artifact {id!r}", content, self.book.line, deleted)
+        return ContentPieces(self.handle, f"artifact {id!r}", content, self.system_line.line, deleted)
 
     # Registering ------------------------------------------------------------------------------------------------
 
     async def register(self, new: Sequence[NewArtifact]) -> dict[str, ArtifactRecord]:
-        """Register artifacts, all or none. One that is there with the same content stays as it is."""
+        """Register artifacts, all or none. One that exists with the same content is left as it is."""
         made: dict[str, ArtifactRecord] = {}
         lines: set[Line] = set()
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(entries: SystemLineEntries) -> LineChange:
             made.clear()
             lines.clear()
-            changed = _Registered(self, view)
-            await changed.look_for({each.content.sha256 for each in new})
-            there = await records(self.handle, view, [each.id for each in new])
+            changed = _Registration(self, entries)
+            await changed.find_content({each.content.sha256 for each in new})
+            there = await entries.records(each.id for each in new)
             for each in new:
                 made[each.id] = await changed.add(each, there.get(each.id))
             lines.update(changed.lines)
-            return changed.changed()
+            return changed.to_change()
 
         async def guards(_: bool) -> list[Change]:
             """That the lines of content that records point to are there: others may have removed them meanwhile."""
@@ -200,87 +200,87 @@ class ArtifactRecords:
                 return []
             (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line) for line in lines])])
             if len(rows) < len(lines):
-                raise _removed_meanwhile()
+                raise _content_removed_error()
             return [Expect(LINES, tuple(row.key), row.columns) for row in rows]
 
-        saving = self.book.saving("register", edit, guards)
+        saving = self.system_line.request("register", edit, guards)
         saving.if_changed = True
         saving.fold_every = max(1, FOLD_EVERY // len(new))  # what follows would have to go through many, each time
         (head,) = await self._engine.writer.save(saving)
         for each in new:
             if each.call is not None:
-                each.call.done(head.point.seq + 1, head.point.id)
+                each.call.call_after(head.point.seq + 1, head.point.id)
         return made
 
     async def delete(self, id: str, guards: Preconditions | None = None) -> None:
-        """Remove an artifact, and its content if no other one has it, and what links it with changes; on conditions."""
+        """Delete an artifact, its content if no other one has it, and its links with changes."""
         gone: list[Line] = []
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(entries: SystemLineEntries) -> LineChange:
             gone.clear()
-            found = (await records(self.handle, view, [id])).get(id)
+            found = await entries.record(id)
             if found is None:
-                raise no_artifact(id)
+                raise not_found_error(id)
             record = ArtifactRecord.of(found.value)
-            removed, rows = [names.pack_key(id)], self.book.filed(record.links(id), [], view.now)
-            rows.append(Delete(LINKS, (*self.book.line, CHANGE, id)))
+            removed, rows = [id], self.system_line.link_changes(record.links(id), [], self.handle.now())
+            rows.append(Delete(LINKS, (*self.system_line.line, CHANGE, id)))
             if record.token:
-                others = [str(row.key[4]) for row in await self.book.linked("token", record.token, "", 2)]
+                others = [str(row.key[4]) for row in await self.system_line.linked("token", record.token, limit=2)]
             else:
-                others = await self.kept(record.sha256, 2)
+                others = await self.with_content(record.sha256, 2)
             if others == [id]:
                 if record.content == INLINE:
-                    removed.append(names.pack_key(inline(record.sha256)))
+                    removed.append(content_name(record.sha256))
                 elif record.content == OWN_LINE:
                     gone.append(content_line(self.handle, record.token))
                     rows += (Delete(space, tuple(gone[0])) for space in TABLES)
             event = Event("artifact", self.handle.guard.actor, "delete", id)
-            return RecordChange(removed=removed, events=[event], rows=rows)
+            return LineChange(removed=removed, events=[event], rows=rows)
 
-        await self.book.change("delete", edit, guards)
+        await self.system_line.change("delete", edit, guards)
         self._engine.context.cache.drop_all(*gone)
 
     async def sweep(self, grace: int) -> int:
-        """Remove content that no artifact has, as processes leave that die while they register one, if nothing was
-        added to it for so long. Returns how much there was."""
+        """Delete content that no artifact has and nobody added to for so long, as processes leave that die while
+        they register one. Returns the number of contents deleted."""
         old = []
-        for line in await self._engine.lines.names(self.handle.tenant, LINES_OF):
-            memo = await self._engine.lines.load_tip(line)
-            if memo is None:
+        for line in await self._engine.lines.names(self.handle.tenant, CONTENT_PREFIX):
+            tip = await self._engine.lines.load_tip(line)
+            if tip is None:
                 continue
-            last = memo.info.created if memo.point is None else memo.point.time
+            last = tip.info.created if tip.point is None else tip.point.time
             if last + grace < self.handle.now() and not await self._used(line):
                 old.append(line)
         gone: list[Line] = []
 
-        async def edit(_: ScopeView) -> RecordChange:
+        async def edit(_: SystemLineEntries) -> LineChange:
             gone[:] = [line for line in old if not await self._used(line)]
-            return RecordChange(rows=[Delete(space, tuple(line)) for line in gone for space in TABLES])
+            return LineChange(rows=[Delete(space, tuple(line)) for line in gone for space in TABLES])
 
         if old:
-            await self.book.change("sweep", edit)
+            await self.system_line.change("sweep", edit)
         self._engine.context.cache.drop_all(*gone)
         return len(gone)
 
     async def _used(self, line: Line) -> bool:
-        return bool(await self.book.linked("token", line.name[len(LINES_OF) :], "", 1))
+        return bool(await self.system_line.linked("token", line.name[len(CONTENT_PREFIX) :], limit=1))
 
 
-class _Registered:
-    """What is worked out at an attempt to register artifacts."""
+class _Registration:
+    """The changes of one attempt to register artifacts."""
 
-    def __init__(self, found: ArtifactRecords, view: ScopeView) -> None:
+    def __init__(self, found: ArtifactRecords, entries: SystemLineEntries) -> None:
         self._records = found
-        self._view = view
+        self._entries = entries
         self._put: dict[str, Any] = {}
         self._rows: list[Change] = []
         self._events: list[Event] = []
         self._first: dict[str, tuple[str, ArtifactRecord]] = {}
-        """By the hash of what is kept: an artifact that has it."""
+        """An artifact with each content that is stored, by the hash."""
         self.lines: set[Line] = set()
 
-    async def add(self, new: NewArtifact, there: StoredRecord | None) -> ArtifactRecord:
-        """One more. Returns its record."""
+    async def add(self, new: NewArtifact, there: SystemRecord | None) -> ArtifactRecord:
+        """Add an artifact. Returns its record."""
         if there is not None:
             old = ArtifactRecord.of(there.value)
             if (old.sha256, old.size, old.by) == (new.content.sha256, new.content.size, new.record.by):
@@ -298,10 +298,12 @@ class _Registered:
         if content.uri:
             record.content, record.uri = ELSEWHERE, content.uri
         else:
-            await self._keep(new, same)
+            await self._place_content(new, same)
             self._first.setdefault(content.sha256, (new.id, record))
         self._put[new.id] = dict(vars(record))
-        self._rows += self._records.book.filed([], record.links(new.id), self._view.now, record.content)
+        self._rows += self._records.system_line.link_changes(
+            [], record.links(new.id), self._records.handle.now(), record.content
+        )
         event = Event("artifact", record.by, "register", new.id)
         if new.call is not None:
             if new.call.notes:
@@ -310,48 +312,46 @@ class _Registered:
         self._events.append(event)
         return record
 
-    async def _keep(self, new: NewArtifact, same: tuple[str, ArtifactRecord] | None) -> None:
+    async def _place_content(self, new: NewArtifact, same: tuple[str, ArtifactRecord] | None) -> None:
         record, content = new.record, new.content
         if content.small is not None and content.size <= SMALL:
             record.content, record.small = IN_RECORD, content.small
             return
         if content.small is not None:
             record.content = INLINE
-            name = inline(content.sha256)
-            if name not in self._put and await self._view.stored(name) is None:
+            name = content_name(content.sha256)
+            if name not in self._put and not await self._entries.has(name):
                 self._put[name] = content.small
             return
         token = content.token
         if not token:
             if same is None or not same[1].token:
-                raise _removed_meanwhile()
+                raise _content_removed_error()
             token = same[1].token
         record.content, record.token = OWN_LINE, token
         self.lines.add(content_line(self._records.handle, token))
 
-    async def look_for(self, hashes: Iterable[str]) -> None:
-        """See which content is kept already, and by which artifact."""
-        book, engine = self._records.book, self._records.handle.engine
+    async def find_content(self, hashes: Iterable[str]) -> None:
+        """Find which content is stored already, and an artifact that has it."""
+        line, engine = self._records.system_line.line, self._records.handle.engine
         wanted = sorted(hashes)
-        found = await engine.context.backend.read(
-            [Scan(LINKS, (*book.line, "sha256", each), limit=1) for each in wanted]
-        )
+        found = await engine.context.backend.read([Scan(LINKS, (*line, "sha256", each), limit=1) for each in wanted])
         ids: dict[str, str] = {}
         for sha256, rows in zip(wanted, found, strict=True):
             if rows:
-                ids |= dict.fromkeys(await self._records.kept(sha256, 1), sha256)
-        for id, there in (await records(self._records.handle, self._view, list(ids))).items():
+                ids |= dict.fromkeys(await self._records.with_content(sha256, 1), sha256)
+        for id, there in (await self._entries.records(ids)).items():
             self._first[ids[id]] = (id, ArtifactRecord.of(there.value))
 
-    def changed(self) -> RecordChange:
-        """All of it."""
-        return RecordChange(packed(self._records.handle, self._put), events=self._events, rows=self._rows)
+    def to_change(self) -> LineChange:
+        """Return the change of the line."""
+        return LineChange(self._records.system_line.pack(self._put), events=self._events, rows=self._rows)
 
 
-def no_artifact(id: str) -> NotFoundError:
-    """The error for an artifact that is not there."""
+def not_found_error(id: str) -> NotFoundError:
+    """Build the error for an artifact that does not exist."""
     return NotFoundError("there is no such artifact", where=f"artifact {id!r}", hint="See artifacts.list()")
 
 
-def _removed_meanwhile() -> ContentRemoved:
+def _content_removed_error() -> ContentRemoved:
     return ContentRemoved("the same content, which was kept already, was removed meanwhile", hint="Register it again")

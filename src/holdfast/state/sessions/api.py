@@ -1,8 +1,8 @@
-"""Sessions: state that lives as long as one conversation, one visit, one run, and then goes, or is put away.
+"""Sessions: state that lasts as long as a conversation, a visit or a run, and is then deleted or archived.
 
-A session has an id and a scope of its own, `session:…`, inside that of its user if it has one. All that is kept in that
-scope, and in those inside it, ends with the session. Its time is up when it has lasted for `ttl`, or when nothing was
-written in it and nobody touched it for `idle`; it ends when it is told to, or when `collect` finds that its time is up.
+A session has an id and a scope of its own, `session:…`, inside that of its user if it has one. All state in that scope,
+and in those inside it, ends with the session. A session expires after `ttl`, or when nothing was written and nobody
+touched it for `idle`; it ends by `end`, or when `collect` finds that it has expired.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.key_changes import nanoseconds
 from holdfast.state.scope_state import AsyncState, State
 from holdfast.state.sessions.lifecycle import EXPIRED, SessionLifecycle, SessionReport
 from holdfast.state.sessions.records import OnEnd, SessionRecord, SessionRecords, Status
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 S = TypeVar("S", bound="SessionOperations")
 
 RETENTION = timedelta(days=30)
-"""How long the record of a session that ended is kept, and its archive."""
+"""How long the record of a session that has ended is retained, and its archive."""
 
 _PAGE = 256
 _POLICIES = ("delete", "archive", "keep")
@@ -38,31 +38,31 @@ _STATUSES = ("active", "expired", "ended", "archived")
 
 
 class SessionOperations:
-    """A session as it was when it was asked for. `Session` and `AsyncSession` have these as methods."""
+    """A session as of when it was read. `Session` and `AsyncSession` have these as methods."""
 
     def __init__(self, handle: StoreHandle, id: str, record: SessionRecord, status: Status) -> None:
         self._handle = handle
         self._record = record
         self.id = id
         self.status = status
-        """`active`; `expired`, if its time is up and it is yet to be collected; `archived`; or `ended`."""
+        """`active`; `expired`, if it is to be collected; `archived`; or `ended`."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} {self.status}>"
 
     @property
     def scope(self) -> Scope:
-        """The scope whose state the session works with."""
+        """The scope whose state the session uses."""
         return Scope.parse(self._record.state)
 
     @property
     def user(self) -> str | None:
-        """Whose it is."""
+        """The user, if there is one."""
         return self._record.user or None
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What was said about it."""
+        """The metadata."""
         return dict(self._record.metadata)
 
     @property
@@ -77,12 +77,12 @@ class SessionOperations:
 
     @property
     def reason(self) -> str:
-        """Why it ended: `expired`, or what was said."""
+        """Why it ended: `expired`, or the reason that was given."""
         return self._record.reason
 
     @property
     def on_end(self) -> OnEnd:
-        """What becomes of its state at the end."""
+        """What happens to its state at the end."""
         return self._record.on_end
 
     @property
@@ -92,17 +92,17 @@ class SessionOperations:
 
     @sync_and_async
     async def touch(self) -> None:
-        """Show a sign of life, so that it does not expire for being idle. Raises `DeniedError` if it has ended."""
-        managing = _Managing(self._handle)
-        await managing.ends.touch(self.id, await managing.get(self.id, "write", inside=True))
+        """Mark the session as active, so that it does not become idle. Raises `DeniedError` if it has ended."""
+        manager = _SessionManager(self._handle)
+        await manager.lifecycle.touch(self.id, await manager.get(self.id, "write", inside=True))
 
     @sync_and_async
     async def end(self, reason: str = "") -> None:
-        """End it, and have its state deleted, archived or kept as was agreed. Again is no failure."""
+        """End the session; its `on_end` says what happens to its state. Ending it again is no error."""
         await self._end(reason)
 
     async def _end(self, reason: str = "") -> None:
-        done = await _Managing(self._handle).end(self.id, reason)
+        done = await _SessionManager(self._handle).end(self.id, reason)
         self._record, self.status = done, "archived" if done.archived else "ended"
 
 
@@ -111,7 +111,7 @@ class Session(SyncApi, SessionOperations):
 
     @property
     def state(self) -> State:
-        """The state of its scope. Once it has ended, that takes no more writes."""
+        """The state of its scope. It is read-only once the session has ended."""
         return State(self._handle, self.scope)
 
     def __enter__(self) -> Self:
@@ -122,11 +122,11 @@ class Session(SyncApi, SessionOperations):
 
 
 class AsyncSession(AsyncApi, SessionOperations):
-    """The same, for asyncio: `async with await store.sessions.start() as session: …`."""
+    """A session for asyncio: `async with await store.sessions.start() as session: …`."""
 
     @property
     def state(self) -> AsyncState:
-        """The state of its scope. Once it has ended, that takes no more writes."""
+        """The state of its scope. It is read-only once the session has ended."""
         return AsyncState(self._handle, self.scope)
 
     async def __aenter__(self) -> Self:
@@ -136,59 +136,59 @@ class AsyncSession(AsyncApi, SessionOperations):
         await self.end()
 
 
-class _Managing:
-    """Sessions in the name of somebody, who may or may not.
+class _SessionManager:
+    """Sessions on behalf of an identity.
 
-    An identity manages the sessions below its own path: `user:alice` those of Alice. One that lives in a session, as
-    `user:alice/session:s1/agent:writer` does, sees and touches that session. All else takes a grant of the session's
-    scope as a whole.
+    An identity manages the sessions below its own path: `user:alice` those of Alice. One inside a session, as
+    `user:alice/session:s1/agent:writer`, reads and touches that session. Everything else needs a grant of the session's
+    whole scope.
     """
 
     def __init__(self, handle: StoreHandle) -> None:
         self.handle = handle
         self.records = SessionRecords(handle)
-        self.ends = SessionLifecycle(self.records)
+        self.lifecycle = SessionLifecycle(self.records)
         self.own = Scope.parse(handle.guard.actor) if handle.guard.actor else Scope()
 
     def knows(self, root: Scope) -> bool:
-        """Whether a session is below its own path, or it lives in that session."""
+        """Whether a session is below the identity's path, or the identity is inside the session."""
         return self.own.contains(root) or root.contains(self.own)
 
     async def allow(self, action: Action, root: Scope, id: str, *, inside: bool = False) -> None:
-        """`DeniedError` if it may not do this with a session; `inside`, if those who live in one may. What is then done
-        is done on condition that it still may."""
+        """Raise `DeniedError` unless this is allowed with a session; `inside` allows it to identities inside.
+        Changes that follow have the condition that it still is."""
         guard = self.handle.guard
         if guard.actor:
             mine = self.own.contains(root) or (inside and root.contains(self.own))
             at = self.own if mine else root
             permit = await guard.allow_named(action, at, (), f"session {id!r}")
-            self.records.book.guards = permit.guards
+            self.records.system_line.preconditions = permit.guards
             if action == "read":
                 await guard.saw(at, ())
 
     async def allow_all(self) -> None:
-        """`DeniedError` if it may not do something with all sessions: who may write the global scope may."""
+        """Raise `DeniedError` unless this is allowed with all sessions: to whoever may write the global scope."""
         await self.handle.guard.allow("write", Scope(), ())
 
     async def get(self, id: str, action: Action, *, inside: bool = False) -> SessionRecord:
-        """A session that it may do this with. One that is not there and one that it may not know of look the same."""
+        """Return a session that this is allowed with. One that does not exist and one that is hidden look the same."""
         id = self.handle.guard.key("sessions", id, "id of a session")
-        found = (await self.records.several([id])).get(id)
+        found = (await self.records.get_many([id])).get(id)
         await self.allow(action, Scope.of(session=id) if found is None else found.root, id, inside=inside)
         return await self.records.get(id) if found is None else found
 
     async def end(self, id: str, reason: str) -> SessionRecord:
-        """End one."""
+        """End a session."""
         await self.get(id, "write")
         if reason == EXPIRED:
             raise InvalidError("whether a session has expired is not for its user to say", hint="Give another reason")
-        return await self.ends.end(id, check_key(reason, "reason") if reason else "")
+        return await self.lifecycle.end(id, check_key(reason, "reason") if reason else "")
 
 
 class SessionsOperations(Generic[S]):
-    """What can be done with sessions. `Sessions` and `AsyncSessions` have these as methods."""
+    """Operations of `store.sessions`. `Sessions` and `AsyncSessions` have these as methods."""
 
-    _made: type[S]
+    _session_class: type[S]
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -201,23 +201,22 @@ class SessionsOperations(Generic[S]):
         user: str | None = None,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        ttl: float | timedelta | None = None,
-        idle: float | timedelta | None = None,
+        ttl: Duration | None = None,
+        idle: Duration | None = None,
         on_end: OnEnd = "delete",
-        retention: float | timedelta = RETENTION,
+        retention: Duration = RETENTION,
     ) -> S:
-        """Start a session, with an id of its own unless one is given. Raises `ConflictError` if there is one of that
-        id.
+        """Start a session, with a generated id by default. Raises `ConflictError` if the id exists.
 
         Its state is that of the scope `session:id`, inside that of the user and around that of the agent, if they are
         given: `state(user=…, session=…, agent=…)`. `ttl` and `idle` are how long it lasts at most, and how long without
-        a sign of life, in seconds or as a timedelta. `on_end` says what becomes of all state in the session's scope:
-        `"delete"` removes it with its history; `"archive"` puts it away for `resume` and `archived`; `"keep"` leaves it
-        to be read. `retention` is how long after the end an archive is kept, and the record that there was a session.
+        activity, in seconds or as a timedelta. `on_end` says what happens to all state in the session's scope:
+        `"delete"` removes it with its history; `"archive"` stores it for `resume` and `archived`; `"keep"` leaves it to
+        be read. `retention` is how long after the end the archive and the record of the session are retained.
         """
         if on_end not in _POLICIES:
             raise InvalidError(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
-        managing = _Managing(self._handle)
+        manager = _SessionManager(self._handle)
         name = secrets.token_hex(16) if id is None else self._handle.guard.key("sessions", id, "id of a session")
         root = self._handle.guard.scope({"user": user, "session": name})
         state = self._handle.guard.scope({"user": user, "session": name, "agent": agent})
@@ -225,67 +224,69 @@ class SessionsOperations(Generic[S]):
             str(root),
             str(state),
             self._handle.now(),
-            0 if ttl is None else nanoseconds(ttl),
-            0 if idle is None else nanoseconds(idle),
+            0 if ttl is None else parse_nanoseconds(ttl, "time to live", positive=True),
+            0 if idle is None else parse_nanoseconds(idle, "idle time", positive=True),
             on_end,
-            nanoseconds(retention),
+            parse_nanoseconds(retention, "retention", positive=True),
             self._handle.guard.actor,
             dict(validation.require_mapping(metadata or {}, "metadata")),
         )
-        await managing.allow("write", root, name)
-        await managing.ends.start(name, record)
+        await manager.allow("write", root, name)
+        await manager.lifecycle.start(name, record)
         return self._session(name, record, "active")
 
     @sync_and_async
     async def get(self, id: str) -> S:
-        """A session. Raises `NotFoundError`."""
-        managing = _Managing(self._handle)
-        record = await managing.get(id, "read", inside=True)
-        (status,) = await managing.records.status([record])
+        """Return a session. Raises `NotFoundError`."""
+        manager = _SessionManager(self._handle)
+        record = await manager.get(id, "read", inside=True)
+        (status,) = await manager.records.status([record])
         return self._session(id, record, status)
 
     @sync_and_async
     async def resume(self, id: str) -> S:
-        """Have a session go on. One that is alive is touched. One that was archived, or ended and was kept, is active
-        again from now on, with all the state that it had; raises `NotFoundError` if that was deleted."""
-        managing = _Managing(self._handle)
-        await managing.get(id, "write")
-        return self._session(id, await managing.ends.resume(id), "active")
+        """Resume a session. An active one is touched. One that was archived, or ended with `"keep"`, is active again
+        with all its state. Raises `NotFoundError` if the state was deleted."""
+        manager = _SessionManager(self._handle)
+        await manager.get(id, "write")
+        return self._session(id, await manager.lifecycle.resume(id), "active")
 
     @sync_and_async
     async def touch(self, id: str) -> None:
-        """Show a sign of life. Raises `DeniedError` if the session has ended."""
-        managing = _Managing(self._handle)
-        await managing.ends.touch(id, await managing.get(id, "write", inside=True))
+        """Mark a session as active. Raises `DeniedError` if it has ended."""
+        manager = _SessionManager(self._handle)
+        await manager.lifecycle.touch(id, await manager.get(id, "write", inside=True))
 
     @sync_and_async
     async def update(self, id: str, metadata: Mapping[str, Any]) -> S:
-        """Give a session further entries of metadata, or others in place of those it has."""
-        managing = _Managing(self._handle)
-        await managing.get(id, "write")
+        """Add or replace entries of a session's metadata."""
+        manager = _SessionManager(self._handle)
+        await manager.get(id, "write")
         more = dict(validation.require_mapping(metadata, "metadata"))
-        record = await managing.ends.change(id, "update", lambda old: replace(old, metadata={**old.metadata, **more}))
-        (status,) = await managing.records.status([record])
+        record = await manager.lifecycle.change(
+            id, "update", lambda old: replace(old, metadata={**old.metadata, **more})
+        )
+        (status,) = await manager.records.status([record])
         return self._session(id, record, status)
 
     @sync_and_async
     async def end(self, id: str, reason: str = "") -> S:
-        """End a session, and have its state deleted, archived or kept as was agreed. Again is no failure."""
-        done = await _Managing(self._handle).end(id, reason)
+        """End a session; its `on_end` says what happens to its state. Ending it again is no error."""
+        done = await _SessionManager(self._handle).end(id, reason)
         return self._session(id, done, "archived" if done.archived else "ended")
 
     @sync_and_async
     async def archived(self, id: str, scope: Scope | str | None = None) -> dict[str, Any]:
-        """The state that an archived session had when it ended; of its own scope, or of another inside it."""
-        managing = _Managing(self._handle)
-        record = await managing.get(id, "read")
+        """Return the state that an archived session had when it ended: of its own scope, or of another inside it."""
+        manager = _SessionManager(self._handle)
+        record = await manager.get(id, "read")
         if not record.archived:
             raise NotFoundError("the session is not archived", where=f"session {id!r}", hint="See its status")
         wanted = self._handle.guard.scope(record.state if scope is None else scope)
         if not record.root.contains(wanted):
             raise InvalidError("the scope is none of the session's", where=f"{wanted} and {record.root}")
         await self._handle.guard.allow("read", wanted, ())
-        found = await managing.ends.archived(self._handle.line(wanted), record)
+        found = await manager.lifecycle.archived(self._handle.line(wanted), record)
         await self._handle.guard.saw(wanted, list(found))
         now, codec = record.ended, self._handle.codec
         return {
@@ -304,81 +305,80 @@ class SessionsOperations(Generic[S]):
         after: str = "",
         limit: int = 100,
     ) -> list[S]:
-        """A page of sessions in order of their ids: those of a user, of a status, with these entries in their metadata,
-        those after another. An identity is shown those that it knows of."""
+        """Return a page of sessions in the order of their ids: those of a user, of a status, with these entries in
+        their metadata, those after another. An identity gets those that it may know of."""
         if status is not None and status not in _STATUSES:
             raise InvalidError(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
-        managing, count = _Managing(self._handle), validation.require_count(limit, "limit")
+        manager, count = _SessionManager(self._handle), validation.require_count(limit, "limit")
         wanted = dict(validation.require_mapping(metadata or {}, "metadata"))
         if self._handle.guard.actor:
-            await self._handle.guard.allow("read", managing.own, ())
-        waiting = await managing.records.waiting() if status == "expired" else None
+            await self._handle.guard.allow("read", manager.own, ())
+        waiting = await manager.records.list_due() if status == "expired" else None
         link = ("user", user) if user is not None else ("status", status or "")
         found: list[S] = []
         while len(found) < count:
-            ids = await _page(managing.records, link, after) if waiting is None else _after(waiting, after)
-            records = await managing.records.several(ids)
+            ids = await _page(manager.records, link, after) if waiting is None else _after(waiting, after)
+            records = await manager.records.get_many(ids)
             shown = {
                 id: record
                 for id, record in records.items()
-                if managing.knows(record.root)
+                if manager.knows(record.root)
                 and (user is None or record.user == user)
                 and all(key in record.metadata and record.metadata[key] == value for key, value in wanted.items())
             }
-            statuses = await managing.records.status(list(shown.values()))
+            statuses = await manager.records.status(list(shown.values()))
             for (id, record), each in zip(shown.items(), statuses, strict=True):
                 if status in (None, each):
                     found.append(self._session(id, record, each))
             if len(ids) < _PAGE:
                 break
             after = ids[-1]
-        await self._handle.guard.saw(managing.own, ())
+        await self._handle.guard.saw(manager.own, ())
         return found[:count]
 
     @sync_and_async
     async def collect(self, limit: int = 1000) -> SessionReport:
-        """End the sessions whose time is up, each as was agreed, and forget those that ended longer ago than they are
-        kept for; at most so many are looked at. Safe while they are used: one that has come back to life is left alone.
-        """
-        managing = _Managing(self._handle)
-        await managing.allow_all()
-        return await managing.ends.collect(validation.require_count(limit, "limit"))
+        """End the sessions that have expired, and delete the records of those that ended before their retention; at
+        most `limit`. It is safe while sessions are in use: one that became active again is left alone."""
+        manager = _SessionManager(self._handle)
+        await manager.allow_all()
+        return await manager.lifecycle.collect(validation.require_count(limit, "limit"))
 
     @sync_and_async
     async def delete(self, id: str) -> None:
-        """Remove a session for good: its state, its archive, and the record that there was one."""
-        managing = _Managing(self._handle)
-        await managing.get(id, "write")
-        await managing.ends.delete(id)
+        """Delete a session: its state, its archive, and its record."""
+        manager = _SessionManager(self._handle)
+        await manager.get(id, "write")
+        await manager.lifecycle.delete(id)
 
     def _session(self, id: str, record: SessionRecord, status: Status) -> S:
-        return self._made(self._handle, id, record, status)
+        return self._session_class(self._handle, id, record, status)
 
 
 def _after(ids: list[str], after: str) -> list[str]:
-    """The next of some ids in order, at most as many as a page has."""
+    """Return the next page of some ids in order."""
     start = bisect_right(ids, after.encode(), key=str.encode) if after else 0
     return ids[start : start + _PAGE]
 
 
 async def _page(records: SessionRecords, link: tuple[str, str], after: str) -> list[str]:
-    """The next ids in order, at most as many as a page has."""
+    """Return the next page of ids in order."""
     kind, name = link
     if name:
-        return [str(row.key[4]) for row in await records.book.linked(kind, name, after, _PAGE)]
+        return [str(row.key[4]) for row in await records.system_line.linked(kind, name, after, _PAGE)]
     every: set[str] = set()
     for each in ("active", "ended", "archived"):
-        every |= {str(row.key[4]) for row in await records.book.linked("status", each, after, _PAGE)}
+        every |= {str(row.key[4]) for row in await records.system_line.linked("status", each, after, _PAGE)}
     return sorted(every, key=str.encode)[:_PAGE]
 
 
 class Sessions(SyncApi, SessionsOperations[Session]):
-    """The sessions of a store: `store.sessions`."""
+    """`store.sessions` of a `Store`."""
 
-    _made = Session
+    _session_class = Session
 
 
 class AsyncSessions(AsyncApi, SessionsOperations[AsyncSession]):
-    """The same, for asyncio."""
+    """`store.sessions` of an `AsyncStore`: operations are awaited."""
 
-    _made = AsyncSession
+    _session_class = AsyncSession

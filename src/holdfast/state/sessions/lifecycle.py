@@ -1,14 +1,13 @@
-"""How sessions end and come back.
+"""The lifecycle of sessions: start, touch, end, resume, delete.
 
-A session ends in one batch: its record says so, its scope gets the mark that refuses writes, and its state stays, goes,
-or is archived by a step that takes the keys away and leaves the history. Whoever ends it because its time is up does so
-on condition that no line of it has got another step and that the record is as it was: a session that came back to life
-meanwhile is left alone.
+A session ends in one batch: its record says so, its scope gets the mark that refuses writes, and its state stays, is
+deleted, or is archived by a step that removes the keys and leaves the history. An expired session is ended on condition
+that none of its lines has a new step and the record is unchanged: one that became active again is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,49 +22,50 @@ from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.row_format import PIN, Line, info_row
 from holdfast.engine.step_info import StepInfo
+from holdfast.engine.system_line import EditEntries, LineChange, SystemLineEntries
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
-from holdfast.hooks.feature_hooks import FeatureHooks, calling
-from holdfast.security.audit.retain import removal
+from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
+from holdfast.security.audit.retain import removal_request
 from holdfast.state import keys as names
-from holdfast.state.reader import ScopeView, StoredValue, seen
-from holdfast.state.session_guard import mark, not_ended
-from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, moment
-from holdfast.state.system_record import RecordChange, edited, packed, records
+from holdfast.state.reader import ScopeView, StoredValue, read_line_at
+from holdfast.state.session_guard import ended_key, session_active
+from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, time_key
+from holdfast.state.writer import edit_request
 
 _ATTEMPTS = 100
-"""How often an end is tried anew because somebody was at work meanwhile."""
+"""How often an end is attempted while others work in the session."""
 
 _REASON = "archived session"
-"""Why the last step before an archive is pinned."""
+"""The reason of the pin on the last step before an archive."""
 
 EXPIRED = "expired"
-"""The reason of those that ended because their time was up."""
+"""The reason of sessions that expired."""
 
-_WHILE = 3600 * 10**9
-"""When a session is looked at again that was to go and must not."""
+_RETRY_AFTER = 3600 * 10**9
+"""When a session that could not be ended is checked again."""
 
 _TOUCHED = "\0touched"
 
 
 class SessionReport(NamedTuple):
-    """What a collection of sessions came to."""
+    """The result of a collection of sessions."""
 
     ended: int = 0
-    """Sessions whose time was up, and that were ended."""
+    """Sessions that had expired, and were ended."""
     forgotten: int = 0
-    """Sessions that ended long ago, whose records went, and their archives."""
+    """Sessions whose retention was over, and whose records and archives were deleted."""
     spared: int = 0
-    """Sessions that had been active since, or were at that moment."""
+    """Sessions that became active again."""
     held: int = 0
-    """Sessions that were to go and must not: their state is held, or a hook objects."""
+    """Sessions that could not be ended: their state is held, or a hook refused it."""
 
 
-class _Moved(Exception):
-    """The session is not as it was."""
+class _ConcurrentChange(Exception):
+    """The session changed since it was read."""
 
 
-class _Called(NamedTuple):
-    """The hooks of a point were called, about a version of a session's record."""
+class _CalledHooks(NamedTuple):
+    """The hooks of a point, called for a version of a session's record."""
 
     point: str
     version: int
@@ -73,29 +73,29 @@ class _Called(NamedTuple):
 
 
 class SessionLifecycle:
-    """Ends sessions, restores them, and collects those whose time is up."""
+    """Starts, ends, resumes and collects sessions."""
 
     def __init__(self, found: SessionRecords) -> None:
         self._records = found
         self._handle = found.handle
-        self._book = found.book
+        self._line = found.system_line
         self._engine = found.handle.engine
-        self._gone: set[Line] = set()
+        self._deleted: set[Line] = set()
 
     # Ending -----------------------------------------------------------------------------------------------------
 
     async def end(self, id: str, reason: str = "") -> SessionRecord:
-        """End a session as was agreed when it started. One that has ended stays as it is."""
+        """End a session; its `on_end` says what happens to its state. One that has ended is left as it is."""
         await self._end(id, reason, only_expired=False)
-        self._drop()
+        self._drop_cache()
         return await self._records.get(id)
 
     async def expire(self, id: str) -> bool:
-        """End a session if its time is up. Returns whether it did."""
+        """End a session if it has expired. Returns whether it did."""
         return await self._end(id, EXPIRED, only_expired=True)
 
     async def _end(self, id: str, reason: str, *, only_expired: bool) -> bool:
-        called: _Called | None = None
+        called: _CalledHooks | None = None
         point = "session.expire" if only_expired else "session.end"
         with trace_context.correlation():
             for _ in range(_ATTEMPTS):
@@ -108,25 +108,25 @@ class SessionLifecycle:
                     return False
                 # One that has lasted for as long as it may ends, whoever is at work in it.
                 strict = only_expired and not 0 < record.ttl <= now - record.started
-                called = await self._called(called, point, id, record)
+                called = await self._call_once(called, point, id, record)
                 try:
-                    await self._ended(id, record, lines, reason, called.call, strict=strict)
-                except _Moved:
+                    await self._save_end(id, record, lines, reason, called.call, strict=strict)
+                except _ConcurrentChange:
                     if strict:
                         return False
                     continue
                 return True
-        raise _busy(id)
+        raise _busy_error(id)
 
-    async def _called(self, called: _Called | None, point: str, id: str, record: SessionRecord) -> _Called:
-        """What hooks say, who were asked before unless it was about something else. Raises `VetoError`."""
+    async def _call_once(self, called: _CalledHooks | None, point: str, id: str, record: SessionRecord) -> _CalledHooks:
+        """Call the hooks of a point, unless they were called for the same version. Raises `VetoError`."""
         if called is not None and (called.point, called.version) == (point, record.version):
             return called
-        return _Called(point, record.version, await self._call(point, id, record))
+        return _CalledHooks(point, record.version, await self._call(point, id, record))
 
     async def _call(self, point: str, id: str, record: SessionRecord) -> FeatureHooks:
         """Call the hooks of a point with a session's metadata. Raises `VetoError`."""
-        return await calling(
+        return await call_hooks(
             self._engine,
             point,
             scope=record.state,
@@ -137,7 +137,7 @@ class SessionLifecycle:
             metadata={"on_end": record.on_end, "by": record.by},
         )
 
-    async def _ended(
+    async def _save_end(
         self,
         id: str,
         record: SessionRecord,
@@ -154,9 +154,9 @@ class SessionLifecycle:
         action = "expire" if reason == EXPIRED else "end"
 
         async def guards(again: bool) -> list[Change]:
-            trace = lines[0].trace
-            if again and (strict or (takes and [trace] != await self._records.traces([record.root]))):
-                raise _Moved
+            trace = lines[0].inside_condition
+            if again and (strict or (takes and [trace] != await self._records.inside_conditions([record.root]))):
+                raise _ConcurrentChange
             changes: list[Change] = []
             if trace is not None and (strict or takes):
                 changes.append(trace)
@@ -165,33 +165,33 @@ class SessionLifecycle:
             return changes
 
         async def marking(_: bool) -> list[Change]:
-            ground = [] if archives else await self._ground(lines[0].line, gone=record.on_end == "delete")
-            return [*ground, Put(LINKS, Row(mark(self._handle, record.root), (now, "")))]
+            ground = [] if archives else await self._line_row(lines[0].line, gone=record.on_end == "delete")
+            return [*ground, Put(LINKS, Row(ended_key(self._handle, record.root), (now, "")))]
 
-        savings, first = self._removing(lines, guards) if record.on_end == "delete" else ([], guards)
+        savings, first = self._removal(lines, guards) if record.on_end == "delete" else ([], guards)
         for each in lines if archives else ():
             await self._engine.lines.revalidate_tip(
                 each.line
             )  # what is remembered of it may be older than what was seen
-            savings.append(self._archiving(each, done, strict))
-        recording = self._recording(id, record, done, action, call)
-        saving = self._book.saving(action, recording, both_preconditions(first, marking))
-        _done(call, (await self._engine.writer.save(*savings, saving))[-1])
+            savings.append(self._archive_request(each, done, strict))
+        recording = self._record_edit(id, record, done, action, call)
+        saving = self._line.request(action, recording, both_preconditions(first, marking))
+        _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         if record.on_end == "delete":
-            self._gone.update(each.line for each in lines)
+            self._deleted.update(each.line for each in lines)
 
-    def _removing(
+    def _removal(
         self, lines: Sequence[SessionLine], guards: Preconditions
     ) -> tuple[list[AppendRequest], Preconditions | None]:
-        """What removes lines on some conditions: a step of the audit, which keeps what it says of them; where it says
-        nothing of them, changes that go with the record's own step. `DeniedError` if one is held."""
+        """Return the requests and conditions that remove lines: a step of the audit, which retains their rows;
+        without any rows, changes that are part of the record's own step. `DeniedError` if a line is held."""
         every = [each.line for each in lines]
         if any(each.point is not None for each in lines):
-            return [removal(self._engine, every, self._handle.guard.actor, guards)], None
+            return [removal_request(self._engine, every, self._handle.guard.actor, guards)], None
 
         async def changes(again: bool) -> list[Change]:
             if again:
-                raise _Moved
+                raise _ConcurrentChange
             unchanged = [condition for each in lines for condition in each.unchanged()]
             held = await require_no_hold(self._engine.context.backend, every)
             gone = (Delete(space, tuple(line)) for line in every for space in TABLES)
@@ -199,49 +199,49 @@ class SessionLifecycle:
 
         return [], changes
 
-    async def _ground(self, line: Line, *, gone: bool) -> list[Change]:
-        """The row of the line in which the mark is left: a mark of no line would be taken for an orphan."""
+    async def _line_row(self, line: Line, *, gone: bool) -> list[Change]:
+        """Return the row of the line that has the mark: the mark of no line would be an orphan."""
         (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line)])])
         return [Put(LINES, info_row(line, self._engine.lines.new_info()))] if gone or not rows else []
 
-    def _archiving(self, each: SessionLine, done: SessionRecord, strict: bool) -> AppendRequest:
-        """The step that takes all keys of a line away, and has the one before it stay."""
+    def _archive_request(self, each: SessionLine, done: SessionRecord, strict: bool) -> AppendRequest:
+        """Return the request for the step that removes all keys of a line, and pins the step before it."""
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(view: ScopeView) -> LineChange:
             if strict and view.point != each.point:
-                raise _Moved
+                raise _ConcurrentChange
             if view.point is None:
-                return RecordChange()
+                return LineChange()
             done.lines[each.line.name] = view.point.seq + 1
             gone = []
-            for key, stored in (await _content(view)).items():
-                gone += [names.pack_key(key)] + [names.pack_ttl(key)] * bool(stored.expires)
+            for key, stored in (await _all_keys(view)).items():
+                gone += [key] + [names.ttl_name(key)] * bool(stored.expires)
             pin = Row((*each.line, PIN, _REASON, view.point.id), (view.point.id, self._handle.now()))
-            return RecordChange(removed=gone, rows=[Put(REFS, pin)])
+            return LineChange(removed=gone, rows=[Put(REFS, pin)])
 
-        return edited(self._handle, each.line, "archive", edit)
+        return edit_request(self._handle, each.line, "archive", edit)
 
-    def _recording(
+    def _record_edit(
         self,
         id: str,
         old: SessionRecord | None,
         new: SessionRecord | None,
         action: str,
         call: FeatureHooks | None = None,
-    ) -> Callable[[ScopeView], Awaitable[RecordChange]]:
-        """The edit that puts a new record in an old one's place, if that is as it was."""
+    ) -> EditEntries:
+        """Return the edit that replaces a record, if it is unchanged."""
 
-        async def edit(view: ScopeView) -> RecordChange:
-            there = (await records(self._handle, view, [id])).get(id)
+        async def edit(entries: SystemLineEntries) -> LineChange:
+            there = await entries.record(id)
             if (0 if there is None else there.version) != (0 if old is None else old.version):
-                raise _Moved
+                raise _ConcurrentChange
             before = [] if old is None else old.links(id)
             after = [] if new is None else new.links(id)
-            return RecordChange(
-                {} if new is None else packed(self._handle, {id: new.stored()}),
-                [names.pack_key(id)] if new is None else (),
+            return LineChange(
+                {} if new is None else self._line.pack({id: new.to_dict()}),
+                [id] if new is None else (),
                 self._events(id, action, call),
-                self._book.filed(before, after, self._handle.now()),
+                self._line.link_changes(before, after, self._handle.now()),
             )
 
         return edit
@@ -254,23 +254,24 @@ class SessionLifecycle:
             event = event._replace(detail=self._handle.codec.pack(dict(call.notes)))
         return [event, *call.events]
 
-    def _drop(self) -> None:
-        """Forget what is remembered of lines that are gone: of many at once, since all that is remembered is gone
-        through."""
-        self._engine.context.cache.drop_all(*self._gone)
-        self._gone.clear()
+    def _drop_cache(self) -> None:
+        """Drop deleted lines from the cache: many at once, since the whole cache is searched."""
+        self._engine.context.cache.drop_all(*self._deleted)
+        self._deleted.clear()
 
     # Starting, changing, coming back ----------------------------------------------------------------------------
 
     async def start(self, id: str, record: SessionRecord) -> None:
-        """Begin a session. `ConflictError` if there is one of this id."""
+        """Start a session. `ConflictError` if the id exists."""
         record.due = record.expires(record.started)
         try:
             with trace_context.correlation():
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
-                _done(call, await self._book.change("start", self._recording(id, None, record, "start", call)))
-        except _Moved:
+                _call_after_hooks(
+                    call, await self._line.change("start", self._record_edit(id, None, record, "start", call))
+                )
+        except _ConcurrentChange:
             raise ConflictError(
                 "there is a session of this id",
                 where=f"session {id!r}",
@@ -283,34 +284,34 @@ class SessionLifecycle:
             old = await self._records.get(id)
             new = change(old)
             try:
-                await self._book.change(action, self._recording(id, old, new, action))
-            except _Moved:
+                await self._line.change(action, self._record_edit(id, old, new, action))
+            except _ConcurrentChange:
                 continue
             return new
-        raise _busy(id)
+        raise _busy_error(id)
 
     async def touch(self, id: str, record: SessionRecord, call: FeatureHooks | None = None) -> None:
-        """A sign of life. `DeniedError` if it has ended."""
+        """Mark a session as active. `DeniedError` if it has ended."""
         handle, action = self._handle, "touch" if call is None else "resume"
 
-        async def edit(view: ScopeView) -> RecordChange:
-            put: dict[bytes, Packed] = {names.pack_key(_TOUCHED): handle.codec.pack(view.now)}
-            return RecordChange(put, events=self._events(id, action, call))
+        async def edit(view: ScopeView) -> LineChange:
+            put: dict[str, Packed] = {_TOUCHED: handle.codec.pack(view.now)}
+            return LineChange(put, events=self._events(id, action, call))
 
-        guards = both_preconditions(self._book.guards, not_ended(handle, record.root))
-        (head,) = await self._engine.writer.save(edited(handle, handle.line(record.root), action, edit, guards))
+        guards = both_preconditions(self._line.preconditions, session_active(handle, record.root))
+        (head,) = await self._engine.writer.save(edit_request(handle, handle.line(record.root), action, edit, guards))
         if call is not None:
-            _done(call, head)
+            _call_after_hooks(call, head)
 
     async def resume(self, id: str) -> SessionRecord:
-        """Have a session go on: a sign of life, or all it had when it ended."""
-        called: _Called | None = None
+        """Resume a session: touch it, or restore the state that it had when it ended."""
+        called: _CalledHooks | None = None
         with trace_context.correlation():
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
                     await self.expire(id)
-                    self._drop()
+                    self._drop_cache()
                     continue
                 if record.ended and record.on_end == "delete":
                     raise NotFoundError(
@@ -319,88 +320,87 @@ class SessionLifecycle:
                         hint='Start sessions with on_end="archive" to be able to resume them after their end',
                     )
                 point = "session.restore" if record.ended else "session.resume"
-                called = await self._called(called, point, id, record)
+                called = await self._call_once(called, point, id, record)
                 try:
                     if record.ended:
-                        return await self._restored(id, record, called.call)
+                        return await self._restore(id, record, called.call)
                     await self.touch(id, record, called.call)
-                except _Moved:
+                except _ConcurrentChange:
                     continue
                 except DeniedError as error:
                     if error.code != "session-ended":
                         raise
                     continue
                 return record
-        raise _busy(id)
+        raise _busy_error(id)
 
-    async def _restored(self, id: str, record: SessionRecord, call: FeatureHooks) -> SessionRecord:
+    async def _restore(self, id: str, record: SessionRecord, call: FeatureHooks) -> SessionRecord:
         now, metadata = self._handle.now(), _metadata(call)
         new = replace(record, ended=0, archived=False, reason="", lines={}, started=now, metadata=metadata, held=False)
         new.due = new.expires(new.started)
 
         async def guards(_: bool) -> list[Change]:
-            return [Delete(LINKS, mark(self._handle, record.root))]
+            return [Delete(LINKS, ended_key(self._handle, record.root))]
 
-        savings = [self._restoring(self._line(name), count) for name, count in record.lines.items()]
-        saving = self._book.saving("restore", self._recording(id, record, new, "restore", call), guards)
-        _done(call, (await self._engine.writer.save(*savings, saving))[-1])
+        savings = [
+            self._restore_request(Line(self._handle.tenant, name), count) for name, count in record.lines.items()
+        ]
+        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), guards)
+        _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
-    def _restoring(self, line: Line, count: int) -> AppendRequest:
-        """The step that gives a line back what it had after so many steps."""
+    def _restore_request(self, line: Line, count: int) -> AppendRequest:
+        """Return the request for the step that restores a line to what it was after so many steps."""
 
-        async def edit(_: ScopeView) -> RecordChange:
-            point, content = await self._then(line, count)
-            put: dict[bytes, Packed] = {}
+        async def edit(_: ScopeView) -> LineChange:
+            point, content = await self._content_at(line, count)
+            put: dict[str, Packed] = {}
             for key, stored in content.items():
-                put[names.pack_key(key)] = stored.entry.value
+                put[key] = stored.entry.value
                 if stored.expires:
-                    put[names.pack_ttl(key)] = self._handle.codec.pack(stored.expires)
-            return RecordChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point))])
+                    put[names.ttl_name(key)] = self._handle.codec.pack(stored.expires)
+            return LineChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point))])
 
-        return edited(self._handle, line, "restore", edit)
+        return edit_request(self._handle, line, "restore", edit)
 
-    async def _then(self, line: Line, count: int) -> tuple[str, dict[str, StoredValue]]:
+    async def _content_at(self, line: Line, count: int) -> tuple[str, dict[str, StoredValue]]:
         point = await self._engine.lines.find(line, Position(0, count - 1))
-        return point.id, await seen(self._handle, line, point, _content)
+        return point.id, await read_line_at(self._handle, line, point, _all_keys)
 
     async def archived(self, line: Line, record: SessionRecord) -> dict[str, StoredValue]:
-        """What a line of an archived session had when that ended."""
+        """Return the state that a line of an archived session had when it ended."""
         count = record.lines.get(line.name, 0)
-        return (await self._then(line, count))[1] if count else {}
-
-    def _line(self, name: str) -> Line:
-        return Line(self._handle.tenant, name)
+        return (await self._content_at(line, count))[1] if count else {}
 
     # Collecting -------------------------------------------------------------------------------------------------
 
     async def delete(self, id: str) -> None:
-        """Remove a session for good: its record, its state, and its archive."""
+        """Delete a session: its record, its state, and its archive."""
         for _ in range(_ATTEMPTS):
             try:
-                await self._forget(id, await self._records.get(id))
-            except _Moved:
+                await self._delete(id, await self._records.get(id))
+            except _ConcurrentChange:
                 continue
-            return self._drop()
-        raise _busy(id)
+            return self._drop_cache()
+        raise _busy_error(id)
 
-    async def _forget(self, id: str, record: SessionRecord) -> None:
+    async def _delete(self, id: str, record: SessionRecord) -> None:
         (lines,) = await self._records.lines([record.root])
 
         async def guards(again: bool) -> list[Change]:
-            if again and [lines[0].trace] != await self._records.traces([record.root]):
-                raise _Moved
-            return [] if lines[0].trace is None else [lines[0].trace]
+            if again and [lines[0].inside_condition] != await self._records.inside_conditions([record.root]):
+                raise _ConcurrentChange
+            return [] if lines[0].inside_condition is None else [lines[0].inside_condition]
 
-        savings, first = self._removing(lines, guards)
-        saving = self._book.saving("delete", self._recording(id, record, None, "delete"), first)
+        savings, first = self._removal(lines, guards)
+        saving = self._line.request("delete", self._record_edit(id, record, None, "delete"), first)
         await self._engine.writer.save(*savings, saving)
-        self._gone.update(each.line for each in lines)
+        self._deleted.update(each.line for each in lines)
 
     async def collect(self, limit: int) -> SessionReport:
-        """End sessions whose time is up, and forget those that ended long ago; at most so many are looked at."""
-        stop = (moment(self._handle.now() + 1),)
-        query = Scan(LINKS, (*self._book.line, "due"), stop=stop, limit=limit, bodies=False)
+        """End expired sessions, and delete those whose retention is over; at most `limit` are checked."""
+        stop = (time_key(self._handle.now() + 1),)
+        query = Scan(LINKS, (*self._line.line, "due"), stop=stop, limit=limit, bodies=False)
         (rows,) = await self._engine.context.backend.read([query])
         ended = forgotten = 0
         spared: list[str] = []
@@ -415,23 +415,23 @@ class SessionLifecycle:
                     else:
                         spared.append(id)
                 elif 0 < record.due <= self._handle.now():
-                    await self._forget(id, record)
+                    await self._delete(id, record)
                     forgotten += 1
-            except (NotFoundError, _Moved):
+            except (NotFoundError, _ConcurrentChange):
                 continue  # another was first
             except ConflictError:
                 spared.append(id)  # others were first too often
             except DeniedError:
                 held.append(id)
-        self._drop()
-        await self._put_off(spared, held)
+        self._drop_cache()
+        await self._postpone(spared, held)
         return SessionReport(ended, forgotten, len(spared), len(held))
 
-    async def _put_off(self, spared: Sequence[str], held: Sequence[str]) -> None:
-        """Look at sessions that are alive again when their time may be up, and at others after a while."""
-        found = await self._records.several([*spared, *held])
+    async def _postpone(self, spared: Sequence[str], held: Sequence[str]) -> None:
+        """Check active sessions again when they may have expired, and others after a while."""
+        found = await self._records.get_many([*spared, *held])
         now = self._handle.now()
-        later = {id: now + _WHILE for id in held if id in found}
+        later = {id: now + _RETRY_AFTER for id in held if id in found}
         alive = {id: found[id] for id in spared if id in found and not found[id].ended}
         for id, (expires, _) in zip(alive, await self._records.expiries(list(alive.values())), strict=True):
             if expires > alive[id].due:
@@ -439,36 +439,36 @@ class SessionLifecycle:
         if not later:
             return
 
-        async def edit(view: ScopeView) -> RecordChange:
+        async def edit(entries: SystemLineEntries) -> LineChange:
             put: dict[str, Any] = {}
             rows: list[Change] = []
-            for id, there in (await records(self._handle, view, list(later))).items():
+            for id, there in (await entries.records(later)).items():
                 if there.version == found[id].version:
                     new = replace(found[id], due=later[id], held=id in held)
-                    put[id] = new.stored()
-                    rows += self._book.filed(found[id].links(id), new.links(id), view.now)
-            return RecordChange(packed(self._handle, put), rows=rows)
+                    put[id] = new.to_dict()
+                    rows += self._line.link_changes(found[id].links(id), new.links(id), now)
+            return LineChange(self._line.pack(put), rows=rows)
 
-        await self._book.change("put off", edit)
+        await self._line.change("put off", edit)
 
 
 def _metadata(call: FeatureHooks) -> dict[str, Any]:
-    """A session's metadata as hooks left it."""
+    """Return a session's metadata as hooks left it."""
     return dict(validation.require_mapping(call.value, "metadata"))
 
 
-def _done(call: FeatureHooks, head: StepInfo) -> None:
-    call.done(head.point.seq + 1, head.point.id)
+def _call_after_hooks(call: FeatureHooks, head: StepInfo) -> None:
+    call.call_after(head.point.seq + 1, head.point.id)
 
 
-async def _content(view: ScopeView) -> dict[str, StoredValue]:
-    """All keys of a scope, also those that have expired and are still there."""
+async def _all_keys(view: ScopeView) -> dict[str, StoredValue]:
+    """Return all keys of a scope, also those that have expired and are not deleted yet."""
     keys = [*await view.keys(), *await view.expired()]
-    found = {key: await view.stored(key) for key in keys}
+    found = {key: await view.find(key) for key in keys}
     return {key: stored for key, stored in found.items() if stored is not None}
 
 
-def _busy(id: str) -> ConflictError:
+def _busy_error(id: str) -> ConflictError:
     return ConflictError(
         f"the session changed {_ATTEMPTS} times meanwhile", where=f"session {id!r}", hint="Stop who works in it"
     )

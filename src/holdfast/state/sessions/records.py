@@ -1,4 +1,4 @@
-"""What is kept of sessions: their records, how these are found, and when a session's time is up."""
+"""The records of sessions, how they are found, and when a session expires."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change, Expect, Get, Query, Scan
 from holdfast.backends.tables import LINES, LINKS, STEPS
-from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line, LineInfo, StepRef, info_of
+from holdfast.engine.system_line import Link, SystemLine
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.session_guard import inside, kept_by
-from holdfast.state.system_record import Link, SystemRecordLine
+from holdfast.state.session_guard import EXPIRY, inside_key, maintenance_handle
+from holdfast.state.writer import FOLD_EVERY
 
-BOOK = "sessions"
-"""The name of the line that holds the records."""
+LINE = MARK + "sessions"
+"""The name of the system line that holds the records."""
 
 OnEnd: TypeAlias = Literal["delete", "archive", "keep"]
 Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
 
-LAPSE = "lapse"
-"""The kind of the steps that take expired keys away. They are no sign of life."""
 
 _BACK = 64
 
 
 @dataclass
 class SessionRecord:
-    """What is kept of a session. Times are in nanoseconds since 1970, lengths in nanoseconds; 0 for none."""
+    """The record of a session. Times are in nanoseconds since 1970, durations in nanoseconds; 0 for none."""
 
     scope: str
-    """The scope of the session: what ends with it is this one and all inside it."""
+    """The scope of the session, which ends with it, and so do all scopes inside."""
     state: str
-    """The scope whose state the session works with: the same, or one inside it."""
+    """The scope whose state the session uses: the same, or one inside it."""
     started: int
     ttl: int
     idle: int
@@ -46,18 +45,18 @@ class SessionRecord:
     archived: bool = False
     reason: str = ""
     lines: dict[str, int] = field(default_factory=dict)
-    """Of one that was archived: the names of its lines, and how many steps each had when it ended."""
+    """The lines of an archived session, and how many steps each had when it ended."""
     due: int = 0
-    """When to look at it again: at the earliest, it may then have expired. 0 for never."""
+    """When to check it again: it may expire then at the earliest. 0 for never."""
     held: bool = False
-    """Its time was up, and it could not be ended."""
+    """Whether it has expired, and could not be ended."""
     version: int = 0
-    """By which step of the book it was made; 0 if it is yet to be. It is not stored: what is remembered of a record is
-    out of date if this is another. Values would not tell: 1 is like True, and NaN unlike itself."""
+    """The step that wrote the record; 0 before. It is not stored. A cached record is out of date if this differs;
+    its values would not tell, since 1 equals True, and NaN does not equal itself."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any], version: int) -> SessionRecord:
-        """A record as it was stored."""
+        """Build a record from its stored form."""
         there = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
         return cls(**there | {"version": version})
 
@@ -68,49 +67,49 @@ class SessionRecord:
 
     @property
     def user(self) -> str:
-        """Whose session it is; empty for nobody's."""
+        """The user; empty for none."""
         return next((part.name for part in self.root.parts if part.kind == "user"), "")
 
-    def stored(self) -> dict[str, Any]:
-        """As it is stored."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stored form."""
         return {name: value for name, value in vars(self).items() if name != "version"}
 
     def expires(self, active: int) -> int:
-        """When its time is up, given when it was last active; 0 for never."""
+        """Return when the session expires, given its last activity; 0 for never."""
         ends = [self.started + self.ttl] * bool(self.ttl) + [max(active, self.started) + self.idle] * bool(self.idle)
         return min(ends, default=0)
 
     def links(self, id: str) -> list[Link]:
-        """By what it is found."""
+        """Return the links by which it is found."""
         kind = "active" if not self.ended else "archived" if self.archived else "ended"
         found: list[Link] = [("status", kind, id)]
         if self.user:
             found.append(("user", self.user, id))
         if self.due:
-            found.append(("due", moment(self.due), id))
+            found.append(("due", time_key(self.due), id))
         if self.held and not self.ended:
             found.append(("status", "held", id))
         return found
 
 
-def moment(time: int) -> str:
-    """A time as text that sorts like it."""
+def time_key(time: int) -> str:
+    """Return a time as text that sorts like it."""
     return f"{time:020d}"
 
 
 class SessionLine(NamedTuple):
-    """A line of a session's as it was found."""
+    """A line of a session, as it was read."""
 
     line: Line
     info: LineInfo | None
     point: StepRef | None
     active: int
-    """When it was last written to; 0 for never."""
-    trace: Expect | None = None
-    """Of that of the session's own scope: the condition that no scope was made inside since."""
+    """When it was last written; 0 for never."""
+    inside_condition: Expect | None = None
+    """For the line of the session's own scope: the condition that no scope was created inside since."""
 
     def unchanged(self) -> list[Change]:
-        """The conditions that it is still so, as far as it goes by itself."""
+        """Return the conditions that the line is unchanged."""
         after = 0 if self.point is None else self.point.seq + 1
         return [
             Expect(LINES, tuple(self.line), None if self.info is None else tuple(self.info)),
@@ -119,39 +118,40 @@ class SessionLine(NamedTuple):
 
 
 class SessionRecords:
-    """The records of sessions, as somebody sees them whom the guard was asked about."""
+    """The records of sessions, for an identity that the guard has checked."""
 
     def __init__(self, handle: StoreHandle) -> None:
-        self.handle = kept_by(handle)
-        self.book = SystemRecordLine(self.handle, BOOK)
+        self.handle = maintenance_handle(handle)
+        line = Line(handle.tenant, LINE)
+        self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
 
     async def get(self, id: str) -> SessionRecord:
-        """A record. Raises `NotFoundError`."""
-        found = await self.several([id])
+        """Return a record. Raises `NotFoundError`."""
+        found = await self.get_many([id])
         if id not in found:
             raise NotFoundError(
                 "there is no such session", where=f"session {id!r}", hint="Start it, or see sessions.list() for others"
             )
         return found[id]
 
-    async def several(self, ids: Sequence[str]) -> dict[str, SessionRecord]:
-        """Those that are there."""
-        return {id: SessionRecord.of(*found) for id, found in (await self.book.get(ids)).items()}
+    async def get_many(self, ids: Sequence[str]) -> dict[str, SessionRecord]:
+        """Return those records that exist."""
+        return {id: SessionRecord.of(*found) for id, found in (await self.system_line.records(ids)).items()}
 
-    async def waiting(self) -> list[str]:
-        """The ids of those that may have expired, in order: not many, as long as sessions are collected."""
-        due = Scan(LINKS, (*self.book.line, "due"), stop=(moment(self.handle.now() + 1),), bodies=False)
-        held = Scan(LINKS, (*self.book.line, "status", "held"), bodies=False)
+    async def list_due(self) -> list[str]:
+        """List the ids of sessions that may have expired, in order: few, as long as sessions are collected."""
+        due = Scan(LINKS, (*self.system_line.line, "due"), stop=(time_key(self.handle.now() + 1),), bodies=False)
+        held = Scan(LINKS, (*self.system_line.line, "status", "held"), bodies=False)
         pages = await self.handle.engine.context.backend.read([due, held])
         return sorted({str(row.key[4]) for rows in pages for row in rows}, key=str.encode)
 
     async def lines(self, roots: Sequence[Scope]) -> list[list[SessionLine]]:
-        """For each of some sessions, its lines as they are now: first that of its own scope, which need not be there,
-        then those of the scopes inside it."""
+        """Return the current lines of each session: first that of its own scope, which may not exist, then those of
+        the scopes inside."""
         if not roots:
             return []
         engine, tenant = self.handle.engine, self.handle.tenant
-        traces = await self.traces(roots)  # first: what is made while the rest is read shows in them
+        traces = await self.inside_conditions(roots)  # first: what is made while the rest is read shows in them
         named = []
         for root in roots:
             below = await engine.lines.names(tenant, root.line + "/")
@@ -159,40 +159,42 @@ class SessionRecords:
         queries: list[Query] = []
         for lines in named:
             for line in lines:
-                queries += [Get(LINES, [tuple(line)]), _last(line, 1)]
+                queries += [Get(LINES, [tuple(line)]), _last_steps(line, 1)]
         found = iter(await engine.context.backend.read(queries))
-        seen = [[await self._seen(line, next(found), next(found)) for line in lines] for lines in named]
-        return [[lines[0]._replace(trace=trace), *lines[1:]] for lines, trace in zip(seen, traces, strict=True)]
+        seen = [[await self._session_line(line, next(found), next(found)) for line in lines] for lines in named]
+        return [
+            [lines[0]._replace(inside_condition=trace), *lines[1:]] for lines, trace in zip(seen, traces, strict=True)
+        ]
 
-    async def traces(self, roots: Sequence[Scope]) -> list[Expect]:
-        """For each of some sessions, the condition that no scope is made inside it from now on."""
-        keys = [inside(self.handle, root) for root in roots]
+    async def inside_conditions(self, roots: Sequence[Scope]) -> list[Expect]:
+        """Return for each session the condition that no scope is created inside it from now on."""
+        keys = [inside_key(self.handle, root) for root in roots]
         (rows,) = await self.handle.engine.context.backend.read([Get(LINKS, keys)])
         there = {row.key: row.columns for row in rows}
         return [Expect(LINKS, key, there.get(key)) for key in keys]
 
-    async def _seen(self, line: Line, infos: list[Any], last: list[Any]) -> SessionLine:
+    async def _session_line(self, line: Line, infos: list[Any], last: list[Any]) -> SessionLine:
         point = StepRef.of(last[0]) if last else None
         info = info_of(infos[0]) if infos else None
         active = point
-        if point is not None and point.kind == LAPSE:
-            active = await self._last_sign(line)
+        if point is not None and point.kind == EXPIRY:
+            active = await self._last_activity(line)
         return SessionLine(line, info, point, 0 if active is None else active.time)
 
-    async def _last_sign(self, line: Line) -> StepRef | None:
-        """The last step that was made by somebody, and not to take expired keys away."""
+    async def _last_activity(self, line: Line) -> StepRef | None:
+        """Return the last step that does not delete expired keys."""
         stop: tuple[int, ...] = ()
         while True:
-            (rows,) = await self.handle.engine.context.backend.read([_last(line, _BACK)._replace(stop=stop)])
+            (rows,) = await self.handle.engine.context.backend.read([_last_steps(line, _BACK)._replace(stop=stop)])
             for row in rows:
-                if (point := StepRef.of(row)).kind != LAPSE:
+                if (point := StepRef.of(row)).kind != EXPIRY:
                     return point
             if len(rows) < _BACK:
                 return None
             stop = (int(rows[-1].key[3]),)
 
     async def expiries(self, records: Sequence[SessionRecord]) -> list[tuple[int, list[SessionLine]]]:
-        """When the time of each is up, 0 for never, and its lines as they are now."""
+        """Return when each session expires, 0 for never, and its current lines."""
         seen = await self.lines([record.root for record in records])
         return [
             (record.expires(max(each.active for each in lines)), lines)
@@ -200,7 +202,7 @@ class SessionRecords:
         ]
 
     async def status(self, records: Sequence[SessionRecord]) -> list[Status]:
-        """How each is doing."""
+        """Return the status of each session."""
         now = self.handle.now()
         waiting = [record for record in records if not record.ended and (record.held or 0 < record.due <= now)]
         ends = {id(each): when for each, (when, _) in zip(waiting, await self.expiries(waiting), strict=True)}
@@ -213,5 +215,5 @@ class SessionRecords:
         return found
 
 
-def _last(line: Line, limit: int) -> Scan:
+def _last_steps(line: Line, limit: int) -> Scan:
     return Scan(STEPS, (*line, 0), reverse=True, limit=limit, bodies=False)

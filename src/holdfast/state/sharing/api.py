@@ -1,4 +1,4 @@
-"""What agents share: `store.sharing.topic("news")`, and requests, pipelines and documents in the same way."""
+"""The API of shared resources: `store.sharing.topic("news")`, and requests, pipelines and documents alike."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_or_async
-from holdfast.security.handle import StoreHandle
-from holdfast.state.scope_parts import ScopeParts, named
+from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 
 if TYPE_CHECKING:  # each is loaded when it is first used
     from holdfast.state.sharing.documents import AsyncDocument, Document
@@ -18,13 +17,13 @@ if TYPE_CHECKING:  # each is loaded when it is first used
 
 
 class SharingOperations:
-    """Operations of `store.sharing`. Parts (`workflow="w1"`) name the scope that a shared thing belongs to, if any."""
+    """Operations of `store.sharing`. Parts (`workflow="w1"`) name the scope that a resource belongs to, if any."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
 
     def _topic(self, name: str, /, **parts: Unpack[ScopeParts]) -> Topic:
-        """A topic: messages that every subscriber gets, in order. Parts name the scope that it lies in, if any."""
+        """Return a topic: messages that every subscriber gets, in order."""
         from holdfast.state.sharing.topic import Topic
 
         return Topic(self._shared("topic", name, parts))
@@ -35,7 +34,7 @@ class SharingOperations:
         return AsyncTopic(self._shared("topic", name, parts))
 
     def _requests(self, name: str, /, **parts: Unpack[ScopeParts]) -> Requests:
-        """Requests under a name: whoever serves them answers whoever asks."""
+        """Return the requests of a name: any responder answers any caller."""
         from holdfast.state.sharing.requests import Requests
 
         return Requests(self._shared("requests", name, parts))
@@ -48,7 +47,7 @@ class SharingOperations:
     def _pipeline(
         self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[ScopeParts]
     ) -> Pipeline:
-        """A pipeline: items go through its stages, and are handed on once. An item is tried at a stage so often."""
+        """Return a pipeline: items pass through its stages, each once. An item is tried `tries` times at a stage."""
         from holdfast.state.sharing.pipeline import Pipeline
 
         return Pipeline(self._shared("pipeline", name, parts), stages, tries)
@@ -61,7 +60,7 @@ class SharingOperations:
         return AsyncPipeline(self._shared("pipeline", name, parts), stages, tries)
 
     def _document(self, name: str, /, **parts: Unpack[ScopeParts]) -> Document:
-        """A document that many edit at a time, and lose no edit."""
+        """Return a document that many edit concurrently without losing an edit."""
         from holdfast.state.sharing.documents import Document
 
         return Document(self._shared("document", name, parts))
@@ -77,9 +76,9 @@ class SharingOperations:
     document = sync_or_async(_document, _async_document)
 
     def _shared(self, pattern: Pattern, name: str, parts: ScopeParts) -> SharedResource:
-        from holdfast.state.sharing.resource import place
+        from holdfast.state.sharing.resource import find_resource
 
-        return place(self._handle, pattern, name, named(self._handle, None, parts))
+        return find_resource(self._handle, pattern, name, parse_scope(self._handle, None, parts))
 
 
 class Sharing(SyncApi, SharingOperations):

@@ -1,81 +1,82 @@
-"""Documents that many edit at a time, and none of them loses an edit.
+"""Documents that many edit concurrently, without losing an edit.
 
-A document is one value: a dict, a list, a text, or anything else. There are two ways to edit it. `edit` has a function
-make the new value of the current one, and calls it again if another was first. `save` takes a whole new value together
-with the version that it was made from, and merges it, three ways, with what others have made of that version since.
+A document is one value: a dict, a list, a text, or anything else. `edit` has a function compute the new value from the
+current one, and calls it again if another writer was first. `save` takes a whole new value with the version that it was
+made from, and merges it with what others have saved since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.codec import msgpack
 from holdfast.engine import validation
 from holdfast.engine.model.merge import PackedConflict as PackedClash
-from holdfast.engine.model.merge import PackedResolution, Resolver, merge, ours, theirs, union
+from holdfast.engine.model.merge import PackedResolution, Resolver, merge, union
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, as_items, unpack
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import ConflictError, InvalidError
+from holdfast.errors import ConflictError
 from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.state import history
 from holdfast.state.history import HistoryEntry
-from holdfast.state.key_changes import Change
+from holdfast.state.key_changes import Conflict, ValueFunction, check_on_conflict
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, StoredValue, viewed
-from holdfast.state.sharing.polling import until
-from holdfast.state.sharing.resource import SharedResource
+from holdfast.state.reader import ScopeView, StoredValue, read_scope
+from holdfast.state.sharing.resource import SharedResource, wait_until
 from holdfast.state.writer import KeyWrite, write
+from holdfast.time_parsing import Duration
 
 CONTENT = "content"
-"""The key that holds a document; and that of its scope that one needs the right to."""
+"""The key that holds a document; and the key of its scope that rights are needed for."""
 
-Settle: TypeAlias = Literal["union", "mine", "theirs", "refuse"] | Callable[[MergeConflict], Any]
-"""What is done where two edits changed the same thing."""
+OnDocumentConflict: TypeAlias = Conflict | Callable[[MergeConflict], Any]
+"""What to do if a document has another version than expected. A function resolves what both sides changed."""
 
 _SHOWN = 8
 
 
 class DocumentVersion(NamedTuple):
-    """A document at a version; at version 0 it is not there yet, and `value` is None."""
+    """A document at a version; version 0 means that it does not exist, and `value` is None."""
 
     value: Any
     version: int
 
 
 class DocumentOperations:
-    """What can be done with a document. `Document` and `AsyncDocument` have these as methods."""
+    """Operations on a document. `Document` and `AsyncDocument` have these as methods."""
 
     def __init__(self, place: SharedResource) -> None:
-        self._place = place
+        self._resource = place
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place.own}>"
+        return f"<{type(self).__name__} {self._resource.name}>"
 
     @property
     def scope(self) -> Scope:
-        """The scope that stands for the document: who may read it may read, who may read and write it may edit."""
-        return self._place.scope
+        """The scope that decides who may use the document: reading it allows reading, reading and writing it allows
+        editing."""
+        return self._resource.scope
 
     @sync_and_async
     async def read(self, version: int | None = None) -> DocumentVersion:
-        """The document as it is, or as it was at a version; with its version, for `save`."""
-        await self._place.may("read", CONTENT)
+        """Return the document, now or at a version; with its version, for `save`."""
+        await self._resource.require("read", CONTENT)
         if version is None:
-            found = await self._now()
+            found = await self._read_latest()
         else:
-            found = await self._at(validation.require_count(version, "version"))
-        await self._place.handle.guard.saw(self.scope, (CONTENT,))
+            found = await self._read_at(validation.require_count(version, "version"))
+        await self._resource.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
     @sync_and_async
-    async def edit(self, function: Change, default: Any = None) -> DocumentVersion:
-        """Have a function make the new value of the current one, or of the default if there is none. If another was
-        first, it is called again with what that one made. It may change what it is given, and returns the new value."""
-        await self._place.may("read", CONTENT)
-        handle, made = self._place.for_(CONTENT), list[Any]()
+    async def edit(self, function: ValueFunction, default: Any = None) -> DocumentVersion:
+        """Set the document to what a function returns for its current value, or for the default if there is none. If
+        another writer was first, the function is called again. It may change its argument."""
+        await self._resource.require("read", CONTENT)
+        handle, made = self._resource.handle_for(CONTENT), list[Any]()
         packed = pack_value(handle, CONTENT, default)
 
         async def edited(live: StoredValue | None) -> Packed:
@@ -83,118 +84,120 @@ class DocumentOperations:
             made.append(function(unpack(handle.codec, packed if live is None else live.entry.value)))
             return pack_value(handle, CONTENT, made[-1])
 
-        (done,) = await write(handle, {self._place.own: [KeyWrite(CONTENT, "edit", compute=edited)]})
+        (done,) = await write(handle, {self._resource.name: [KeyWrite(CONTENT, "edit", compute=edited)]})
         return DocumentVersion(made[-1], done.version)
 
     @sync_and_async
-    async def save(self, value: Any, base: int, *, settle: Settle = "union") -> DocumentVersion:
-        """Save a value that was made from a version, merged with what others made of that since. Returns what it then
-        is.
+    async def save(self, value: Any, base: int, *, on_conflict: OnDocumentConflict = "merge") -> DocumentVersion:
+        """Save a value that was made from a version. Returns the document as it is then.
 
-        Dicts are merged key by key, lists item by item, texts line by line. Where both changed the same, `settle` says
-        what is done: with `"union"`, lists and texts keep the items and lines of both, the others' first; what is
-        neither is refused, as all is with `"refuse"`: `ConflictError`, and nothing is saved. `"mine"` and `"theirs"`
-        take that side. A function is given the clash, in which `ours` is this edit, and returns the value, `MISSING`,
-        or `UNRESOLVED` to refuse it.
+        If others have saved since that version, `on_conflict` says what happens. `"merge"` merges dicts key by key,
+        lists item by item and texts line by line; where both changed the same part, lists and texts keep the items and
+        lines of both, the others' first, and for anything else `ConflictError` is raised and nothing is saved. A
+        function merges as well, and is called with each `MergeConflict`, in which `ours` is this edit; it returns the
+        value, `MISSING`, or `UNRESOLVED` to raise. `"raise"` raises without a merge; `"overwrite"` saves the value as
+        it is.
         """
-        await self._place.may("read", CONTENT)
-        handle, version = self._place.for_(CONTENT), validation.require_count(base, "version")
-        resolver = self._resolver(settle)
-        mine, made = pack_value(handle, CONTENT, value), list[Packed]()
+        check_on_conflict(on_conflict)
+        await self._resource.require("read", CONTENT)
+        handle, version = self._resource.handle_for(CONTENT), validation.require_count(base, "version")
+        packed = [pack_value(handle, CONTENT, value)]
+        change = KeyWrite(CONTENT, "edit", packed=packed[0])
 
         async def merged(live: StoredValue | None) -> Packed:
+            if live is None and version:
+                raise ConflictError(
+                    "the document was deleted since", where=str(self._resource.name), hint="Save it with version 0"
+                )
             if live is None or live.version == version:
-                if live is None and version:
-                    raise ConflictError(
-                        "the document was deleted since", where=str(self._place.own), hint="Save it with version 0"
-                    )
-                made.append(mine)
-                return mine
-            start = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
-            made.append(self._merged(start, live, mine, resolver))
-            return made[-1]
+                packed.append(packed[0])
+            else:
+                start = None if not version else await history.stored_at(handle, self._resource.name, CONTENT, version)
+                packed.append(self._merge(start, live, packed[0], on_conflict))
+            return packed[-1]
 
-        (done,) = await write(handle, {self._place.own: [KeyWrite(CONTENT, "edit", compute=merged)]})
-        return DocumentVersion(unpack(handle.codec, made[-1]), done.version)
+        if on_conflict == "raise":
+            change.expected = version
+        elif on_conflict != "overwrite":
+            change.compute = merged
+        (done,) = await write(handle, {self._resource.name: [change]})
+        return DocumentVersion(unpack(handle.codec, packed[-1]), done.version)
 
     @sync_and_async
-    async def wait(self, after: int, timeout: float | None = None) -> DocumentVersion | None:
-        """The document, as soon as it has a later version; None if it had none within so many seconds."""
+    async def wait(self, after: int, timeout: Duration | None = None) -> DocumentVersion | None:
+        """Wait for a version after this one, and return it; None after the timeout."""
         version = validation.require_count(after, "version")
-        await self._place.may("read", CONTENT)
+        await self._resource.require("read", CONTENT)
 
         async def look() -> DocumentVersion | None:
-            found = await self._now()
+            found = await self._read_latest()
             return found if found.version > version else None
 
-        found = await until(look, timeout)
-        await self._place.handle.guard.saw(self.scope, (CONTENT,))
+        found = await wait_until(look, timeout)
+        await self._resource.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
     @sync_and_async
     async def history(self, limit: int = 100, before: int | HistoryEntry | None = None) -> list[HistoryEntry]:
-        """Who edited it, when and why, the latest first. `before` the last one of a page, or a version, goes on with a
-        longer history."""
-        return await history.of(
-            self._place.for_(CONTENT), self._place.own, CONTENT, validation.require_count(limit, "limit"), before
+        """List who edited it, when and why, the latest first. `before` takes the last entry of a page, for the next
+        one, or a version."""
+        return await history.list_changes(
+            self._resource.handle_for(CONTENT),
+            self._resource.name,
+            CONTENT,
+            validation.require_count(limit, "limit"),
+            before,
         )
 
     @sync_and_async
     async def delete(self) -> bool:
-        """Take the document away; its history stays. False if there was none."""
-        (done,) = await write(self._place.for_(CONTENT), {self._place.own: [KeyWrite(CONTENT, "delete")]})
+        """Delete the document; its history stays. False if there was none."""
+        (done,) = await write(self._resource.handle_for(CONTENT), {self._resource.name: [KeyWrite(CONTENT, "delete")]})
         return done.before > 0
 
     # Inside -------------------------------------------------------------------------------------------------------
 
-    async def _now(self) -> DocumentVersion:
+    async def _read_latest(self) -> DocumentVersion:
         async def look(view: ScopeView) -> DocumentVersion:
             found = await view.item(CONTENT)
             return DocumentVersion(None, 0) if found is None else DocumentVersion(found.value, found.version)
 
-        return await viewed(self._place.handle, self._place.own, look)
+        return await read_scope(self._resource.handle, self._resource.name, look)
 
-    async def _at(self, version: int) -> DocumentVersion:
-        handle = self._place.handle
-        found = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
+    async def _read_at(self, version: int) -> DocumentVersion:
+        handle = self._resource.handle
+        found = None if not version else await history.stored_at(handle, self._resource.name, CONTENT, version)
         if found is None:
             return DocumentVersion(None, 0)
         return DocumentVersion(unpack(handle.codec, found.entry.value), found.version)
 
-    def _merged(self, base: StoredValue | None, live: StoredValue, mine: Packed, resolver: Resolver) -> Packed:
+    def _merge(
+        self, base: StoredValue | None, live: StoredValue, mine: Packed, on_conflict: OnDocumentConflict
+    ) -> Packed:
         name = b""
+        resolver: Resolver = (lambda clash: self._resolve(on_conflict, clash)) if callable(on_conflict) else _unite
         start = {} if base is None else {name: base.entry.value}
         found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
         if found.conflicts or name not in found.state:
-            clashes = tuple(map(self._shown, found.conflicts))
+            clashes = tuple(map(self._to_conflict, found.conflicts))
             error = ConflictError(
                 f"both changed the same: {', '.join(clash.where or 'the whole' for clash in clashes[:_SHOWN])}",
-                where=str(self._place.own),
-                hint="Read it again and apply the edit to what is there, or settle it with a function",
+                where=str(self._resource.name),
+                hint="Read it again and apply the edit to what is there, or give on_conflict a function",
                 code="version-mismatch",
             )
             error.conflicts = clashes
             raise error
         return found.state[name]
 
-    def _resolver(self, settle: Settle) -> Resolver:
-        if callable(settle):
-            return lambda clash: self._asked(settle, clash)
-        known: dict[object, Resolver] = {"union": _united, "mine": ours, "theirs": theirs, "refuse": lambda _: None}
-        if settle not in known:
-            raise InvalidError(
-                f"edits are settled by 'union', 'mine', 'theirs', 'refuse' or a function, not {settle!r}"
-            )
-        return known[settle]
-
-    def _asked(self, function: Callable[[MergeConflict], Any], clash: PackedClash) -> PackedResolution | None:
-        value = function(self._shown(clash))
+    def _resolve(self, function: Callable[[MergeConflict], Any], clash: PackedClash) -> PackedResolution | None:
+        value = function(self._to_conflict(clash))
         if value is UNRESOLVED:
             return None
-        return PackedResolution(None if value is MISSING else pack_value(self._place.handle, CONTENT, value))
+        return PackedResolution(None if value is MISSING else pack_value(self._resource.handle, CONTENT, value))
 
-    def _shown(self, clash: PackedClash) -> MergeConflict:
-        codec = self._place.handle.codec
+    def _to_conflict(self, clash: PackedClash) -> MergeConflict:
+        codec = self._resource.handle.codec
         path = tuple(codec.unpack(part) if isinstance(part, bytes) else part for part in clash.path[1:])
         return MergeConflict(path, *(MISSING if side is None else unpack(codec, side) for side in clash[1:]))
 
@@ -204,11 +207,11 @@ class Document(SyncApi, DocumentOperations):
 
 
 class AsyncDocument(AsyncApi, DocumentOperations):
-    """The same, for asyncio: operations are awaited."""
+    """A document for asyncio: operations are awaited."""
 
 
-def _united(clash: PackedClash) -> PackedResolution | None:
-    """Keep the items of lists and the lines of texts of both sides, those that were there first in front."""
+def _unite(clash: PackedClash) -> PackedResolution | None:
+    """Keep the items of lists and the lines of texts of both sides, those that were saved first in front."""
     turned = clash._replace(ours=clash.theirs, theirs=clash.ours)
     if isinstance(clash.ours, list):
         return union(turned)
@@ -224,7 +227,7 @@ def _united(clash: PackedClash) -> PackedResolution | None:
 
 
 def _lines(side: Packed | None) -> list[bytes] | None:
-    """A packed text as its packed lines, each with its end; None if it is no text."""
+    """Return the packed lines of a packed text, each with its end; None if it is not text."""
     if not isinstance(side, bytes) or not msgpack.is_str(side):
         return None
     lines = msgpack.content(side).splitlines(keepends=True)

@@ -1,88 +1,116 @@
-"""Signs of life of a worker, given while its handler is at work."""
+"""Calling the handlers of work, and extending the lease of the work meanwhile."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeAlias
 
+from holdfast.backends.interface import Suspension
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import ConflictError, TransientError
+from holdfast.time_parsing import Duration, parse_seconds
 
-Beat: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-"""Gives a sign of life."""
+Extend: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+"""Extends a lease."""
 
-_SHARE = 3
-"""How many signs there are in the time that a lease lasts."""
+_BEATS = 3
+"""How often a lease is extended in the time that it lasts."""
+
+
+class HandlerCall(Suspension[Any]):
+    """Calls a handler in the thread of a sync caller; awaits it for asyncio."""
+
+    def __init__(self, handler: Callable[[Any], Any], value: Any) -> None:
+        self._handler = handler
+        self._value = value
+
+    def wait(self) -> Any:
+        return self._handler(self._value)
+
+    def watch(self) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self._await())
+
+    async def _await(self) -> Any:
+        return await self._handler(self._value)
 
 
 class Heartbeat:
-    """Gives signs of life from a thread of its own, inside `with`, while there is something to be alive for."""
+    """Extends leases while handlers run: from a thread for a sync caller, from a task for asyncio."""
 
-    def __init__(self, lease: float) -> None:
-        self._pause = lease / _SHARE
-        self._ended = threading.Event()
+    def __init__(self, lease: Duration) -> None:
+        self.pause = parse_seconds(lease, "lease") / _BEATS
         self._lock = threading.Lock()
-        self._beat: Beat | None = None
-        self._thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
+        self._extend: Extend | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
-    @contextmanager
-    def beating(self, beat: Beat) -> Iterator[None]:
-        """Give these signs until the block ends; none is under way then."""
+    def call(self, handler: Callable[[Any], Any], value: Any, extend: Extend) -> HandlerCall:
+        """Call a handler, and extend its lease until it returns. None is being extended after that."""
+        return _LeasedCall(handler, value, self, extend)
+
+    def set(self, extend: Extend | None) -> None:
+        """Extend this lease from now on, in the thread."""
         with self._lock:
-            self._beat = beat
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._beat = None
+            self._extend = extend
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._pause):
+        while not self._ended.wait(self.pause):
             with self._lock:
-                if self._beat is None:
+                if self._extend is None:
                     continue
                 try:
-                    run(self._beat())
+                    run(self._extend())
                 except TransientError:
-                    continue  # there is time for another one
+                    continue  # there is time for another attempt
                 except ConflictError:
-                    self._beat = None  # whoever answers will be told
+                    self._extend = None  # the result will be refused
 
 
-@asynccontextmanager
-async def beating(beat: Beat, lease: float) -> AsyncIterator[None]:
-    """Give signs of life from a task, until the block ends."""
-    import asyncio
+class _LeasedCall(HandlerCall):
+    def __init__(self, handler: Callable[[Any], Any], value: Any, heartbeat: Heartbeat, extend: Extend) -> None:
+        super().__init__(handler, value)
+        self._heartbeat = heartbeat
+        self._extend = extend
 
-    ended = asyncio.Event()
+    def wait(self) -> Any:
+        self._heartbeat.set(self._extend)
+        try:
+            return super().wait()
+        finally:
+            self._heartbeat.set(None)
 
-    async def beats() -> None:
+    async def _await(self) -> Any:
+        ended = asyncio.Event()
+        task = asyncio.create_task(self._beat(ended))
+        try:
+            return await super()._await()
+        finally:
+            ended.set()
+            await task
+
+    async def _beat(self, ended: asyncio.Event) -> None:
         while True:
             try:
-                await asyncio.wait_for(ended.wait(), lease / _SHARE)
+                await asyncio.wait_for(ended.wait(), self._heartbeat.pause)
             except TimeoutError:
                 try:
-                    await arun(beat())
+                    await arun(self._extend())
                 except TransientError:
-                    continue  # there is time for another one
+                    continue  # there is time for another attempt
                 except ConflictError:
-                    return  # whoever answers will be told
+                    return  # the result will be refused
             else:
                 return
-
-    task = asyncio.create_task(beats())
-    try:
-        yield
-    finally:
-        ended.set()
-        await task

@@ -1,4 +1,4 @@
-"""Messages of topics, as they are stored and read."""
+"""The messages of topics, as they are stored and read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.engine import trace_context
 from holdfast.engine.model.operations import Set
-from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.row_format import StepRef, open_step
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError
-from holdfast.state import keys as names
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import LogPage, SegmentedLog
 
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
 
 
 MESSAGE = "message"
-"""The key under which a step has its message; and that of the scope of the topic that one needs the right to."""
+"""The key of a step that holds its message; and the key of the topic's scope that rights are needed for."""
 
 
-_PACKED = names.pack_key(MESSAGE)
+_PACKED = pack_name(MESSAGE)
 
 Start: TypeAlias = Literal["now", "start"]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicMessage:
-    """A message, as a subscriber gets it. `correlation` is that of whoever published it, `cause` what made them."""
+    """A message. `correlation` is that of the publisher, `cause` what caused it."""
 
     number: int
     value: Any
@@ -43,26 +42,26 @@ class TopicMessage:
     id: str
 
     def causing(self) -> AbstractContextManager[str]:
-        """All changes made in this block carry this message as their cause, and its correlation id."""
+        """Give all changes in this block this message as their cause, and its correlation id."""
         return trace_context.correlation(self.correlation or None, cause=self.id)
 
 
-def reader(place: SharedResource, name: str) -> SegmentedLog:
-    """The chain that holds how far a subscriber has got."""
+def reader_log(place: SharedResource, name: str) -> SegmentedLog:
+    """Return the log that holds the cursor of a subscriber."""
     guard = place.handle.guard
     checked, actor = guard.key(str(place.scope), name, "name of the subscriber"), guard.actor
     own = place.below(("reader", checked), *([("by", actor)] if actor else []))
     return SegmentedLog(place.handle, own)
 
 
-async def messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
-    """The messages in some steps."""
+async def read_messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
+    """Return the messages of some steps."""
     handle, found = place.handle, []
     for number, row in enumerate(page.rows, page.first + 1):
         point, step = StepRef.of(row), open_step(page.line, row, handle.engine.context.max_bytes)
         packed = dict(step.edit.put).get(_PACKED)
         if type(packed) is not Set:
-            raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.own}")
+            raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.name}")
         resolved = await handle.engine.states.resolve_pointers(page.line, {_PACKED: packed.value})
         about = handle.codec.unpack(step.header.metadata)
         found.append(

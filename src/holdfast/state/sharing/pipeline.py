@@ -1,17 +1,18 @@
-"""Pipelines: items that go through stages, each handed on once.
+"""Pipelines: items that pass through stages, each handed on once.
 
-All of a pipeline is one line: for each stage a lane of work (`work_queue`), the items' values, the results, and the
-items that went wrong too often. Handing an item on takes it away here and puts it there in one commit, by who holds it
-only: whichever process dies when, an item is in one place, and a stage's result is handed on once. A handler may be
-called again for an item, if its worker died before it was done with it. What is rewritten at each step is a few short
-keys; the cost does not grow with what went through before, and finished items are not kept unless they are results.
+A pipeline is one line: a queue of work for each stage (`work_queue`), the values of the items, the results, and the
+items that failed too often. An item is removed from one queue and put into the next in one commit, by the worker that
+holds it: whichever process dies when, an item is in one queue, and a stage's result is handed on once. A handler may be
+called again for an item, if its worker died before it was done. Each step rewrites a few short keys; its cost does not
+grow with the history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
@@ -20,26 +21,24 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.state.key_changes import nanoseconds
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, viewed
+from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.heartbeats import Heartbeat, beating
-from holdfast.state.sharing.polling import checked, until
-from holdfast.state.sharing.resource import SharedResource
-from holdfast.state.sharing.trimming import KEPT, trim
+from holdfast.state.sharing.heartbeats import Heartbeat
+from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds, parse_seconds
 
 TRIES = 5
-"""How often an item is tried at a stage, unless told otherwise."""
+"""How often an item is tried at a stage by default."""
 
-_STAGES, _MOST = "stages", 1000
+_STAGES, _MAX_ITEMS = "stages", 1000
 
 
 class PipelineStats(NamedTuple):
-    """How many items are where. `waiting` are those that are ready or will be later, by stage; `working` are held by a
-    worker, or were, if that one died."""
+    """The numbers of items. `waiting` are ready now or later, by stage; `working` are held by a worker, which may
+    have died."""
 
     waiting: dict[str, int]
     working: dict[str, int]
@@ -48,7 +47,7 @@ class PipelineStats(NamedTuple):
 
 
 class PipelineResult(NamedTuple):
-    """What became of an item at the last stage."""
+    """The result of an item at the last stage."""
 
     id: str
     value: Any
@@ -56,7 +55,7 @@ class PipelineResult(NamedTuple):
 
 
 class DeadItem(NamedTuple):
-    """An item that was tried too often: at which stage, what it was to be made of, and what went wrong last."""
+    """An item that was tried too often: its stage, its value there, and the last error."""
 
     id: str
     stage: str
@@ -67,7 +66,7 @@ class DeadItem(NamedTuple):
 
 
 class PipelineTask:
-    """An item at a stage, held by a worker. `value` is what the stage before made of it."""
+    """An item at a stage, held by a worker. `value` is the result of the stage before."""
 
     def __init__(self, claim: WorkClaim, stage: str, record: dict[str, Any], where: Scope) -> None:
         self.id = claim.name
@@ -86,12 +85,12 @@ class PipelineTask:
         return f"<Task {self.id} at {self.stage!r}>"
 
     def causing(self) -> AbstractContextManager[str]:
-        """All changes made in this block carry this item as their cause, and its correlation id."""
+        """Give all changes in this block this item as their cause, and its correlation id."""
         return trace_context.correlation(self.correlation, cause=self.id)
 
 
 class PipelineOperations:
-    """What can be done with a pipeline. `Pipeline` and `AsyncPipeline` have these as methods."""
+    """Operations on a pipeline. `Pipeline` and `AsyncPipeline` have these as methods."""
 
     def __init__(self, place: SharedResource, stages: Sequence[str], tries: int) -> None:
         names = [check_key(stage, "name of the stage") for stage in validation.require_several(stages, "stage")]
@@ -100,51 +99,77 @@ class PipelineOperations:
         if validation.require_count(tries, "number of tries") < 1:
             raise InvalidError("an item is tried once at least")
         self.stages = tuple(names)
-        self._place = place
+        self._resource = place
         self._tries = tries
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place.own}>"
+        return f"<{type(self).__name__} {self._resource.name}>"
 
     @property
     def scope(self) -> Scope:
-        """The scope that stands for the pipeline. Its keys are the stages: who may write the first one may put items,
-        who may read and write a stage may work there; who may read the whole scope sees results and what went wrong."""
-        return self._place.scope
+        """The scope that decides who may use the pipeline. Its keys are the stages: writing the first one allows
+        putting items, reading and writing a stage allows working there; reading the whole scope shows results and
+        dead items."""
+        return self._resource.scope
 
     # Putting items in ---------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def put(self, item: Any, *, delay: float | timedelta | None = None) -> str:
+    async def put(self, item: Any, *, delay: Duration | None = None) -> str:
         """Put an item in, to be worked on now or later. Returns its id."""
         return (await self._put([item], delay))[0]
 
     @sync_and_async
-    async def put_many(self, items: Iterable[Any], *, delay: float | timedelta | None = None) -> list[str]:
+    async def put_many(self, items: Iterable[Any], *, delay: Duration | None = None) -> list[str]:
         """Put items in, all or none. Returns their ids."""
         return await self._put(list(validation.require_several(items, "item")), delay)
 
     # Working ------------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def take(self, stage: str, *, lease: float = LEASE, timeout: float | None = 0) -> PipelineTask | None:
-        """An item to work on at a stage; None if there was none within so many seconds. It is this worker's for as long
-        as the lease lasts, and another's after that."""
-        if not checked(lease, "lease"):
-            raise InvalidError("a lease lasts longer than 0 seconds")
-        self._at(stage)
-        await self._place.may("read", stage)
-        taking = TakeWork(self._place.for_(stage), self._place.own, _lane(stage), lease, self._opened)
-        found = await until(taking.take, timeout)
-        if found is None:
-            return None
-        await self._place.handle.guard.saw(self.scope, (stage,))
-        return PipelineTask(found[0], stage, found[1], self._place.own)
+    async def take(self, stage: str, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> PipelineTask | None:
+        """Take an item to work on at a stage; None if there was none before the timeout. It is this worker's until
+        the lease ends, and another's after that."""
+        return await self._take(stage, lease, timeout)
+
+    @sync_and_async
+    async def work(
+        self,
+        stage: str,
+        handler: Callable[[Any], Any],
+        *,
+        lease: Duration = LEASE,
+        delay: Duration = 1.0,
+        timeout: Duration | None = None,
+        limit: int | None = None,
+    ) -> int:
+        """Call a function with the value of each item at a stage, and hand on what it returns, until no item came for
+        `timeout` seconds or `limit` were tried. Returns the number of items handed on.
+
+        If the function raises, the item is tried again after `delay` seconds, then after twice as many, and so on. The
+        lease is extended while the function runs. Its changes have the item as their cause.
+        """
+        tried = done = 0
+        with Heartbeat(lease) as heartbeat:
+            while limit is None or tried < limit:
+                task = await self._take(stage, lease, timeout)
+                if task is None:
+                    break
+                result, failure = None, None
+                extend = partial(self._extend, task, lease)
+                try:
+                    with task.causing():
+                        result = await heartbeat.call(handler, task.value, extend)
+                except Exception as error:  # noqa: BLE001 - it is stored with the item
+                    failure = error
+                done += await self._finish(task, result, failure, delay)
+                tried += 1
+        return done
 
     @sync_and_async
     async def done(self, task: PipelineTask, result: Any = MISSING) -> None:
-        """Hand an item on to the next stage, with what this one made of it; without a result, as it is. After the last
-        stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
+        """Hand an item on to the next stage, with the result of this one; without a result, unchanged. After the
+        last stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
         await self._done(task, result)
 
     @sync_and_async
@@ -153,29 +178,29 @@ class PipelineOperations:
         task: PipelineTask,
         error: BaseException | str = "",
         *,
-        delay: float | timedelta | None = None,
+        delay: Duration | None = None,
         retry: bool = True,
     ) -> bool:
-        """Give an item back that went wrong, to be tried again, at once or later. One that was tried too often, or is
-        not to be tried again, is put with the dead ones. Returns whether it is tried again."""
+        """Return an item that failed, to be tried again, at once or later. One that was tried too often, or is not
+        to be tried again, is put with the dead ones. Returns whether it is tried again."""
         return await self._fail(task, error, delay, retry)
 
     @sync_and_async
-    async def extend(self, task: PipelineTask, lease: float = LEASE) -> None:
-        """Have an item for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
+    async def extend(self, task: PipelineTask, lease: Duration = LEASE) -> None:
+        """Extend the lease of an item. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(task, lease)
 
     # What became of items -----------------------------------------------------------------------------------------
 
     @sync_and_async
     async def results(self, after: str = "", limit: int = 100) -> list[PipelineResult]:
-        """A page of results, in the order in which the items were put in, after the one with an id."""
+        """Return a page of results, in the order in which the items were put in, after the one with an id."""
         found = await self._page("result/", after, limit)
         return [PipelineResult(id, record["value"], record["correlation"]) for id, record in found]
 
     @sync_and_async
     async def dead(self, after: str = "", limit: int = 100) -> list[DeadItem]:
-        """A page of the items that were tried too often, in the same order."""
+        """Return a page of the items that were tried too often, in the same order."""
         return [
             DeadItem(
                 id, record["stage"], record["value"], record["error"], record["tries"], to_datetime(record["time"])
@@ -185,14 +210,13 @@ class PipelineOperations:
 
     @sync_and_async
     async def forget(self, ids: Iterable[str]) -> int:
-        """Take results, and items that were tried too often, away: whoever has read them has no more use for them.
-        Returns how many there were."""
-        wanted = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
-        handle, gone = self._place.for_(self.stages[-1]), 0
+        """Delete results and dead items that are not needed any more. Returns their number."""
+        names = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
+        handle, gone = self._resource.handle_for(self.stages[-1]), 0
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal gone
-            keys = [f"{where}/{id}" for id in wanted for where in ("result", "dead")]
+            keys = [f"{where}/{id}" for id in names for where in ("result", "dead")]
             found = [KeyWrite(key, "delete") for key in keys if await view.version(key)]
             gone = len(found)
             if not found:
@@ -200,67 +224,80 @@ class PipelineOperations:
             return found
 
         try:
-            await commit(handle, {self._place.own: writes})
+            await commit(handle, {self._resource.name: writes})
         except work_queue.NoWork:
             return 0
         return gone
 
     @sync_and_async
     async def requeue(self, id: str) -> None:
-        """Have an item that was tried too often tried again, at the stage where it was. Raises `NotFoundError`."""
+        """Try a dead item again, at the stage where it failed. Raises `NotFoundError`."""
         name = check_key(id, "id of the item")
-        handle = self._place.for_(self.stages[0])
+        handle = self._resource.handle_for(self.stages[0])
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             found = await view.item(f"dead/{name}")
             if found is None:
                 raise NotFoundError(
-                    "there is no such item among those that were tried too often", where=f"{name} of {self._place.own}"
+                    "there is no such item among those that were tried too often",
+                    where=f"{name} of {self._resource.name}",
                 )
             stage, record = found.value["stage"], _record(found.value)
-            self._at(stage)
+            self._stage_index(stage)
             return [
                 KeyWrite(f"dead/{name}", "delete"),
-                KeyWrite(_item(name), "put", packed=pack_value(handle, "item", record)),
-                work_queue.put(handle, _lane(stage), name),
+                KeyWrite(_item_key(name), "put", packed=pack_value(handle, "item", record)),
+                work_queue.put_work(handle, _queue_name(stage), name),
             ]
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
 
     @sync_and_async
     async def stats(self) -> PipelineStats:
-        """How many items are where."""
-        await self._place.handle.guard.allow("read", self.scope, ())
+        """Return the numbers of items."""
+        await self._resource.handle.guard.allow("read", self.scope, ())
 
         async def look(view: ScopeView) -> PipelineStats:
             waiting, working = {}, {}
             for stage in self.stages:
-                lane = _lane(stage)
+                lane = _queue_name(stage)
                 waiting[stage] = await view.count(f"{lane}/ready/") + await view.count(f"{lane}/later/")
                 working[stage] = await view.count(f"{lane}/held/")
             return PipelineStats(waiting, working, await view.count("dead/"), await view.count("result/"))
 
-        return await viewed(self._place.handle, self._place.own, look)
+        return await read_scope(self._resource.handle, self._resource.name, look)
 
     @sync_and_async
-    async def trim(self, keep: int = KEPT) -> int:
-        """Drop the history of items but for the last so many steps, and give its room back. Nothing that is waiting,
-        held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
-        return await trim(self._place, keep)
+    async def trim(self, keep: int = RETAINED_STEPS) -> int:
+        """Delete the history but for the last steps, and free its space. Items and results are not affected. Returns
+        the number of deleted steps."""
+        return await self._resource.trim_history(keep)
 
     # Inside -------------------------------------------------------------------------------------------------------
 
-    def _at(self, stage: object) -> int:
+    def _stage_index(self, stage: object) -> int:
         if stage not in self.stages:
-            raise InvalidError(f"there is no stage {stage!r}", where=str(self._place.own), hint=f"See {self.stages}")
+            raise InvalidError(
+                f"there is no stage {stage!r}", where=str(self._resource.name), hint=f"See {self.stages}"
+            )
         return self.stages.index(stage)
 
-    async def _put(self, items: list[Any], delay: float | timedelta | None) -> list[str]:
-        if not 0 < len(items) <= _MOST:
-            raise InvalidError(f"1 to {_MOST} items are put in at a time, not {len(items)}")
+    async def _take(self, stage: str, lease: Duration, timeout: Duration | None) -> PipelineTask | None:
+        self._stage_index(stage)
+        await self._resource.require("read", stage)
+        taking = TakeWork(self._resource.handle_for(stage), self._resource.name, _queue_name(stage), lease, self._load)
+        found = await wait_until(taking.take, timeout)
+        if found is None:
+            return None
+        await self._resource.handle.guard.saw(self.scope, (stage,))
+        return PipelineTask(found[0], stage, found[1], self._resource.name)
+
+    async def _put(self, items: list[Any], delay: Duration | None) -> list[str]:
+        if not 0 < len(items) <= _MAX_ITEMS:
+            raise InvalidError(f"1 to {_MAX_ITEMS} items are put in at a time, not {len(items)}")
         first = self.stages[0]
-        handle, trace, names = self._place.for_(first), trace_context.current_or_new(), list[str]()
-        wait = 0 if delay is None else nanoseconds(delay)
+        handle, trace, names = self._resource.handle_for(first), trace_context.current_or_new(), list[str]()
+        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
         packed = [
             pack_value(handle, "item", {"value": item, "correlation": trace.correlation, "cause": trace.cause})
             for item in items
@@ -269,117 +306,116 @@ class PipelineOperations:
         async def writes(view: ScopeView) -> list[KeyWrite]:
             start = 0 if view.point is None else view.point.seq + 1
             names[:] = [f"{start:012d}-{number:03d}" for number in range(len(items))]
-            made = await self._stages_kept(view)
+            made = await self._check_stages(view)
             for name, value in zip(names, packed, strict=True):
-                made.append(KeyWrite(_item(name), "put", packed=value))
-                made.append(work_queue.put(handle, _lane(first), name, due=view.now + wait if wait else 0))
+                made.append(KeyWrite(_item_key(name), "put", packed=value))
+                made.append(work_queue.put_work(handle, _queue_name(first), name, due=view.now + wait if wait else 0))
             return made
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
         return names
 
-    async def _stages_kept(self, view: ScopeView) -> list[KeyWrite]:
-        """Note the stages with the first item; later they have to be the same."""
+    async def _check_stages(self, view: ScopeView) -> list[KeyWrite]:
+        """Store the stages with the first item; later they must be the same."""
         found = await view.item(_STAGES)
         if found is None:
-            return [KeyWrite(_STAGES, "begin", packed=pack_value(self._place.handle, _STAGES, list(self.stages)))]
+            return [KeyWrite(_STAGES, "begin", packed=pack_value(self._resource.handle, _STAGES, list(self.stages)))]
         if tuple(found.value) != self.stages:
             raise ConflictError(
                 f"the pipeline has other stages: {', '.join(found.value)}",
-                where=str(self._place.own),
+                where=str(self._resource.name),
                 hint="Give the same stages everywhere, or begin a pipeline of another name",
             )
         return []
 
-    async def _opened(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
-        """What there is to know of an item, unless its workers died too often."""
-        found = await view.item(_item(due.name))
+    async def _load(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
+        """Return the record of an item, unless its workers died too often."""
+        found = await view.item(_item_key(due.name))
         if found is None:
             return RefusedWork(())
         record: dict[str, Any] = found.value
         if due.lost and due.tries >= self._tries:
             stage = due.key.split("/")[1]
-            return RefusedWork(self._buried(view, due.name, stage, record, "its worker died", due.tries))
+            return RefusedWork(self._bury(view, due.name, stage, record, "its worker died", due.tries))
         return record
 
-    def _buried(
+    def _bury(
         self, view: ScopeView, name: str, stage: str, record: dict[str, Any], error: str, tries: int
     ) -> list[KeyWrite]:
         told = {**record, "stage": stage, "error": error, "tries": tries, "time": view.now}
         key = f"dead/{name}"
         return [
-            KeyWrite(_item(name), "delete"),
-            KeyWrite(key, "bury", packed=pack_value(self._place.handle, key, told)),
+            KeyWrite(_item_key(name), "delete"),
+            KeyWrite(key, "bury", packed=pack_value(self._resource.handle, key, told)),
         ]
 
     async def _done(self, task: PipelineTask, result: Any) -> None:
-        handle, claim = self._place.for_(task.stage), self._claim(task)
-        after = self._at(task.stage) + 1
+        handle, claim = self._resource.handle_for(task.stage), self._claim(task)
+        after = self._stage_index(task.stage) + 1
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
-            record = await self._held(view, claim)
+            record = await self._claimed_record(view, claim)
             if result is not MISSING:
                 record = {**record, "value": result}
             made = [KeyWrite(claim.key, "delete")]
             if after < len(self.stages):
                 if result is not MISSING:
-                    made.append(KeyWrite(_item(task.id), "done", packed=pack_value(handle, "item", record)))
-                return [*made, work_queue.put(handle, _lane(self.stages[after]), task.id)]
+                    made.append(KeyWrite(_item_key(task.id), "done", packed=pack_value(handle, "item", record)))
+                return [*made, work_queue.put_work(handle, _queue_name(self.stages[after]), task.id)]
             key = f"result/{task.id}"
             return [
                 *made,
-                KeyWrite(_item(task.id), "delete"),
+                KeyWrite(_item_key(task.id), "delete"),
                 KeyWrite(key, "done", packed=pack_value(handle, key, record)),
             ]
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
 
-    async def _fail(
-        self, task: PipelineTask, error: BaseException | str, delay: float | timedelta | None, retry: bool
-    ) -> bool:
-        handle, claim = self._place.for_(task.stage), self._claim(task)
+    async def _fail(self, task: PipelineTask, error: BaseException | str, delay: Duration | None, retry: bool) -> bool:
+        handle, claim = self._resource.handle_for(task.stage), self._claim(task)
         again = retry and claim.tries < self._tries
         told = f"{type(error).__qualname__}: {error}" if isinstance(error, BaseException) else error
-        wait = 0 if delay is None else nanoseconds(delay)
+        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
-            record = await self._held(view, claim)
+            record = await self._claimed_record(view, claim)
             gone = KeyWrite(claim.key, "delete")
             if not again:
-                return [gone, *self._buried(view, task.id, task.stage, record, told, claim.tries)]
+                return [gone, *self._bury(view, task.id, task.stage, record, told, claim.tries)]
             due = view.now + wait if wait else 0
-            return [gone, work_queue.put(handle, claim.lane, task.id, claim.tries, due)]
+            return [gone, work_queue.put_work(handle, claim.queue, task.id, claim.tries, due)]
 
-        await commit(handle, {self._place.own: writes})
+        await commit(handle, {self._resource.name: writes})
         return again
 
-    async def _extend(self, task: PipelineTask, lease: float) -> None:
-        await work_queue.extend(self._place.for_(task.stage), self._place.own, self._claim(task), lease, "item")
+    async def _extend(self, task: PipelineTask, lease: Duration) -> None:
+        await work_queue.extend_claim(
+            self._resource.handle_for(task.stage), self._resource.name, self._claim(task), lease, "item"
+        )
 
-    async def _held(self, view: ScopeView, claim: WorkClaim) -> dict[str, Any]:
-        await work_queue.check(view, claim, "item")
-        found = await view.item(_item(claim.name))
+    async def _claimed_record(self, view: ScopeView, claim: WorkClaim) -> dict[str, Any]:
+        await work_queue.check_claim(view, claim, "item")
+        found = await view.item(_item_key(claim.name))
         assert found is not None  # noqa: S101 - it goes with what holds it
         return _record(found.value)
 
     async def _page(self, prefix: str, after: str, limit: int) -> list[tuple[str, Any]]:
-        await self._place.handle.guard.allow("read", self.scope, ())
+        await self._resource.handle.guard.allow("read", self.scope, ())
         last = prefix + check_key(after, "id of an item") if after else ""
         page = validation.require_count(limit, "limit")
-        found = await viewed(
-            self._place.handle, self._place.own, lambda view: view.items(prefix, after=last, limit=page)
+        found = await read_scope(
+            self._resource.handle, self._resource.name, lambda view: view.items(prefix, after=last, limit=page)
         )
-        await self._place.handle.guard.saw(self.scope, ())
+        await self._resource.handle.guard.saw(self.scope, ())
         return [(item.key[len(prefix) :], item.value) for item in found]
 
     def _claim(self, task: PipelineTask) -> WorkClaim:
-        if getattr(task, "_where", None) != self._place.own:
+        if getattr(task, "_where", None) != self._resource.name:
             raise InvalidError("one is done with an item that take() gave", where=repr(task)[:80])
         return task._claim
 
-    @sync_and_async
-    async def _settle(self, task: PipelineTask, result: Any, error: Exception | None, delay: float) -> bool:
-        """Hand an item on, or give it back; False if it is another's by now."""
+    async def _finish(self, task: PipelineTask, result: Any, error: Exception | None, delay: Duration) -> bool:
+        """Hand an item on, or return it; False if it is another's by now."""
         try:
             if error is None:
                 try:
@@ -387,7 +423,7 @@ class PipelineOperations:
                 except (InvalidError, UnsupportedError) as refused:  # it cannot be stored
                     error = refused
             if error is not None:
-                await self._fail(task, error, delay * 2 ** (task.tries - 1) or None, True)
+                await self._fail(task, error, parse_seconds(delay) * 2 ** (task.tries - 1) or None, True)
         except ConflictError as conflict:
             if conflict.code != "lease-lost":
                 raise
@@ -398,76 +434,16 @@ class PipelineOperations:
 class Pipeline(SyncApi, PipelineOperations):
     """A pipeline: `store.sharing.pipeline("ingest", ["fetch", "parse", "store"])`."""
 
-    def work(
-        self,
-        stage: str,
-        handler: Callable[[Any], Any],
-        *,
-        lease: float = LEASE,
-        delay: float = 1.0,
-        timeout: float | None = None,
-        limit: int | None = None,
-    ) -> int:
-        """Work at a stage: call a function with each item's value, and hand on what it returns; until no item came for
-        so many seconds, or so many are done; else for ever. Returns how many were handed on.
-
-        If it raises, the item is tried again after `delay` seconds, then twice as many, and so on. While it is at work,
-        signs of life are given. What it changes carries the item as its cause.
-        """
-        worked = done = 0
-        with Heartbeat(lease) as heart:
-            while limit is None or worked < limit:
-                task = self.take(stage, lease=lease, timeout=timeout)
-                if task is None:
-                    break
-                result, failed = None, None
-                with heart.beating(lambda task=task: self._extend(task, lease)):  # type: ignore[misc]
-                    try:
-                        with task.causing():
-                            result = handler(task.value)
-                    except Exception as error:  # noqa: BLE001 - it is kept with the item
-                        failed = error
-                done += self._settle(task, result, failed, delay)
-                worked += 1
-        return done
-
 
 class AsyncPipeline(AsyncApi, PipelineOperations):
-    """The same, for asyncio: operations are awaited."""
-
-    async def work(
-        self,
-        stage: str,
-        handler: Callable[[Any], Awaitable[Any]],
-        *,
-        lease: float = LEASE,
-        delay: float = 1.0,
-        timeout: float | None = None,
-        limit: int | None = None,
-    ) -> int:
-        """The same as `Pipeline.work`; the function is awaited."""
-        worked = done = 0
-        while limit is None or worked < limit:
-            task = await self.take(stage, lease=lease, timeout=timeout)
-            if task is None:
-                break
-            result, failed = None, None
-            async with beating(lambda task=task: self._extend(task, lease), lease):  # type: ignore[misc]
-                try:
-                    with task.causing():
-                        result = await handler(task.value)
-                except Exception as error:  # noqa: BLE001 - it is kept with the item
-                    failed = error
-            done += await self._settle(task, result, failed, delay)
-            worked += 1
-        return done
+    """A pipeline for asyncio: operations are awaited, and so is the handler of `work`."""
 
 
-def _lane(stage: str) -> str:
+def _queue_name(stage: str) -> str:
     return f"stage/{stage}"
 
 
-def _item(name: str) -> str:
+def _item_key(name: str) -> str:
     return f"item/{name}"
 
 

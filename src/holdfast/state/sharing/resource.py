@@ -1,31 +1,44 @@
-"""Where shared things lie, and who may use them.
+"""Shared resources: how topics, requests, pipelines and documents are named, and who may use them.
 
-A topic, a set of requests, a pipeline or a document lies in lines of its own, whose names are those of no scope. Who
-may use it is decided by a scope that stands for it: `custom:topic/news` for the topic `news`, and below a scope, where
-it was named with parts: `agent:writer/custom:topic/news`. Whoever owns that scope, or was granted it, may use it, and
-in no other way than the pattern's own: the scope's state is something else.
+A shared resource has lines of its own, whose names no scope has. Another scope decides who may use it:
+`custom:topic/news` for the topic `news`, or `agent:writer/custom:topic/news` if it was named with parts. Whoever owns
+that scope, or was granted it, may use the resource, but only through its own operations: the scope's state is separate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from holdfast.backends.runtime.drivers import Pause
+from holdfast.engine import validation
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import MAX_LINE, Scope, ScopePart
+from holdfast.engine.rewrite.rewriter import RewritePlan
+from holdfast.engine.row_format import Branch, StepRef
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parsing import Duration, parse_seconds
+
+T = TypeVar("T")
 
 Pattern = Literal["topic", "requests", "pipeline", "document"]
-"""What can be shared. None of these is a kind of scope."""
+"""The kinds of shared resources. None of them is a kind of scope."""
 
-_ROOM = 64
-"""How many bytes of the name of a line are left for what it is made of."""
+RETAINED_STEPS = 1000
+"""How many steps `trim` retains by default."""
+
+_RESERVED = 64
+"""How many bytes of the name of a line are reserved for its last parts."""
+
+_SHORTEST, _LONGEST = 0.002, 0.25
+"""The first and the longest pause between two polls, in seconds."""
 
 
-class _Asking(Guard):
-    """Asks another guard about the scope that stands for a shared thing, whichever line of it is used."""
+class _ResourceGuard(Guard):
+    """Checks the scope of a shared resource, whichever line of it is used."""
 
     def __init__(self, guard: Guard, scope: Scope, action: Action | None, keys: Sequence[str]) -> None:
         self.actor = guard.actor
@@ -43,45 +56,73 @@ class _Asking(Guard):
 
 @dataclass(frozen=True, slots=True)
 class SharedResource:
-    """A shared thing: its own name, and the scope that stands for it."""
+    """A shared resource: its name, and the scope that decides who may use it."""
 
     handle: StoreHandle
-    own: Scope
-    """How its lines are named; no scope that a user can name."""
+    name: Scope
+    """The name of its lines; not a scope that a caller can name."""
     scope: Scope
 
     def below(self, *parts: tuple[str, str]) -> Scope:
-        """How a line is named that belongs to it."""
-        scope = Scope((*self.own.parts, *(ScopePart(*part) for part in parts)))
-        if len(scope.line.encode()) + _ROOM > MAX_LINE:
-            raise InvalidError(
-                f"the names that lead to it take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(scope)[:80]
-            )
-        return scope
+        """Return the name of a line that belongs to the resource."""
+        return _check_length(Scope((*self.name.parts, *(ScopePart(*part) for part in parts))))
 
-    def for_(self, key: str, action: Action | None = None) -> StoreHandle:
-        """A handle for what is done with its lines, which takes the right to read or to write (or always one of them)
-        that key of the scope that stands for it."""
-        return replace(self.handle, guard=_Asking(self.handle.guard, self.scope, action, (key,)))
+    def handle_for(self, key: str, action: Action | None = None) -> StoreHandle:
+        """Return a handle for its lines that requires the right to read or write this key of the scope; or always the
+        right to one of both."""
+        return replace(self.handle, guard=_ResourceGuard(self.handle.guard, self.scope, action, (key,)))
 
-    async def may(self, action: Action, key: str) -> Permit:
-        """`DeniedError` unless the caller may."""
+    async def require(self, action: Action, key: str) -> Permit:
+        """Raise `DeniedError` unless the caller may do this."""
         return await self.handle.guard.allow(action, self.scope, (key,))
 
+    async def trim_history(self, keep: int) -> int:
+        """Remove all steps of its line but the last; its state stays. Returns the number of removed steps."""
+        count = max(validation.require_count(keep, "number of steps to keep"), 1)
+        await self.handle.guard.allow("write", self.scope, ())
+        engine, line, dropped = self.handle.engine, self.handle.line(self.name), 0
+        if await engine.lines.load_tip(line) is None:
+            return 0
 
-def place(handle: StoreHandle, pattern: Pattern, name: str, scope: Scope) -> SharedResource:
-    """Where something shared lies, in a scope."""
+        async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:  # noqa: ARG001
+            nonlocal dropped
+            removed = frozenset(point[:2] for point in points[:-count] if not point.pruned)
+            dropped = len(removed)
+            return RewritePlan(removed)
+
+        await engine.rewriter.rewrite(line, choose)
+        return dropped
+
+
+def find_resource(handle: StoreHandle, pattern: Pattern, name: str, scope: Scope) -> SharedResource:
+    """Return the shared resource of a name in a scope."""
     checked = handle.guard.key(scope, name)
     if any(part.kind == "custom" for part in scope.parts):
         raise InvalidError(
-            f"a {pattern} lies in no custom scope",
+            f"a {pattern} cannot be in a custom scope",
             where=str(scope)[:80],
-            hint=f"Name it so that it has the custom part in its own name: {pattern}('team/news')",
+            hint=f"Put the custom part into its own name: {pattern}('team/news')",
         )
-    named: dict[str, Any] = {part.kind: part.name for part in scope.parts}
-    own = Scope((*scope.parts, ScopePart(pattern, checked)))
-    if len(own.line.encode()) + _ROOM > MAX_LINE:
-        raise InvalidError(
-            f"the names that lead to a {pattern} take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(own)[:80]
-        )
-    return SharedResource(handle, own, handle.guard.scope({**named, "custom": f"{pattern}/{checked}"}))
+    parts: dict[str, Any] = {part.kind: part.name for part in scope.parts}
+    own = _check_length(Scope((*scope.parts, ScopePart(pattern, checked))))
+    return SharedResource(handle, own, handle.guard.scope({**parts, "custom": f"{pattern}/{checked}"}))
+
+
+def _check_length(name: Scope) -> Scope:
+    if len(name.line.encode()) + _RESERVED > MAX_LINE:
+        raise InvalidError(f"the whole name takes at most {MAX_LINE - _RESERVED} bytes of UTF-8", where=str(name)[:80])
+    return name
+
+
+async def wait_until(poll: Callable[[], Awaitable[T | None]], timeout: Duration | None) -> T | None:
+    """Poll until there is a result, at least once, with growing pauses. None after the timeout, which may be None for
+    no limit."""
+    end = None if timeout is None else time.monotonic() + parse_seconds(timeout, "timeout")
+    pause = _SHORTEST
+    while True:
+        result = await poll()
+        left = _LONGEST if end is None else end - time.monotonic()
+        if result is not None or left <= 0:
+            return result
+        await Pause(min(pause, left))
+        pause = min(2 * pause, _LONGEST)

@@ -1,9 +1,9 @@
-"""Chains: what would be one line without an end, in links that can be dropped one by one.
+"""Segmented logs: an endless line, as segments that can be deleted one by one.
 
-A link is a line of at most `LENGTH` steps; the next one is begun when it is full, on condition that its last step is
-still there. Links are dropped from the first on, and never the last one: so one that is missing was either dropped, and
-then so were all before it, or is not begun yet. The first link is begun together with the chain's own line, which is
-begun once: nobody who has slept meanwhile can begin it again.
+A segment is a line of at most `LENGTH` steps; the next one starts when it is full, on condition that its last step
+still exists. Segments are deleted from the first on, and never the last: so one that is missing was either deleted,
+like all before it, or has not started. The first segment starts together with the log's own line, which starts once: a
+process that was suspended cannot start it again.
 """
 
 from __future__ import annotations
@@ -18,49 +18,50 @@ from holdfast.engine.guard import UNCONDITIONAL, Permit
 from holdfast.engine.model.scopes import Scope, ScopePart
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError
-from holdfast.security.audit.retain import remove
+from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, seen
+from holdfast.state.reader import ScopeView, read_line_at
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
 
 T = TypeVar("T")
 
 LENGTH = 1024
-"""How many steps a link has at most. The number of a step says in which link it is: this is part of the format."""
+"""The maximum number of steps in a segment. The number of a step says in which segment it is: this is part of the
+format."""
 
-LINK = "link"
+SEGMENT = "link"
 _DIGITS = 12
 _BEGUN = "begun"
-"""The one key of the chain's own line."""
+"""The only key of the log's own line."""
 
 _WEIGHT = 200
-"""About how many bytes of memory it takes to remember which link is the last."""
+"""About how many bytes of memory the cached number of the last segment takes."""
 
 _ATTEMPTS = 100
-"""How often one looks for the link to append to, where others begin and drop links meanwhile."""
+"""How often to look for the segment to append to, while others start and delete segments."""
 
-Make: TypeAlias = Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]
-"""Works out what a step changes, given the state after the chain's last step."""
+MakeWrites: TypeAlias = Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]
+"""Computes the changes of a step, given the state after the log's last step."""
 
 
 class _Full(ConflictError):
-    """The link has no room left."""
+    """The segment is full."""
 
 
-class _Elsewhere(ConflictError):
-    """This is not the link to append to."""
+class _OtherSegment(ConflictError):
+    """This is not the segment to append to."""
 
 
 class AppendedEntry(NamedTuple):
-    """A step that was appended: its number in the chain, from 0 on, and its id."""
+    """A step that was appended: its number in the log, from 0 on, and its id."""
 
     number: int
     id: str
 
 
 class LogPage(NamedTuple):
-    """Steps that follow each other, and the number of the first; of those that were dropped, none are in it."""
+    """Consecutive steps that still exist, and the number of the first."""
 
     first: int
     line: Line
@@ -68,53 +69,53 @@ class LogPage(NamedTuple):
 
 
 class SegmentedLog:
-    """A chain of lines below a name that no scope has."""
+    """A log in lines below a name that no scope has."""
 
     def __init__(self, handle: StoreHandle, own: Scope) -> None:
         self._handle = handle
-        self._own = own
-        self._known = ("chain", handle.line(own))
+        self._name = own
+        self._cache_key = ("chain", handle.line(own))
 
-    def link(self, number: int) -> Scope:
-        """How a link is named."""
-        return Scope((*self._own.parts, ScopePart(LINK, f"{number:0{_DIGITS}d}")))
+    def segment(self, number: int) -> Scope:
+        """Return the name of a segment."""
+        return Scope((*self._name.parts, ScopePart(SEGMENT, f"{number:0{_DIGITS}d}")))
 
     def line(self, number: int) -> Line:
-        """The line of a link."""
-        return self._handle.line(self.link(number))
+        """Return the line of a segment."""
+        return self._handle.line(self.segment(number))
 
     # Appending --------------------------------------------------------------------------------------------------
 
-    async def append(self, handle: StoreHandle, make: Make) -> AppendedEntry:
-        """Append a step, by whoever the handle is for."""
-        number = await self._last_known()
+    async def append(self, handle: StoreHandle, make: MakeWrites) -> AppendedEntry:
+        """Append a step, with the rights of the handle."""
+        number = await self._cached_last()
         for _ in range(_ATTEMPTS):
             try:
-                written = await (self._begin(handle, make) if number is None else self._append(handle, number, make))
+                written = await (self._start(handle, make) if number is None else self._append(handle, number, make))
             except _Full:
                 number = 0 if number is None else number + 1
                 continue
-            except _Elsewhere:
-                number = await self._last()
+            except _OtherSegment:
+                number = await self._last_segment()
                 continue
             number = number or 0
-            self._remember(number)
+            self._cache_last(number)
             return AppendedEntry(number * LENGTH + written[-1].version - 1, written[-1].id)
-        raise ConflictError(f"others were first {_ATTEMPTS} times", where=str(self._own), hint="Try again")
+        raise ConflictError(f"others were first {_ATTEMPTS} times", where=str(self._name), hint="Try again")
 
-    async def _begin(self, handle: StoreHandle, make: Make) -> list[WrittenKey]:
-        """Begin the chain."""
+    async def _start(self, handle: StoreHandle, make: MakeWrites) -> list[WrittenKey]:
+        """Start the log."""
 
         async def begin(view: ScopeView) -> list[KeyWrite]:
             if await view.version(_BEGUN):
-                raise _Elsewhere("the chain is begun already")
+                raise _OtherSegment("the chain is begun already")
             return [KeyWrite(_BEGUN, "begin", packed=pack_value(handle, _BEGUN, view.now))]
 
-        written, _ = await commit(handle, {self._own: begin, self.link(0): make})
+        written, _ = await commit(handle, {self._name: begin, self.segment(0): make})
         return written
 
-    async def _append(self, handle: StoreHandle, number: int, make: Make) -> list[WrittenKey]:
-        """Append to a link, and begin it if the one before is full."""
+    async def _append(self, handle: StoreHandle, number: int, make: MakeWrites) -> list[WrittenKey]:
+        """Append to a segment, and start it if the one before is full."""
         before: StepRef | None = None
 
         async def writes(view: ScopeView) -> Sequence[KeyWrite]:
@@ -124,38 +125,38 @@ class SegmentedLog:
                 if view.point.seq + 1 >= LENGTH:
                     raise _Full("the link is full")
                 return await make(view)
-            before = await self._end(number - 1) if number else None
+            before = await self._last_step(number - 1) if number else None
             if before is None:
-                raise _Elsewhere("the link was dropped")
-            return await seen(self._handle, self.line(number - 1), before, make, view.now)
+                raise _OtherSegment("the link was dropped")
+            return await read_line_at(self._handle, self.line(number - 1), before, make, view.now)
 
         async def guards(again: bool) -> list[Change]:  # noqa: ARG001 - what it rests on was read at this attempt
             return [] if before is None else [self._handle.engine.lines.step_exists(self.line(number - 1), before)]
 
-        written, _ = await commit(handle, {self.link(number): writes}, guards=guards)
+        written, _ = await commit(handle, {self.segment(number): writes}, preconditions=guards)
         return written
 
-    async def _end(self, number: int) -> StepRef | None:
-        """The last step of a full link; None if there is no such link."""
+    async def _last_step(self, number: int) -> StepRef | None:
+        """Return the last step of a full segment; None if there is no such segment."""
         (rows,) = await self._backend.read([Get(STEPS, [(*self.line(number), 0, LENGTH - 1)])])
         return StepRef.of(rows[0]) if rows else None
 
     # Reading ----------------------------------------------------------------------------------------------------
 
     async def length(self) -> int:
-        """How many steps there are, with those that were dropped."""
+        """Return the number of steps, with those that were deleted."""
         latest = await self._latest()
         return 0 if latest is None else latest[0] * LENGTH + latest[1].seq + 1
 
-    async def look(self, look: Callable[[ScopeView], Awaitable[T]]) -> T:
-        """What one sees who looks at the state after the last step."""
+    async def read_latest(self, read: Callable[[ScopeView], Awaitable[T]]) -> T:
+        """Read the state after the last step."""
         latest = await self._latest()
         line, point = (self.line(0), None) if latest is None else (self.line(latest[0]), latest[1])
-        return await seen(self._handle, line, point, look)
+        return await read_line_at(self._handle, line, point, read)
 
     async def read(self, start: int, limit: int) -> LogPage:
-        """Steps from a number on; none, if there are none yet. If those were dropped, from the first one that is there
-        on. What follows them in the next link takes another read."""
+        """Return steps from a number on; if those were deleted, from the first that exists on. A page ends with its
+        segment."""
         while True:
             number, seq = divmod(start, LENGTH)
             line = self.line(number)
@@ -163,37 +164,37 @@ class SegmentedLog:
             lines, rows = await self._backend.read(queries)
             if rows or lines:
                 return LogPage(start, line, rows)
-            first = await self._edge(reverse=False)
+            first = await self._outermost(reverse=False)
             if first is None or first <= number:
                 return LogPage(start, line, [])
             start = first * LENGTH
 
     async def _latest(self) -> tuple[int, StepRef] | None:
-        """The last link, and its last step."""
-        number = await self._last_known()
+        """Return the last segment, and its last step."""
+        number = await self._cached_last()
         while number is not None:
-            memo = await self._handle.engine.lines.revalidate_tip(self.line(number))
-            if memo is None or memo.point is None:
-                number = await self._last()
+            tip = await self._handle.engine.lines.revalidate_tip(self.line(number))
+            if tip is None or tip.point is None:
+                number = await self._last_segment()
                 continue
-            if memo.point.seq + 1 < LENGTH or await self._handle.engine.lines.load_tip(self.line(number + 1)) is None:
-                self._remember(number)
-                return number, memo.point
+            if tip.point.seq + 1 < LENGTH or await self._handle.engine.lines.load_tip(self.line(number + 1)) is None:
+                self._cache_last(number)
+                return number, tip.point
             number += 1
         return None
 
     # Dropping ---------------------------------------------------------------------------------------------------
 
     async def first(self) -> int:
-        """The number of the first step that is there."""
-        return LENGTH * (await self._edge(reverse=False) or 0)
+        """Return the number of the first step that exists."""
+        return LENGTH * (await self._outermost(reverse=False) or 0)
 
     async def drop(self, goes: Callable[[int, StepRef], bool], permit: Permit = UNCONDITIONAL) -> int:
-        """Drop links from the first on, as long as that is wanted of the number and the last step of each; but not the
-        last link, nor one that is held. Returns how many steps went. What the audit says of them stays."""
-        first, last, dropped = await self._edge(reverse=False), await self._last(), 0
+        """Delete segments from the first on, while `goes` is true for the number and the last step of each; but not
+        the last segment, nor one that is held. Returns the number of deleted steps. Their audit is retained."""
+        first, last, dropped = await self._outermost(reverse=False), await self._last_segment(), 0
         for number in range(first or 0, last or 0):
-            end = await self._end(number)
+            end = await self._last_step(number)
             if end is None or not goes(number * LENGTH + LENGTH - 1, end):
                 break
             try:
@@ -204,44 +205,44 @@ class SegmentedLog:
         return dropped
 
     async def delete(self, permit: Permit = UNCONDITIONAL) -> bool:
-        """Remove all of it. False if there was nothing. What the audit says of it stays."""
-        own = self._handle.line(self._own)
+        """Delete the log. False if there was none. Its audit is retained."""
+        own = self._handle.line(self._name)
         if await self._handle.engine.lines.load_tip(own) is None:
             return False
         await self.drop(lambda *_: True, permit)  # by the link: what is to be kept of a long chain is no single batch
-        first, last = await self._edge(reverse=False), await self._last()
+        first, last = await self._outermost(reverse=False), await self._last_segment()
         links = [] if last is None else [self.line(number) for number in range(first or 0, last + 1)]
-        self._handle.engine.context.cache.drop(self._known)
+        self._handle.engine.context.cache.drop(self._cache_key)
         await self._remove([own, *links], permit)
         return True
 
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _remove(self, lines: Sequence[Line], permit: Permit) -> None:
-        await remove(self._handle.engine, lines, self._handle.guard.actor, permit.guards)
+        await remove_lines(self._handle.engine, lines, self._handle.guard.actor, permit.guards)
 
     @property
     def _backend(self) -> Backend:
         return self._handle.engine.context.backend
 
-    async def _last_known(self) -> int | None:
-        known: int | None = self._handle.engine.context.cache.get(self._known)
-        return await self._last() if known is None else known
+    async def _cached_last(self) -> int | None:
+        known: int | None = self._handle.engine.context.cache.get(self._cache_key)
+        return await self._last_segment() if known is None else known
 
-    async def _last(self) -> int | None:
-        """The last link there is."""
-        number = await self._edge(reverse=True)
+    async def _last_segment(self) -> int | None:
+        """Return the number of the last segment."""
+        number = await self._outermost(reverse=True)
         if number is not None:
-            self._remember(number)
+            self._cache_last(number)
         return number
 
-    async def _edge(self, *, reverse: bool) -> int | None:
-        """The first or the last link there is."""
-        tenant, prefix = self._handle.tenant, Scope((*self._own.parts, ScopePart(LINK, ""))).line
+    async def _outermost(self, *, reverse: bool) -> int | None:
+        """Return the number of the first or the last segment."""
+        tenant, prefix = self._handle.tenant, Scope((*self._name.parts, ScopePart(SEGMENT, ""))).line
         # A colon is what comes after the digits.
         query = Scan(LINES, (tenant,), (prefix,), (f"{prefix}:",), reverse=reverse, limit=1, bodies=False)
         (rows,) = await self._backend.read([query])
         return int(str(rows[0].key[1])[len(prefix) :]) if rows else None
 
-    def _remember(self, number: int) -> None:
-        self._handle.engine.context.cache.put(self._known, number, _WEIGHT)
+    def _cache_last(self, number: int) -> None:
+        self._handle.engine.context.cache.put(self._cache_key, number, _WEIGHT)

@@ -1,17 +1,17 @@
-"""Subscriptions to a topic, each with a cursor that outlives the program.
+"""Subscriptions to a topic, each with a durable cursor.
 
-**What is promised.** A subscriber gets every message at least once, in the order in which they were published, and
-none before it is durable. A message counts as received once it is acknowledged: by `ack`, or when the next one is asked
-for. Whoever dies before that gets it again when it comes back under its name; whoever does not die gets each once. The
-cursor holds the token of who subscribed last: one that was replaced can acknowledge nothing any more.
+A subscriber gets every message at least once, in the order in which they were published, and none before it is durable.
+A message counts as received once it is acknowledged: by `ack`, or when the next one is requested. A subscriber that
+dies before that gets it again when it subscribes under its name. The cursor has the token of the latest subscription:
+one that was replaced cannot acknowledge anything any more.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
@@ -19,11 +19,12 @@ from holdfast.errors import ConflictError, InvalidError
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import segmented_log
-from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, messages, reader
-from holdfast.state.sharing.polling import until
-from holdfast.state.sharing.resource import SharedResource
+from holdfast.state.sharing.heartbeats import HandlerCall
+from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_messages, reader_log
+from holdfast.state.sharing.resource import SharedResource, wait_until
 from holdfast.state.sharing.segmented_log import SegmentedLog
 from holdfast.state.writer import KeyWrite
+from holdfast.time_parsing import Duration
 
 S = TypeVar("S", bound="SubscriptionOperations")
 
@@ -33,26 +34,26 @@ _PAGE = 128
 
 
 class _Cursor(NamedTuple):
-    """How far a subscriber has got, and who may go on."""
+    """The position of a subscriber, and the token of its subscription."""
 
     number: int
     token: str
 
 
 class SubscriptionOperations:
-    """What can be done with a subscription. `Subscription` and `AsyncSubscription` have these as methods."""
+    """Operations on a subscription. `Subscription` and `AsyncSubscription` have these as methods."""
 
     def __init__(self, place: SharedResource, name: str, token: str, cursor: int) -> None:
         self.name = name
-        self._place = place
-        self._topic = SegmentedLog(place.handle, place.own)
-        self._reader = reader(place, name)
+        self._resource = place
+        self._topic = SegmentedLog(place.handle, place.name)
+        self._reader = reader_log(place, name)
         self._token = token
-        self._acknowledged = self._given = cursor
+        self._acknowledged = self._received = cursor
         self._waiting: deque[TopicMessage] = deque()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self._place.own}>"
+        return f"<{type(self).__name__} {self.name!r} of {self._resource.name}>"
 
     @property
     def cursor(self) -> int:
@@ -61,20 +62,20 @@ class SubscriptionOperations:
 
     @sync_and_async
     async def lag(self) -> int:
-        """How many messages there are that were not acknowledged yet."""
-        await self._place.may("read", MESSAGE)
+        """Return the number of messages that are not acknowledged yet."""
+        await self._resource.require("read", MESSAGE)
         return max(await self._topic.length() - self._acknowledged, 0)
 
     @sync_and_async
-    async def receive(self, timeout: float | None = None) -> TopicMessage | None:
-        """The next message; None if there was none within so many seconds. Acknowledges those received before."""
+    async def receive(self, timeout: Duration | None = None) -> TopicMessage | None:
+        """Return the next message; None after the timeout. Acknowledges those received before."""
         await self._ack()
         return next(iter(await self._next(1, timeout)), None)
 
     @sync_and_async
-    async def receive_many(self, limit: int = _PAGE, timeout: float | None = None) -> list[TopicMessage]:
-        """The next messages, as many as there are and at most so many; waits for the first one only. Acknowledges those
-        received before."""
+    async def receive_many(self, limit: int = _PAGE, timeout: Duration | None = None) -> list[TopicMessage]:
+        """Return the next messages, at most `limit`; waits for the first one only. Acknowledges those received
+        before."""
         if validation.require_count(limit, "number of messages") < 1:
             raise InvalidError("at least 1 message is received")
         await self._ack()
@@ -86,76 +87,80 @@ class SubscriptionOperations:
         name."""
         await self._ack()
 
+    @sync_and_async
+    async def deliver(self, handler: Callable[[TopicMessage], Any], *, timeout: Duration | None = None) -> int:
+        """Call a function with each message, and acknowledge the message when it returns, until none came for `timeout`
+        seconds. Returns the number of messages.
+
+        Changes that the function makes have the message as their cause. If it raises, the message is not acknowledged,
+        and is delivered again.
+        """
+        count = 0
+        while True:
+            await self._ack()
+            received = await self._next(1, timeout)
+            if not received:
+                return count
+            try:
+                with received[0].causing():
+                    await HandlerCall(handler, received[0])
+            except BaseException:
+                self.rewind()
+                raise
+            await self._ack()
+            count += 1
+
     def rewind(self) -> None:
-        """Receive again what was received and not acknowledged."""
+        """Receive again what was not acknowledged."""
         self._waiting.clear()
-        self._given = self._acknowledged
+        self._received = self._acknowledged
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _next(self, limit: int, timeout: float | None) -> list[TopicMessage]:
+    async def _next(self, limit: int, timeout: Duration | None) -> list[TopicMessage]:
         if not self._waiting:
-            await self._place.may("read", MESSAGE)
-            await until(self._fetch, timeout)
+            await self._resource.require("read", MESSAGE)
+            await wait_until(self._fetch, timeout)
         found = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         if found:
-            await self._place.handle.guard.saw(self._place.scope, (MESSAGE,))
-            self._given = found[-1].number
+            await self._resource.handle.guard.saw(self._resource.scope, (MESSAGE,))
+            self._received = found[-1].number
         return found
 
     async def _fetch(self) -> bool | None:
-        """Read what is new."""
-        self._waiting += await messages(self._place, await self._topic.read(self._given, _PAGE))
+        """Read new messages."""
+        self._waiting += await read_messages(self._resource, await self._topic.read(self._received, _PAGE))
         return True if self._waiting else None
 
     async def _ack(self) -> None:
-        if self._given > self._acknowledged:
-            number, _ = await self._reader.append(self._place.for_(MESSAGE, "read"), self._moved)
-            self._acknowledged = self._given
+        if self._received > self._acknowledged:
+            number, _ = await self._reader.append(self._resource.handle_for(MESSAGE, "read"), self._move_cursor)
+            self._acknowledged = self._received
             if number and not number % segmented_log.LENGTH:
                 await self._reader.drop(lambda *_: True)  # only the last one matters
 
-    async def _moved(self, view: ScopeView) -> list[KeyWrite]:
-        found = await _cursor(view)
+    async def _move_cursor(self, view: ScopeView) -> list[KeyWrite]:
+        found = await _find_cursor(view)
         if found is None or found.token != self._token:
             raise ConflictError(
                 "another has subscribed under the name since, and goes on from the last acknowledged message"
                 if found
                 else "the subscriber was taken away",
-                where=f"subscriber {self.name!r} of {self._place.own}",
+                where=f"subscriber {self.name!r} of {self._resource.name}",
                 hint="Subscribe under a name of its own, or let one process have it",
                 code="lease-lost",
             )
-        return [_set(self._place, _Cursor(max(self._given, found.number), self._token))]
+        return [_write_cursor(self._resource, _Cursor(max(self._received, found.number), self._token))]
 
 
 class Subscription(SyncApi, SubscriptionOperations):
-    """A subscription to a topic. Iterating over it gives messages as they come, for ever."""
+    """A subscription to a topic. Iterating over it yields messages as they come, for ever."""
 
     def __iter__(self) -> Iterator[TopicMessage]:
         while True:
             message = self.receive()
             if message is not None:
                 yield message
-
-    def deliver(self, handler: Callable[[TopicMessage], object], *, timeout: float | None = None) -> int:
-        """Call a function with each message, and acknowledge it when that returns; until none came for so many seconds.
-        Returns how many there were.
-
-        What the function changes carries the message as its cause. If it raises, the message is not acknowledged, and
-        comes again.
-        """
-        count = 0
-        while (message := self.receive(timeout)) is not None:
-            try:
-                with message.causing():
-                    handler(message)
-            except BaseException:
-                self.rewind()
-                raise
-            self.ack()
-            count += 1
-        return count
 
 
 class AsyncSubscription(AsyncApi, SubscriptionOperations):
@@ -167,50 +172,34 @@ class AsyncSubscription(AsyncApi, SubscriptionOperations):
             if message is not None:
                 yield message
 
-    async def deliver(
-        self, handler: Callable[[TopicMessage], Awaitable[object]], *, timeout: float | None = None
-    ) -> int:
-        """The same as `Subscription.deliver`; the function is awaited."""
-        count = 0
-        while (message := await self.receive(timeout)) is not None:
-            try:
-                with message.causing():
-                    await handler(message)
-            except BaseException:
-                self.rewind()
-                raise
-            await self.ack()
-            count += 1
-        return count
 
-
-async def subscribed(cls: type[S], place: SharedResource, name: str, start: Start) -> S:
+async def subscribe(cls: type[S], place: SharedResource, name: str, start: Start) -> S:
     """Subscribe under a name."""
     if start not in ("now", "start"):
         raise InvalidError(f"a subscriber starts from 'now' or from the 'start', not from {start!r}")
-    await place.may("read", MESSAGE)
-    first = await SegmentedLog(place.handle, place.own).length() if start == "now" else 0
+    await place.require("read", MESSAGE)
+    first = await SegmentedLog(place.handle, place.name).length() if start == "now" else 0
     token, found = secrets.token_hex(8), [first]
 
     async def take_over(view: ScopeView) -> list[KeyWrite]:
-        old = await _cursor(view)
+        old = await _find_cursor(view)
         found[0] = first if old is None else old.number
-        return [_set(place, _Cursor(found[0], token))]
+        return [_write_cursor(place, _Cursor(found[0], token))]
 
-    await reader(place, name).append(place.for_(MESSAGE, "read"), take_over)
+    await reader_log(place, name).append(place.handle_for(MESSAGE, "read"), take_over)
     return cls(place, name, token, found[0])
 
 
-async def cursor_of(chain: SegmentedLog) -> int:
-    """How far a subscriber has got."""
-    found = await chain.look(_cursor)
+async def read_cursor(chain: SegmentedLog) -> int:
+    """Return the position of a subscriber."""
+    found = await chain.read_latest(_find_cursor)
     return 0 if found is None else found.number
 
 
-async def _cursor(view: ScopeView) -> _Cursor | None:
+async def _find_cursor(view: ScopeView) -> _Cursor | None:
     item = await view.item(_CURSOR)
     return None if item is None else _Cursor(*item.value)
 
 
-def _set(place: SharedResource, cursor: _Cursor) -> KeyWrite:
+def _write_cursor(place: SharedResource, cursor: _Cursor) -> KeyWrite:
     return KeyWrite(_CURSOR, "acknowledge", packed=pack_value(place.handle, _CURSOR, list(cursor)))

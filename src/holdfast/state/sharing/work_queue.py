@@ -1,9 +1,8 @@
-"""Work that is handed out: each piece to one worker at a time, for as long as that one lives.
+"""Queues of work: each piece of work is held by one worker at a time, as long as its lease lasts.
 
-A lane is a row of pieces of work, as keys of a line's state. A piece is `ready`, is `held` by a worker until a time, or
-is to be ready `later`, at a time. Keys that have a time in them are in its order, so that what is due is found by
-looking at the first of them. Who holds a piece has a token: one who was taken for dead, and is not, has the wrong one
-by the time it comes back.
+A queue is a set of keys in a line's state. A piece of work is `ready`, is `held` by a worker until a time, or is to be
+ready `later`, at a time. Keys with a time in them are in its order, so that due work comes first. A worker that holds
+work has a token: one whose lease has ended finds that it is out of date.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.writer import KeyWrite, commit
+from holdfast.time_parsing import Duration, parse_nanoseconds
 
 T = TypeVar("T")
 
 LEASE = 60.0
-"""How many seconds a worker holds a piece of work without a sign of life, unless told otherwise."""
+"""How many seconds a worker holds work by default, unless it extends the lease."""
 
 _FEW = 8
-"""How many pieces of work are looked at in one go, for one that can be handed out."""
+"""How many pieces of work are checked at a time."""
 
 _DIGITS = 20
 
@@ -37,9 +37,9 @@ class NoWork(ConflictError):
 
 @dataclass(slots=True)
 class WorkClaim:
-    """That a worker holds a piece of work, until a time."""
+    """The claim of a worker on a piece of work, until a time."""
 
-    lane: str
+    queue: str
     name: str
     token: str
     tries: int
@@ -47,12 +47,12 @@ class WorkClaim:
 
     @property
     def key(self) -> str:
-        """The key that says so."""
-        return _timed(self.lane, "held", self.until, self.name)
+        """The key of the claim."""
+        return _timed_key(self.queue, "held", self.until, self.name)
 
 
 class DueWork(NamedTuple):
-    """A piece of work that can be handed out, and the key that says so; `lost` if who had it before is dead."""
+    """Work that can be handed out, and its key; `lost` if its previous worker died."""
 
     name: str
     key: str
@@ -61,81 +61,81 @@ class DueWork(NamedTuple):
 
 
 class RefusedWork(NamedTuple):
-    """Work that is not handed out any more, and what becomes of it instead."""
+    """Work that is not handed out any more, and the changes to make instead."""
 
     writes: Sequence[KeyWrite]
 
 
-Opened: TypeAlias = Callable[[ScopeView, DueWork], Awaitable["T | RefusedWork"]]
-"""Gives what a worker needs to know of a piece of work."""
+LoadWork: TypeAlias = Callable[[ScopeView, DueWork], Awaitable["T | RefusedWork"]]
+"""Returns what a worker needs for a piece of work."""
 
 
-def ready(lane: str, name: str) -> str:
-    """The key of a piece of work that is ready."""
+def ready_key(lane: str, name: str) -> str:
+    """Return the key of work that is ready."""
     return f"{lane}/ready/{name}"
 
 
-def put(handle: StoreHandle, lane: str, name: str, tries: int = 0, due: int = 0) -> KeyWrite:
-    """Have a piece of work be ready, or be so at a time."""
-    key = _timed(lane, "later", due, name) if due else ready(lane, name)
+def put_work(handle: StoreHandle, lane: str, name: str, tries: int = 0, due: int = 0) -> KeyWrite:
+    """Return the change that makes work ready, now or at a time."""
+    key = _timed_key(lane, "later", due, name) if due else ready_key(lane, name)
     return KeyWrite(key, "put", packed=pack_value(handle, key, tries))
 
 
-async def dues(view: ScopeView, lane: str) -> list[DueWork]:
-    """What comes next: that whose worker died, that whose time has come, and then what is ready."""
+async def due_work(view: ScopeView, lane: str) -> list[DueWork]:
+    """Return what comes next: work whose worker died, work whose time has come, and then what is ready."""
     found = []
     for what in ("held", "later"):
-        for key in await view.names(f"{lane}/{what}/", _FEW):
+        for key in await view.all_keys(f"{lane}/{what}/", _FEW):
             time, name = key.split("/")[-2:]
             if int(time) > view.now:
                 break
-            found.append(DueWork(name, key, await _tries(view, key), what == "held"))
+            found.append(DueWork(name, key, await _read_tries(view, key), what == "held"))
     if len(found) < _FEW:
-        keys = await view.names(f"{lane}/ready/", _FEW)
-        found += [DueWork(key.rpartition("/")[2], key, await _tries(view, key), False) for key in keys]
+        keys = await view.all_keys(f"{lane}/ready/", _FEW)
+        found += [DueWork(key.rpartition("/")[2], key, await _read_tries(view, key), False) for key in keys]
     return found
 
 
 class TakeWork(Generic[T]):
-    """Taking a piece of work from a lane, if there is one."""
+    """Takes a piece of work from a queue, if there is one."""
 
-    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: float, opened: Opened[T]) -> None:
+    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: Duration, opened: LoadWork[T]) -> None:
         self._handle = handle
-        self._own = own
-        self._lane = lane
-        self._lease = int(lease * 1e9)
-        self._opened = opened
-        self._taken: tuple[WorkClaim, T] | None = None
+        self._scope = own
+        self._queue = lane
+        self._lease = parse_nanoseconds(lease, "lease", positive=True)
+        self._load = opened
+        self._result: tuple[WorkClaim, T] | None = None
 
     async def take(self) -> tuple[WorkClaim, T] | None:
-        """A piece of work and what there is to know of it; None if there is none."""
+        """Return a claim and the content of the work; None if there is none."""
         while True:
             try:
-                await commit(self._handle, {self._own: self._writes})
+                await commit(self._handle, {self._scope: self._writes})
             except NoWork:
                 return None
-            if self._taken is not None:
-                return self._taken
+            if self._result is not None:
+                return self._result
 
     async def _writes(self, view: ScopeView) -> list[KeyWrite]:
-        self._taken, made = None, list[KeyWrite]()
-        for each in await dues(view, self._lane):
+        self._result, made = None, list[KeyWrite]()
+        for each in await due_work(view, self._queue):
             made.append(KeyWrite(each.key, "delete"))
-            content = await self._opened(view, each)
+            content = await self._load(view, each)
             if isinstance(content, RefusedWork):
                 made += content.writes
                 continue
-            claim = WorkClaim(self._lane, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
-            made.append(_hold(self._handle, claim))
-            self._taken = claim, content
+            claim = WorkClaim(self._queue, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
+            made.append(_claim_write(self._handle, claim))
+            self._result = claim, content
             break
         if not made:
             raise NoWork("there is nothing to take")
         return made
 
 
-async def check(view: ScopeView, claim: WorkClaim, what: str) -> None:
-    """`ConflictError` unless a worker still holds a piece of work."""
+async def check_claim(view: ScopeView, claim: WorkClaim, what: str) -> None:
+    """Raise `ConflictError` unless the worker still holds the work."""
     held = await view.item(claim.key)
     if held is None or held.value[0] != claim.token:
         raise ConflictError(
@@ -146,30 +146,31 @@ async def check(view: ScopeView, claim: WorkClaim, what: str) -> None:
         )
 
 
-async def extend(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: float, what: str) -> None:
-    """Hold a piece of work for so many seconds from now on. `ConflictError` if it is not held any more."""
+async def extend_claim(handle: StoreHandle, own: Scope, claim: WorkClaim, lease: Duration, what: str) -> None:
+    """Extend the lease of a piece of work. `ConflictError` if it is not held any more."""
     longer: WorkClaim = claim
+    length = parse_nanoseconds(lease, "lease")
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
         nonlocal longer
-        await check(view, claim, what)
-        until = max(view.now + int(lease * 1e9), claim.until + 1)
-        longer = WorkClaim(claim.lane, claim.name, claim.token, claim.tries, until)
-        return [KeyWrite(claim.key, "delete"), _hold(handle, longer)]
+        await check_claim(view, claim, what)
+        until = max(view.now + length, claim.until + 1)
+        longer = WorkClaim(claim.queue, claim.name, claim.token, claim.tries, until)
+        return [KeyWrite(claim.key, "delete"), _claim_write(handle, longer)]
 
     await commit(handle, {own: writes})
     claim.until = longer.until
 
 
-def _hold(handle: StoreHandle, claim: WorkClaim) -> KeyWrite:
+def _claim_write(handle: StoreHandle, claim: WorkClaim) -> KeyWrite:
     return KeyWrite(claim.key, "take", packed=pack_value(handle, claim.key, [claim.token, claim.tries]))
 
 
-async def _tries(view: ScopeView, key: str) -> int:
+async def _read_tries(view: ScopeView, key: str) -> int:
     found = await view.item(key)
     value = 0 if found is None else found.value
     return int(value[1] if isinstance(value, list) else value)
 
 
-def _timed(lane: str, what: str, time: int, name: str) -> str:
+def _timed_key(lane: str, what: str, time: int, name: str) -> str:
     return f"{lane}/{what}/{time:0{_DIGITS}d}/{name}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, WordMatch, WordMatches
-from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.tables import Table
 from holdfast.backends.wrappers import Wrapper
 
@@ -21,13 +20,8 @@ class CountingBackend(Wrapper):
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self.renew_locks()
-        renew_after_fork(self)
+        self._lock = ForkSafeLock()
         self.reset()
-
-    def renew_locks(self) -> None:
-        """For a forked child."""
-        self._lock = threading.Lock()
 
     def reset(self) -> None:
         """Start again at nothing."""
@@ -56,8 +50,8 @@ class CountingBackend(Wrapper):
                 _add(self.rows_read, self.bytes_read, query.space, rows)
         return found
 
-    async def matched(self, match: WordMatch) -> WordMatches:
-        found = await self.inner.matched(match)
+    async def match_words(self, match: WordMatch) -> WordMatches:
+        found = await self.inner.match_words(match)
         with self._lock:
             self.matches += 1
         return found

@@ -1,0 +1,63 @@
+"""Writing the rows of a copy: in batches, and under the name of another line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast.backends.interface import Backend, Change, Create, Put, Row
+from holdfast.backends.tables import Table
+from holdfast.codec.envelope import RecordContext, unwrap, wrap
+from holdfast.engine.row_format import Line, context_of
+
+BATCH_BYTES = 4 << 20
+BATCH_ROWS = 256
+
+
+class ConcurrentChange(Exception):
+    """A condition of a copy does not hold: a line was changed in either store."""
+
+
+class RowWriter:
+    """Writes rows into a store in batches, each on some conditions."""
+
+    def __init__(self, backend: Backend, conditions: Callable[[], Sequence[Change]] = tuple) -> None:
+        self._backend = backend
+        self._conditions = conditions
+        self._limit = min(BATCH_BYTES, backend.capabilities.max_batch)
+        self._changes: list[Change] = []
+        self._size = 0
+        self.rows = 0
+        self.bytes = 0
+
+    async def put(self, change: Create | Put) -> None:
+        """Write a row, together with others."""
+        body = len(change.row.body)
+        if self._changes and (self._size + body > self._limit or len(self._changes) >= BATCH_ROWS):
+            await self.flush()
+        self._changes.append(change)
+        self._size += body
+
+    async def flush(self) -> None:
+        """Write the rows that were put and are not written yet."""
+        changes, size = self._changes, self._size
+        self._changes, self._size = [], 0
+        if changes:
+            await self.write(changes)
+            self.rows += len(changes)
+            self.bytes += size
+
+    async def write(self, changes: Sequence[Change]) -> None:
+        """Apply changes at once. `ConcurrentChange` if a condition does not hold, or a row to be created exists."""
+        if await self._backend.apply([*self._conditions(), *changes]) is not None:
+            raise ConcurrentChange
+
+
+def rename_row(table: Table, row: Row, new: Line, max_bytes: int) -> Row:
+    """Return a row as one of another line, in an envelope of that line. `CorruptError` if it is damaged."""
+    old = Line(str(row.key[0]), str(row.key[1]))
+    body = row.body
+    if body:
+        kind, name = context_of(table, row)
+        record = unwrap(body, RecordContext(*old, kind, name), max_bytes=max_bytes)
+        body = wrap(record.content, RecordContext(*new, kind, name), codec=record.codec, schema=record.schema)
+    return Row((*new, *row.key[2:]), row.columns, body)

@@ -1,0 +1,214 @@
+"""Whole scopes: list, clear, copy and move them, and remove keys that have expired."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from holdfast.backends.interface import Scan
+from holdfast.backends.tables import LINES, STEPS
+from holdfast.engine import trace_context
+from holdfast.engine.events import Event
+from holdfast.engine.model.scopes import MARK, Scope, normal
+from holdfast.engine.patterns import matcher, narrowed
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.system_line import LineChange
+from holdfast.engine.types import Progress, to_datetime
+from holdfast.errors import ConflictError, InvalidError
+from holdfast.security.handle import StoreHandle
+from holdfast.state import keys as names
+from holdfast.state.key_changes import OnConflict, check_on_conflict, resolve_conflict
+from holdfast.state.reader import ScopeView, StoredValue, read_scope
+from holdfast.state.session_guard import EXPIRY, maintenance_handle
+from holdfast.state.writer import Check, KeyWrite, edit_request, write
+
+_ATTEMPTS = 100
+"""How often a move is attempted if the scope changes meanwhile."""
+
+
+class _Content(NamedTuple):
+    point: StepRef | None
+    stored: dict[str, StoredValue]
+
+
+class _ConcurrentChange(Exception):
+    """The scope changed since it was read."""
+
+
+async def clear(handle: StoreHandle, scope: Scope) -> None:
+    """Delete all keys."""
+
+    async def all_keys(view: ScopeView) -> list[KeyWrite]:
+        return [KeyWrite(key, "delete") for key in await view.keys()]
+
+    await write(handle, {scope: all_keys})
+
+
+async def copy(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict) -> int:
+    """Copy all keys into another scope. Returns their number."""
+    _check(scope, target, on_conflict)
+    await handle.guard.allow("read", scope, ())
+    found = await read_scope(handle, scope, _content)
+    await handle.guard.saw(scope, list(found.stored))
+    if found.stored:
+        await write(
+            handle, {target: _puts(handle, target, found, on_conflict)}, _require_free(target, found, on_conflict)
+        )
+    return len(found.stored)
+
+
+async def move(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict) -> int:
+    """Copy all keys into another scope, and delete them here, atomically. Returns their number."""
+    _check(scope, target, on_conflict)
+    await handle.guard.allow("read", scope, ())
+    for _ in range(_ATTEMPTS):
+        found = await read_scope(handle, scope, _content)
+        await handle.guard.saw(scope, list(found.stored))
+        if not found.stored:
+            return 0
+        gone = [KeyWrite(key, "delete") for key in found.stored]
+        checks = {scope: _unchanged(found), **_require_free(target, found, on_conflict)}
+        try:
+            await write(handle, {scope: gone, target: _puts(handle, target, found, on_conflict)}, checks)
+        except _ConcurrentChange:
+            continue
+        return len(found.stored)
+    raise ConflictError(
+        f"the scope changed {_ATTEMPTS} times while it was to be moved", where=str(scope), hint="Stop who writes there"
+    )
+
+
+async def _content(view: ScopeView) -> _Content:
+    found = {key: await view.find_live(key) for key in await view.keys()}
+    return _Content(view.point, {key: stored for key, stored in found.items() if stored is not None})
+
+
+def _puts(handle: StoreHandle, target: Scope, found: _Content, on_conflict: OnConflict) -> list[KeyWrite]:
+    puts = [KeyWrite(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
+    if on_conflict not in ("raise", "overwrite"):
+        for put in puts:
+            put.compute = resolve_conflict(handle, target, put, 0, on_conflict)
+    return puts
+
+
+def _require_free(target: Scope, found: _Content, on_conflict: OnConflict) -> dict[Scope, Check]:
+    async def check(view: ScopeView) -> None:
+        for key in found.stored:
+            if await view.version(key):
+                raise ConflictError(
+                    "the other scope has the key already",
+                    where=f"key {key!r} of {target}",
+                    hint="Give on_conflict='overwrite' or 'merge', or move the key away",
+                )
+
+    return {target: check} if on_conflict == "raise" else {}
+
+
+def _unchanged(found: _Content) -> Check:
+    async def check(view: ScopeView) -> None:
+        if view.point != found.point:
+            raise _ConcurrentChange
+
+    return check
+
+
+def _check(scope: Scope, target: Scope, on_conflict: OnConflict) -> None:
+    check_on_conflict(on_conflict)
+    if scope == target:
+        raise InvalidError("state is copied or moved to another scope, not to its own", where=str(scope))
+
+
+_LAST = "\U0010ffff"
+
+
+_LEAST = 64
+"""The minimum number of names to read at a time: some are not those of visible scopes."""
+
+
+class ScopeInfo(NamedTuple):
+    """A scope that has state, or had some: the number of its keys, its version (the number of its last step), and
+    when it was last changed."""
+
+    scope: Scope
+    keys: int
+    version: int
+    updated: datetime
+
+
+async def list_scopes(handle: StoreHandle, prefix: str, pattern: str, after: str, limit: int) -> list[ScopeInfo]:
+    """Return a page of scopes in the order of their text. Scopes that the caller may not read are left out."""
+    prefix, pattern = normal(prefix, "prefix"), normal(pattern, "pattern")
+    matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
+    if common is None:
+        return []
+    prefix = common
+    first = MARK + max(prefix, after + "\0" if after else "")
+    found: list[ScopeInfo] = []
+    page = max(limit, _LEAST)
+    while len(found) < limit:
+        query = Scan(LINES, (handle.tenant,), (first,), (MARK + prefix + _LAST,), limit=page)
+        (rows,) = await handle.engine.context.backend.read([query])
+        named = (scope for row in rows if (scope := Scope.of_line(str(row.key[1]))) is not None)
+        meant = [each for each in named if str(each).startswith(prefix) and (not matches or matches(str(each)))]
+        for scope in await handle.guard.visible(meant):
+            if len(found) < limit:
+                found += await _describe(handle, scope)
+        if len(rows) < page:
+            break
+        first = str(rows[-1].key[1]) + "\0"
+    return found
+
+
+async def _describe(handle: StoreHandle, scope: Scope) -> list[ScopeInfo]:
+    line: Line = handle.line(scope)
+    (rows,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False)])
+    if not rows:
+        return []
+    point = StepRef.of(rows[0])
+    return [ScopeInfo(scope, await read_scope(handle, scope, ScopeView.count), point.seq + 1, to_datetime(point.time))]
+
+
+class ExpiryReport(NamedTuple):
+    """The number of deleted keys, and of the scopes they were in."""
+
+    keys: int = 0
+    scopes: int = 0
+
+
+async def delete_expired(handle: StoreHandle, progress: Progress | None = None) -> ExpiryReport:
+    """Delete the expired keys of all scopes.
+
+    A key that has expired is invisible at once, but takes space until it is written again or deleted. Deletion is a
+    step of its scope, so that watchers see it.
+    """
+    keeper, keys, scopes = maintenance_handle(handle), 0, 0
+    lines = await handle.engine.lines.names(handle.tenant, MARK)
+    with trace_context.correlation(cause="expired"):
+        for done, line in enumerate(lines, 1):
+            scope = Scope.of_line(line.name)
+            if scope is not None and await read_scope(keeper, scope, _has_expired):
+                count = await _delete_expired(keeper, scope)
+                keys, scopes = keys + count, scopes + bool(count)
+            if progress is not None:
+                progress(done, len(lines), line.name)
+    return ExpiryReport(keys, scopes)
+
+
+async def _has_expired(view: ScopeView) -> bool:
+    return bool(await view.expired())
+
+
+async def _delete_expired(keeper: StoreHandle, scope: Scope) -> int:
+    count = 0
+
+    async def edit(view: ScopeView) -> LineChange:
+        nonlocal count
+        dead = await view.expired()
+        count = len(dead)
+        gone = [name for key in dead for name in (key, names.ttl_name(key))]
+        return LineChange(removed=gone, events=[Event("change", keeper.guard.actor, "delete", key) for key in dead])
+
+    saving = edit_request(keeper, keeper.line(scope), EXPIRY, edit)
+    saving.if_changed = True
+    await keeper.engine.writer.save(saving)
+    return count
