@@ -1,23 +1,122 @@
-"""The public names of the package."""
+"""The public names: the roots of packages, their docstrings, and the reference that lists them."""
 
 from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import codec
 
+PROJECT = Path(__file__).parent.parent
+ROOTS = (
+    "holdfast",
+    "holdfast.store",
+    "holdfast.state",
+    "holdfast.access",
+    "holdfast.hooks",
+    "holdfast.agents",
+    "holdfast.history",
+    "holdfast.maintenance",
+    "holdfast.jobs",
+    "holdfast.langgraph",
+    "holdfast.snapshots",
+    "holdfast.backends",
+    "holdfast.codec",
+    "holdfast.errors",
+    "holdfast.testing",
+)
+"""The modules whose names are public."""
 
-def test_every_public_name_is_there() -> None:
+
+def public_names() -> list[tuple[str, str, Any]]:
+    """The root, the name and the object of every public name."""
+    return [
+        (root, name, getattr(importlib.import_module(root), name))
+        for root in ROOTS
+        for name in importlib.import_module(root).__all__
+        if name != "__version__"
+    ]
+
+
+def test_the_root_has_few_names_and_all_are_there() -> None:
     assert dir(holdfast) == sorted(holdfast.__all__)
-    for name in holdfast.__all__:
-        assert getattr(holdfast, name) is not None
-    assert holdfast.Codec is codec.Codec
+    assert len(holdfast.__all__) <= 30
+    assert len(public_names()) > 250
+    assert holdfast.codec.Codec is codec.Codec
 
 
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'nonsense'"):
         holdfast.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_what_type_checkers_see_is_what_there_is() -> None:
+    """The names under TYPE_CHECKING are those of the tables that are read at run time."""
+    seen = 0
+    for root in ROOTS:
+        module = importlib.import_module(root)
+        tree = ast.parse(Path(str(module.__file__)).read_text())
+        checked = [each for each in tree.body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"]
+        if not checked or not hasattr(module, "_EXPORTS"):
+            continue
+        seen += 1
+        found = {
+            alias.asname: each.module
+            for each in ast.walk(checked[0])
+            if isinstance(each, ast.ImportFrom) and each.module != "holdfast"
+            for alias in each.names
+        }
+        expected = {name: module._EXPORTS[name] for name in module.__all__ if name != "__version__"}
+        assert found == expected, root
+    assert seen >= 7
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    by_name: dict[str, set[int]] = {}
+    for _, name, thing in public_names():
+        if inspect.isclass(thing):
+            by_name.setdefault(name, set()).add(id(thing))
+    assert {name for name, things in by_name.items() if len(things) > 1} == set()
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    missing: list[str] = []
+    members = 0
+    for root, name, thing in public_names():
+        if not (inspect.isclass(thing) or inspect.isroutine(thing)) or not thing.__module__.startswith("holdfast"):
+            continue
+        if not thing.__dict__.get("__doc__", thing.__doc__):
+            missing.append(f"{root}.{name}")
+        for member, value in inspect.getmembers_static(thing) if inspect.isclass(thing) else ():
+            defined_in = next((each for each in thing.__mro__ if member in vars(each)), object)
+            is_field = member in getattr(thing, "__dataclass_fields__", ())
+            if is_field or member.startswith(("_", "test_")) or not defined_in.__module__.startswith("holdfast"):
+                continue
+            target = getattr(value, "__wrapped__", None) or getattr(value, "fget", None) or value
+            target = getattr(target, "__func__", target)
+            if callable(target) or isinstance(value, property):
+                members += 1
+                if not inspect.getdoc(getattr(thing, member, None)) and not inspect.getdoc(target):
+                    missing.append(f"{root}.{name}.{member}")
+    assert missing == []
+    assert members > 800
+
+
+def test_the_reference_lists_the_public_names() -> None:
+    page = (PROJECT / "docs" / "reference.md").read_text()
+    listed = dict(re.findall(r"^::: (\S+)\n[^:]*options:[^[]*members: \[(.*?)\]", page, re.M | re.S))
+    assert sorted(listed) == sorted(ROOTS)
+    assert re.findall(r"^::: (\S+)", page, re.M) == list(ROOTS)
+    for root, members in listed.items():
+        names = [name for name in importlib.import_module(root).__all__ if name != "__version__"]
+        assert sorted(re.findall(r"\w+", members)) == sorted(names), root
 
 
 def test_what_is_registered_for_all_is_known_to_every_codec() -> None:
@@ -26,4 +125,4 @@ def test_what_is_registered_for_all_is_known_to_every_codec() -> None:
             self.degrees = degrees
 
     holdfast.register(Celsius, lambda c: c.degrees, Celsius, name="tests: celsius")
-    assert holdfast.Codec().unpack(holdfast.Codec().pack(Celsius(5.0))).degrees == 5.0
+    assert codec.Codec().unpack(codec.Codec().pack(Celsius(5.0))).degrees == 5.0

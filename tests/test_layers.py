@@ -206,6 +206,7 @@ ROOTS = {
     "snapshots",
     "state",
     "store",
+    "time_parsing",
 }
 
 
@@ -227,8 +228,10 @@ def around_the_api(folder: Path) -> list[str]:
     return found
 
 
-def test_the_command_line_imports_package_roots() -> None:
-    assert around_the_api(SOURCE / "interfaces" / "cli") == []
+def test_interfaces_import_package_roots() -> None:
+    interfaces = [path for path in (SOURCE / "interfaces").iterdir() if (path / "__init__.py").exists()]
+    assert {path.name for path in interfaces} >= {"cli", "langgraph"}
+    assert [each for path in interfaces for each in around_the_api(path)] == []
 
 
 def test_ways_around_the_api_are_found(tmp_path: Path) -> None:

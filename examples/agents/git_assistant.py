@@ -21,8 +21,8 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast import Machine, PersistentAgent
-from holdfast.agents import Recovery, count_transitions, mermaid
+from holdfast import PersistentAgent
+from holdfast.agents import Machine, Recovery, count_transitions, mermaid
 
 ID = "committer"
 TOOLS = {"add": "write", "reset": "write", "commit": "write", "diff": "read", "log": "read", "push": "network"}
@@ -98,7 +98,7 @@ def work(repository: Path, url: str) -> None:
         print("stage:    ", agent.transition("stage", ["tides.md"]))
         try:
             agent.git("push")
-        except holdfast.DeniedError as denied:
+        except holdfast.errors.DeniedError as denied:
             print("push:     ", denied.what)
         agent.stop()
 

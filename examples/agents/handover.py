@@ -38,7 +38,7 @@ async def hand_over(greeter: AsyncAgentHandle[Greeter], poet: Poet, subject: str
     greeter.context["subject"] = subject
     try:
         await greeter.transfer(poet, reason=f"a haiku on {subject}")
-    except holdfast.DeniedError as refused:
+    except holdfast.errors.DeniedError as refused:
         print("refused:", refused.what)
     print(f"{subject}: the greeter has {len(greeter.conversation)} messages, the poet {len(poet.conversation)}")
 

@@ -6,7 +6,7 @@ names that are ever imported: none comes from data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -18,10 +18,12 @@ def load(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def exports(package: str, table: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names are in the modules that a table says."""
+def exports(package: str, table: Mapping[str, str], submodules: Collection[str] = ()) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package: a table maps its names to their modules, and submodules are imported."""
 
     def get(name: str) -> Any:
+        if name in submodules:
+            return import_module(f"{package}.{name}")
         module = table.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -31,7 +33,7 @@ def exports(package: str, table: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def missing_extra(extra: str, error: ImportError) -> Exception:
-    """The error for an import that failed: which extra to install, unless the mistake is in this package."""
+    """Return the error for a failed import: which extra to install, unless the cause is in this package."""
     if (error.name or "").startswith("holdfast"):
         return error
     return ConfigError(

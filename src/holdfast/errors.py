@@ -39,6 +39,34 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "CircularReferenceError",
+    "ConfigError",
+    "ConflictError",
+    "CorruptError",
+    "DeniedError",
+    "HandlerError",
+    "HoldfastError",
+    "InvalidError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "RequestTimeoutError",
+    "SnapshotCorruptError",
+    "SnapshotError",
+    "SnapshotExistsError",
+    "SnapshotInvalidError",
+    "SnapshotNotFoundError",
+    "SnapshotRefusedError",
+    "SnapshotTooLargeError",
+    "SnapshotUnsupportedError",
+    "TooDeepError",
+    "TooLargeError",
+    "TransientError",
+    "UnavailableError",
+    "UnsupportedError",
+    "VetoError",
+]
+
 
 class HoldfastError(Exception):
     """Base of all errors of this library."""

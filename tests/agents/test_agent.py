@@ -184,7 +184,7 @@ def test_whatever_can_be_saved_comes_back(notes: dict[str, Any], messages: list[
     agent.notes = notes
     agent.conversation.extend(messages)
     agent.save()
-    codec = holdfast.Codec()
+    codec = holdfast.codec.Codec()
     found = opened(backend).agents.restore("a")
     assert codec.pack(found.notes) == codec.pack(notes)
     assert codec.pack(found.conversation.all()) == codec.pack(messages)

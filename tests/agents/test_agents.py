@@ -94,7 +94,7 @@ class _Plain:
 
 
 def _plain() -> Any:
-    return holdfast.AgentBuilder("tests: plain").fields("x").build(_Plain)
+    return holdfast.agents.AgentBuilder("tests: plain").fields("x").build(_Plain)
 
 
 def test_messages_are_read_by_themselves() -> None:
@@ -447,7 +447,7 @@ def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any
     line, point = agent.persister.line, agent.persister.point
     delta = Delta({channel: Set(store._engine.context.codec.pack(value))})
     run(line.save(line.build_request("save", delta, point, {}, [], UNCONDITIONAL)))
-    with pytest.raises(holdfast.CorruptError, match=what):
+    with pytest.raises(holdfast.errors.CorruptError, match=what):
         store.agents.load("a")
     assert store.agents.restore("a", on_corrupt="last-good").version == 2
 
@@ -457,7 +457,7 @@ def test_a_channel_that_is_missing_is_corrupt_too() -> None:
     agent = filled(store, "a")["a"]
     line, point = agent.persister.line, agent.persister.point
     run(line.save(line.build_request("save", Delta(removed=["context"]), point, {}, [], UNCONDITIONAL)))
-    with pytest.raises(holdfast.CorruptError, match="the agent has no context"):
+    with pytest.raises(holdfast.errors.CorruptError, match="the agent has no context"):
         store.agents.load("a")
 
 

@@ -111,7 +111,7 @@ def test_held_and_repaired(store: Store, tmp_path: Path) -> None:
         body[-1] ^= 1
         run(backend.apply([Put(STEPS, Row(rows[-1].key, rows[-1].columns, bytes(body)))]))
         store._engine.context.cache.clear()
-        with pytest.raises(holdfast.CorruptError):
+        with pytest.raises(holdfast.errors.CorruptError):
             store.agents.load("a")
         store.maintenance.repair(mirror)
         store._engine.context.cache.clear()

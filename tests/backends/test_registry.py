@@ -96,7 +96,7 @@ from holdfast import snapshots
 def told(use):
     try:
         use()
-    except holdfast.ConfigError as error:
+    except holdfast.errors.ConfigError as error:
         print(error.code, error)
 
 for scheme in ("postgresql", "mongodb", "mongodb+srv", "redis", "valkeys", "s3", "gs", "az"):

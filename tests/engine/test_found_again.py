@@ -298,7 +298,7 @@ def handler(*_):
     inside.append(True)
     try:
         store.put("from the handler", {"n": 1})
-    except holdfast.UnavailableError as error:
+    except holdfast.errors.UnavailableError as error:
         errors.append(str(error))
     finally:
         inside.clear()
@@ -351,7 +351,7 @@ def test_locks_are_renewed_in_a_forked_child() -> None:
 
 
 def test_agents_with_slots_are_saved() -> None:
-    class Agent(holdfast.CheckpointableMixin):
+    class Agent(holdfast.store.CheckpointableMixin):
         __slots__ = ("_secret", "notes")
 
         def __init__(self) -> None:
@@ -369,14 +369,14 @@ def test_agents_with_slots_are_saved() -> None:
 def test_autosaves_that_are_set_up_wrongly() -> None:
     with holdfast.open("memory://") as store:
         for wrong in (
-            lambda: holdfast.EveryStep("3"),  # type: ignore[arg-type]
-            lambda: holdfast.Interval(float("nan")),
-            lambda: holdfast.OnEvent(["a"]),  # type: ignore[arg-type]
-            lambda: holdfast.AutoCheckpointer(store, "t", {}),  # type: ignore[arg-type]
-            lambda: holdfast.AutoCheckpointer(store, "t", dict, holdfast.EveryStep),  # type: ignore[arg-type]
-            lambda: holdfast.AsyncAutoCheckpointer(store, "t", dict),  # type: ignore[arg-type]
+            lambda: holdfast.store.EveryStep("3"),  # type: ignore[arg-type]
+            lambda: holdfast.store.Interval(float("nan")),
+            lambda: holdfast.store.OnEvent(["a"]),  # type: ignore[arg-type]
+            lambda: holdfast.store.AutoCheckpointer(store, "t", {}),  # type: ignore[arg-type]
+            lambda: holdfast.store.AutoCheckpointer(store, "t", dict, holdfast.store.EveryStep),  # type: ignore[arg-type]
+            lambda: holdfast.store.AsyncAutoCheckpointer(store, "t", dict),  # type: ignore[arg-type]
         ):
-            with pytest.raises((holdfast.ConfigError, InvalidError)):
+            with pytest.raises((holdfast.errors.ConfigError, InvalidError)):
                 wrong()
         with pytest.raises(InvalidError, match="pair of channel and value"):
             holdfast.Checkpointer(store).put_writes("t", "1", [("a", 1, 2)], task_id="x")  # type: ignore[list-item]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ConflictError, DeniedError, InvalidError, NotFoundError, VetoError
+from holdfast import ConflictError, InvalidError, NotFoundError
+from holdfast.errors import DeniedError, VetoError
 from holdfast.hooks import POINTS, HookContext, ReplaceValue
 from holdfast.hooks.execution_log import LINE
 from holdfast.hooks.points import check_points

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import VetoError
+from holdfast.errors import VetoError
 from holdfast.hooks import HookContext
 from holdfast.hooks.breaker import LONGEST_REST, HookBreaker
 from tests.hooks.kit import SECOND, Clock, events, store

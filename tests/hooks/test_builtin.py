@@ -9,8 +9,9 @@ from typing import Any, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from holdfast import MISSING, ConfigError, InvalidError, VetoError
+from holdfast import MISSING, InvalidError
 from holdfast.engine.row_format import Line, open_event
+from holdfast.errors import ConfigError, VetoError
 from holdfast.hooks import AddAuditFields, CountChanges, HookContext, InvalidateCache, Validate
 from tests.hooks.kit import Clock, events, store
 

@@ -9,8 +9,8 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 import holdfast
-from holdfast import VetoError
 from holdfast.engine.trace_context import Trace
+from holdfast.errors import VetoError
 from holdfast.hooks import CountChanges, HookContext
 from holdfast.hooks.feature_hooks import call_hooks
 from holdfast.langgraph import HoldfastSaver

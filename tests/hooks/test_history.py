@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import InvalidError, VetoError
+from holdfast import InvalidError
+from holdfast.errors import VetoError
 from holdfast.hooks import HookContext, execution_log
 from tests.hooks.kit import Clock, store
 
@@ -115,7 +116,7 @@ def test_veto_is_raised_though_it_can_not_be_stored(monkeypatch: pytest.MonkeyPa
         raise VetoError("no", where="there")
 
     async def full(*args: Any) -> None:
-        raise holdfast.TransientError("the disk is full")
+        raise holdfast.errors.TransientError("the disk is full")
 
     monkeypatch.setattr("holdfast.hooks.execution_log.record_veto", full)
     with pytest.raises(VetoError, match="no") as caught:

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 import holdfast.hooks
-from holdfast import VetoError
+from holdfast.errors import VetoError
 from holdfast.hooks import AddAuditFields, Validate
 
 

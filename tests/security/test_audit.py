@@ -325,7 +325,7 @@ def test_a_third_party_can_check_it(store: Store, clock: Clock, tmp_path: Path) 
     store.state(agent="a")["more"] = 1
     done = store.audit.export(path)
     assert (done.lines, done.rows) == (3, 8)
-    checked = holdfast.check_audit(path, before.heads)
+    checked = holdfast.access.check_audit(path, before.heads)
     assert (checked.ok, checked.rows, checked.heads) == (True, 8, dict(done.heads))
     heads = store.maintenance.heads()
     for line, (length, commit) in done.heads.items():
@@ -334,7 +334,7 @@ def test_a_third_party_can_check_it(store: Store, clock: Clock, tmp_path: Path) 
     # An older file is not what went on from newer heads.
     store.state(agent="a")["yet more"] = 1
     later = store.audit.export(tmp_path / "later.jsonl")
-    (finding,) = holdfast.check_audit(path, later.heads).findings
+    (finding,) = holdfast.access.check_audit(path, later.heads).findings
     assert finding.what == "step 3 is not the one that the heads say"
 
 
@@ -390,9 +390,9 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
         "damaged": "it was damaged",
         "heads": "the ends of the lines are not those that the file says",
     }
-    assert holdfast.check_audit(rewritten(path, lambda _: None)).ok
+    assert holdfast.access.check_audit(rewritten(path, lambda _: None)).ok
     for what, told in expected.items():
-        checked = holdfast.check_audit(rewritten(path, spoiled(what)))
+        checked = holdfast.access.check_audit(rewritten(path, spoiled(what)))
         assert not checked.ok
         assert any(each.what.startswith(told) for each in checked.findings), (what, checked.findings)
     whole = path.read_text()
@@ -402,7 +402,7 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
             list(export._documents(path))
     path.write_text('{"kind": "else"}\n')
     with pytest.raises(InvalidError):
-        holdfast.check_audit(path)
+        holdfast.access.check_audit(path)
 
 
 def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> No
     assert (report.ok, report.unproven, report.rows) == (True, 1, 3)
     assert len(store.audit.query()) == 3
     done = store.audit.export(tmp_path / "audit.jsonl")
-    checked = holdfast.check_audit(tmp_path / "audit.jsonl", done.heads)
+    checked = holdfast.access.check_audit(tmp_path / "audit.jsonl", done.heads)
     assert (checked.ok, checked.pruned) == (True, 1)
 
 

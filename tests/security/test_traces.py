@@ -71,8 +71,8 @@ def test_a_session_that_is_deleted_leaves_its_rows(store: Store, clock: Clock, t
     assert not report.unproven
     assert store.maintenance.verify().findings == []
     store.audit.export(tmp_path / "audit")
-    assert holdfast.check_audit(tmp_path / "audit", heads=heads).ok
-    assert not holdfast.check_audit(tmp_path / "audit", heads={**heads, "␞agent:other": (1, "00")}).ok
+    assert holdfast.access.check_audit(tmp_path / "audit", heads=heads).ok
+    assert not holdfast.access.check_audit(tmp_path / "audit", heads={**heads, "␞agent:other": (1, "00")}).ok
 
 
 def test_a_session_that_is_removed_for_good_leaves_its_rows(store: Store) -> None:

@@ -187,7 +187,7 @@ def test_what_is_there_is_not_overwritten(path: Path) -> None:
 
 
 def test_a_store_that_has_no_room_for_it_says_so(path: Path) -> None:
-    small = holdfast.Codec(limits=holdfast.Limits(max_bytes=2000))
+    small = holdfast.codec.Codec(limits=holdfast.codec.Limits(max_bytes=2000))
     with holdfast.open("memory://") as store, holdfast.open("memory://", codec=small) as other:
         agent = greeter(store)
         agent.greeted.append("A" * 5000)
@@ -231,10 +231,10 @@ def test_hooks_see_it(path: Path) -> None:
         def veto(call: Any) -> Any:
             seen.append((call.point, call.key))
             if call.key == "g2":
-                raise holdfast.VetoError("no agents on Sundays")
+                raise holdfast.errors.VetoError("no agents on Sundays")
             return {**call.value, "metadata": {"seen": True}}
 
-        with pytest.raises(holdfast.VetoError, match="Sundays"):
+        with pytest.raises(holdfast.errors.VetoError, match="Sundays"):
             snapshots.restore(path, store=store, agent_id="g2")
         assert snapshots.restore(path, store=store, agent_id="g3", live=False).metadata == {"seen": True}
         assert seen == [("agent.create", "g2"), ("agent.create", "g3")]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Policy, Store
+from holdfast import Store
+from holdfast.access import Policy
 from holdfast.engine.types import to_datetime
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.state.scopes import ScopeInfo

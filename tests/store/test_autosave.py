@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
+from holdfast import Store
+from holdfast.backends.runtime.drivers import run
+from holdfast.errors import ConfigError, InvalidError, NotFoundError
+from holdfast.store import (
     AsyncAutoCheckpointer,
     AsyncCheckpointableMixin,
     AutoCheckpointer,
@@ -18,10 +21,7 @@ from holdfast import (
     Interval,
     OnChange,
     OnEvent,
-    Store,
 )
-from holdfast.backends.runtime.drivers import run
-from holdfast.errors import ConfigError, InvalidError, NotFoundError
 from holdfast.store.auto_checkpoint import PolicyContext
 from tests.store.stores import aover
 from tests.support.interference import InterferingBackend

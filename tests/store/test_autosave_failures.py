@@ -17,7 +17,7 @@ def test_a_last_save_that_fails_is_told() -> None:
     with (
         holdfast.open("memory://") as store,
         pytest.raises(UnsupportedError),
-        holdfast.AutoCheckpointer(store, "t", lambda: BAD, holdfast.OnEvent("x")) as autosave,
+        holdfast.store.AutoCheckpointer(store, "t", lambda: BAD, holdfast.store.OnEvent("x")) as autosave,
     ):
         autosave.step()
 
@@ -26,7 +26,7 @@ def test_it_does_not_hide_what_went_wrong_before() -> None:
     with holdfast.open("memory://") as store:
         with (  # noqa: PT012 - the block is what fails
             pytest.raises(KeyError, match="mine") as caught,
-            holdfast.AutoCheckpointer(store, "t", lambda: BAD, holdfast.OnEvent("x")) as autosave,
+            holdfast.store.AutoCheckpointer(store, "t", lambda: BAD, holdfast.store.OnEvent("x")) as autosave,
         ):
             autosave.step()
             raise KeyError("mine")
@@ -36,7 +36,7 @@ def test_it_does_not_hide_what_went_wrong_before() -> None:
 def test_nor_under_asyncio() -> None:
     async def go() -> None:
         async with holdfast.aopen("memory://") as store:
-            autosave = holdfast.AsyncAutoCheckpointer(store, "t", lambda: BAD, holdfast.OnEvent("x"))
+            autosave = holdfast.store.AsyncAutoCheckpointer(store, "t", lambda: BAD, holdfast.store.OnEvent("x"))
             with pytest.raises(KeyError) as caught:  # noqa: PT012
                 async with autosave:
                     await autosave.step()
@@ -49,7 +49,7 @@ def test_nor_under_asyncio() -> None:
 def test_steps_that_could_not_be_saved_count_on() -> None:
     state: dict[str, Any] = dict(BAD)
     with holdfast.open("memory://") as store:
-        autosave = holdfast.AutoCheckpointer(store, "t", lambda: state, holdfast.EveryStep(2))
+        autosave = holdfast.store.AutoCheckpointer(store, "t", lambda: state, holdfast.store.EveryStep(2))
         assert autosave.step() is None
         with pytest.raises(HoldfastError):
             autosave.step()

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.engine.model.missing import MISSING as MISSING
     from holdfast.engine.paths import parse_path as parse_path
     from holdfast.engine.paths import path_text as path_text
     from holdfast.history.blame import BlameEntry as BlameEntry
@@ -11,29 +12,28 @@ if TYPE_CHECKING:
     from holdfast.history.diff_result import ChannelChanges as ChannelChanges
     from holdfast.history.diff_result import Diff as Diff
     from holdfast.history.diff_result import DiffSide as DiffSide
+    from holdfast.history.diff_text import Change as Change
+    from holdfast.history.merge import UNRESOLVED as UNRESOLVED
     from holdfast.history.merge import MergeConflict as MergeConflict
+    from holdfast.history.merge import Resolve as Resolve
     from holdfast.history.query import has_text as has_text
     from holdfast.history.search import SearchHit as SearchHit
     from holdfast.history.search import SearchMatch as SearchMatch
     from holdfast.history.search import SearchPage as SearchPage
     from holdfast.history.step_summary import tool_calls as tool_calls
 
-_EXPORTS = {
-    "BlameEntry": "holdfast.history.blame",
-    "ChannelChanges": "holdfast.history.diff_result",
-    "CheckpointRef": "holdfast.history.blame",
-    "Diff": "holdfast.history.diff_result",
-    "DiffSide": "holdfast.history.diff_result",
-    "MergeConflict": "holdfast.history.merge",
-    "SearchHit": "holdfast.history.search",
-    "SearchMatch": "holdfast.history.search",
-    "SearchPage": "holdfast.history.search",
-    "ValueChange": "holdfast.history.blame",
-    "has_text": "holdfast.history.query",
-    "parse_path": "holdfast.engine.paths",
-    "path_text": "holdfast.engine.paths",
-    "tool_calls": "holdfast.history.step_summary",
+_MODULES = {
+    "holdfast.engine.model.missing": ("MISSING",),
+    "holdfast.engine.paths": ("parse_path", "path_text"),
+    "holdfast.history.blame": ("BlameEntry", "CheckpointRef", "ValueChange"),
+    "holdfast.history.diff_result": ("ChannelChanges", "Diff", "DiffSide"),
+    "holdfast.history.diff_text": ("Change",),
+    "holdfast.history.merge": ("MergeConflict", "Resolve", "UNRESOLVED"),
+    "holdfast.history.query": ("has_text",),
+    "holdfast.history.search": ("SearchHit", "SearchMatch", "SearchPage"),
+    "holdfast.history.step_summary": ("tool_calls",),
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.errors import VetoError as VetoError
     from holdfast.hooks.api import AsyncHooks as AsyncHooks
+    from holdfast.hooks.api import HookOperations as HookOperations
+    from holdfast.hooks.api import HookOptions as HookOptions
     from holdfast.hooks.api import Hooks as Hooks
     from holdfast.hooks.builtin import AddAuditFields as AddAuditFields
     from holdfast.hooks.builtin import CountChanges as CountChanges
@@ -16,20 +18,14 @@ if TYPE_CHECKING:
     from holdfast.hooks.context import ReplaceValue as ReplaceValue
     from holdfast.hooks.points import POINTS as POINTS
 
-_EXPORTS = {
-    "AddAuditFields": "holdfast.hooks.builtin",
-    "AsyncHooks": "holdfast.hooks.api",
-    "CountChanges": "holdfast.hooks.builtin",
-    "HookContext": "holdfast.hooks.context",
-    "HookExecution": "holdfast.hooks.context",
-    "HookInfo": "holdfast.hooks.context",
-    "Hooks": "holdfast.hooks.api",
-    "InvalidateCache": "holdfast.hooks.builtin",
-    "POINTS": "holdfast.hooks.points",
-    "ReplaceValue": "holdfast.hooks.context",
-    "Validate": "holdfast.hooks.builtin",
-    "VetoError": "holdfast.errors",
+_MODULES = {
+    "holdfast.errors": ("VetoError",),
+    "holdfast.hooks.api": ("AsyncHooks", "HookOperations", "HookOptions", "Hooks"),
+    "holdfast.hooks.builtin": ("AddAuditFields", "CountChanges", "InvalidateCache", "Validate"),
+    "holdfast.hooks.context": ("HookContext", "HookExecution", "HookInfo", "ReplaceValue"),
+    "holdfast.hooks.points": ("POINTS",),
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 

@@ -4,30 +4,55 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.engine.integrity.findings import Finding as Finding
+    from holdfast.engine.integrity.findings import FindingCode as FindingCode
+    from holdfast.engine.integrity.findings import Severity as Severity
+    from holdfast.engine.integrity.findings import VerifyLevel as VerifyLevel
+    from holdfast.engine.text_index.indexer import IndexReport as IndexReport
+    from holdfast.maintenance.archive.export import ExportReport as ExportReport
+    from holdfast.maintenance.archive.import_ import ImportReport as ImportReport
+    from holdfast.maintenance.doctor.result import CheckLevel as CheckLevel
     from holdfast.maintenance.doctor.result import CheckResult as CheckResult
+    from holdfast.maintenance.explain.explanations import Explanation as Explanation
+    from holdfast.maintenance.explain.explanations import explain as explain
     from holdfast.maintenance.explain.explanations import explanations as explanations
     from holdfast.maintenance.orphans import OrphanReport as OrphanReport
+    from holdfast.maintenance.orphans import OrphanRows as OrphanRows
+    from holdfast.maintenance.pins import HoldInfo as HoldInfo
+    from holdfast.maintenance.pins import PinInfo as PinInfo
     from holdfast.maintenance.pruner import PruneReport as PruneReport
     from holdfast.maintenance.pruner import ThreadPruneReport as ThreadPruneReport
+    from holdfast.maintenance.repair.quarantine import QuarantinedRow as QuarantinedRow
     from holdfast.maintenance.repair.repairer import RepairReport as RepairReport
+    from holdfast.maintenance.repair.report import LostCheckpoint as LostCheckpoint
+    from holdfast.maintenance.repair.report import ThreadRepairReport as ThreadRepairReport
+    from holdfast.maintenance.repair.store_files import FileRepairReport as FileRepairReport
     from holdfast.maintenance.repair.store_files import salvage_file as salvage_file
     from holdfast.maintenance.retention import Retention as Retention
+    from holdfast.maintenance.retention import RetentionRules as RetentionRules
+    from holdfast.maintenance.verify.heads import BranchHead as BranchHead
     from holdfast.maintenance.verify.heads import StoreHeads as StoreHeads
+    from holdfast.maintenance.verify.heads import ThreadHead as ThreadHead
     from holdfast.maintenance.verify.verifier import VerifyReport as VerifyReport
 
-_EXPORTS = {
-    "CheckResult": "holdfast.maintenance.doctor.result",
-    "Finding": "holdfast.engine.integrity.findings",
-    "OrphanReport": "holdfast.maintenance.orphans",
-    "PruneReport": "holdfast.maintenance.pruner",
-    "RepairReport": "holdfast.maintenance.repair.repairer",
-    "Retention": "holdfast.maintenance.retention",
-    "StoreHeads": "holdfast.maintenance.verify.heads",
-    "ThreadPruneReport": "holdfast.maintenance.pruner",
-    "VerifyReport": "holdfast.maintenance.verify.verifier",
-    "explanations": "holdfast.maintenance.explain.explanations",
-    "salvage_file": "holdfast.maintenance.repair.store_files",
+_MODULES = {
+    "holdfast.engine.integrity.findings": ("Finding", "FindingCode", "Severity", "VerifyLevel"),
+    "holdfast.engine.text_index.indexer": ("IndexReport",),
+    "holdfast.maintenance.archive.export": ("ExportReport",),
+    "holdfast.maintenance.archive.import_": ("ImportReport",),
+    "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
+    "holdfast.maintenance.explain.explanations": ("Explanation", "explain", "explanations"),
+    "holdfast.maintenance.orphans": ("OrphanReport", "OrphanRows"),
+    "holdfast.maintenance.pins": ("HoldInfo", "PinInfo"),
+    "holdfast.maintenance.pruner": ("PruneReport", "ThreadPruneReport"),
+    "holdfast.maintenance.repair.quarantine": ("QuarantinedRow",),
+    "holdfast.maintenance.repair.repairer": ("RepairReport",),
+    "holdfast.maintenance.repair.report": ("LostCheckpoint", "ThreadRepairReport"),
+    "holdfast.maintenance.repair.store_files": ("FileRepairReport", "salvage_file"),
+    "holdfast.maintenance.retention": ("Retention", "RetentionRules"),
+    "holdfast.maintenance.verify.heads": ("BranchHead", "StoreHeads", "ThreadHead"),
+    "holdfast.maintenance.verify.verifier": ("VerifyReport",),
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 

@@ -5,17 +5,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.security.access.identity import Identity as Identity
     from holdfast.security.access.policy import Policy as Policy
+    from holdfast.security.access.policy import Right as Right
+    from holdfast.security.access.policy import Rule as Rule
+    from holdfast.security.audit.export import AuditCheck as AuditCheck
+    from holdfast.security.audit.export import AuditExport as AuditExport
     from holdfast.security.audit.export import check_audit as check_audit
     from holdfast.security.audit.query import AuditRecord as AuditRecord
     from holdfast.security.audit.verify import AuditFinding as AuditFinding
+    from holdfast.security.audit.verify import AuditReport as AuditReport
 
-_EXPORTS = {
-    "AuditFinding": "holdfast.security.audit.verify",
-    "AuditRecord": "holdfast.security.audit.query",
-    "Identity": "holdfast.security.access.identity",
-    "Policy": "holdfast.security.access.policy",
-    "check_audit": "holdfast.security.audit.export",
+_MODULES = {
+    "holdfast.security.access.identity": ("Identity",),
+    "holdfast.security.access.policy": ("Policy", "Right", "Rule"),
+    "holdfast.security.audit.export": ("AuditCheck", "AuditExport", "check_audit"),
+    "holdfast.security.audit.query": ("AuditRecord",),
+    "holdfast.security.audit.verify": ("AuditFinding", "AuditReport"),
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 

@@ -10,19 +10,28 @@ if TYPE_CHECKING:
     from holdfast.backends.runtime.drivers import make_both as make_both
     from holdfast.backends.runtime.drivers import run as run
     from holdfast.engine.copy.between_stores import CopyProgress as CopyProgress
+    from holdfast.engine.copy.between_stores import CopyReport as CopyReport
     from holdfast.engine.namespaces import LineKind as LineKind
     from holdfast.engine.namespaces import line_kind as line_kind
     from holdfast.engine.namespaces import short_name as short_name
     from holdfast.engine.namespaces import split_name as split_name
     from holdfast.engine.namespaces import thread_name as thread_name
+    from holdfast.engine.pages import Items as Items
     from holdfast.engine.pages import Page as Page
+    from holdfast.engine.paths import Path as Path
     from holdfast.engine.projection.rendering import RenderedMessage as RenderedMessage
     from holdfast.engine.projection.rendering import messages as messages
     from holdfast.engine.projection.rows import is_hidden as is_hidden
+    from holdfast.engine.trace_context import bound as bound
+    from holdfast.engine.trace_context import correlation as correlation
     from holdfast.engine.types import BranchInfo as BranchInfo
     from holdfast.engine.types import Checkpoint as Checkpoint
+    from holdfast.engine.types import Revision as Revision
     from holdfast.engine.types import StoreStats as StoreStats
     from holdfast.engine.types import ThreadInfo as ThreadInfo
+    from holdfast.store.audit import AsyncAudit as AsyncAudit
+    from holdfast.store.audit import Audit as Audit
+    from holdfast.store.audit import AuditOperations as AuditOperations
     from holdfast.store.auto_checkpoint import AsyncAutoCheckpointer as AsyncAutoCheckpointer
     from holdfast.store.auto_checkpoint import AsyncCheckpointableMixin as AsyncCheckpointableMixin
     from holdfast.store.auto_checkpoint import AutoCheckpointer as AutoCheckpointer
@@ -31,6 +40,11 @@ if TYPE_CHECKING:
     from holdfast.store.auto_checkpoint import Interval as Interval
     from holdfast.store.auto_checkpoint import OnChange as OnChange
     from holdfast.store.auto_checkpoint import OnEvent as OnEvent
+    from holdfast.store.auto_checkpoint import PolicyContext as PolicyContext
+    from holdfast.store.auto_checkpoint import SavePolicy as SavePolicy
+    from holdfast.store.checkpoint_fields import CheckpointFields as CheckpointFields
+    from holdfast.store.checkpoint_fields import OnConflict as OnConflict
+    from holdfast.store.checkpoint_store import ChannelWrites as ChannelWrites
     from holdfast.store.checkpoint_store import CheckpointStore as CheckpointStore
     from holdfast.store.checkpoint_store import FromParent as FromParent
     from holdfast.store.checkpoint_store import PendingWrite as PendingWrite
@@ -38,73 +52,75 @@ if TYPE_CHECKING:
     from holdfast.store.checkpointer import AsyncCheckpointer as AsyncCheckpointer
     from holdfast.store.checkpointer import Checkpointer as Checkpointer
     from holdfast.store.checkpointer import CheckpointTuple as CheckpointTuple
+    from holdfast.store.doctor import doctor as doctor
     from holdfast.store.doctor import examine as examine
     from holdfast.store.existing import open_existing as open_existing
     from holdfast.store.identity_view import AsyncIdentityView as AsyncIdentityView
+    from holdfast.store.identity_view import IdentityOperations as IdentityOperations
     from holdfast.store.identity_view import IdentityView as IdentityView
+    from holdfast.store.lazy_state import AsyncLazyState as AsyncLazyState
     from holdfast.store.lazy_state import LazyState as LazyState
     from holdfast.store.log_reader import LogEntry as LogEntry
     from holdfast.store.log_reader import LogReader as LogReader
     from holdfast.store.log_reader import branch_names as branch_names
     from holdfast.store.log_reader import short_ids as short_ids
+    from holdfast.store.maintenance import AsyncMaintenance as AsyncMaintenance
+    from holdfast.store.maintenance import Maintenance as Maintenance
+    from holdfast.store.maintenance import MaintenanceOperations as MaintenanceOperations
     from holdfast.store.opener import aopen as aopen
-    from holdfast.store.opener import open as open  # noqa: A004 - reads as holdfast.open  # noqa: A004 - reads as store.open
+    from holdfast.store.opener import open as open  # noqa: A004 - reads as store.open
     from holdfast.store.store import AsyncStore as AsyncStore
     from holdfast.store.store import Store as Store
     from holdfast.store.store import StoreOperations as StoreOperations
     from holdfast.store.thread import AsyncThread as AsyncThread
     from holdfast.store.thread import Thread as Thread
+    from holdfast.store.thread import ThreadOperations as ThreadOperations
+    from holdfast.store.transaction import Transaction as Transaction
 
-_EXPORTS = {
-    "AsyncAutoCheckpointer": "holdfast.store.auto_checkpoint",
-    "AsyncCheckpointableMixin": "holdfast.store.auto_checkpoint",
-    "AsyncCheckpointer": "holdfast.store.checkpointer",
-    "AsyncIdentityView": "holdfast.store.identity_view",
-    "AsyncStore": "holdfast.store.store",
-    "AsyncThread": "holdfast.store.thread",
-    "AutoCheckpointer": "holdfast.store.auto_checkpoint",
-    "BranchInfo": "holdfast.engine.types",
-    "Checkpoint": "holdfast.engine.types",
-    "CheckpointStore": "holdfast.store.checkpoint_store",
-    "CheckpointTuple": "holdfast.store.checkpointer",
-    "CheckpointableMixin": "holdfast.store.auto_checkpoint",
-    "Checkpointer": "holdfast.store.checkpointer",
-    "CopyProgress": "holdfast.engine.copy.between_stores",
-    "EveryStep": "holdfast.store.auto_checkpoint",
-    "FromParent": "holdfast.store.checkpoint_store",
-    "IdentityView": "holdfast.store.identity_view",
-    "Interval": "holdfast.store.auto_checkpoint",
-    "LazyState": "holdfast.store.lazy_state",
-    "LineKind": "holdfast.engine.namespaces",
-    "LogEntry": "holdfast.store.log_reader",
-    "LogReader": "holdfast.store.log_reader",
-    "OnChange": "holdfast.store.auto_checkpoint",
-    "OnEvent": "holdfast.store.auto_checkpoint",
-    "Page": "holdfast.engine.pages",
-    "PendingWrite": "holdfast.store.checkpoint_store",
-    "RenderedMessage": "holdfast.engine.projection.rendering",
-    "SavedCheckpoint": "holdfast.store.checkpoint_store",
-    "Store": "holdfast.store.store",
-    "StoreOperations": "holdfast.store.store",
-    "StoreStats": "holdfast.engine.types",
-    "Thread": "holdfast.store.thread",
-    "ThreadInfo": "holdfast.engine.types",
-    "aopen": "holdfast.store.opener",
-    "arun": "holdfast.backends.runtime.drivers",
-    "branch_names": "holdfast.store.log_reader",
-    "examine": "holdfast.store.doctor",
-    "is_hidden": "holdfast.engine.projection.rows",
-    "line_kind": "holdfast.engine.namespaces",
-    "make_both": "holdfast.backends.runtime.drivers",
-    "messages": "holdfast.engine.projection.rendering",
-    "open": "holdfast.store.opener",
-    "open_existing": "holdfast.store.existing",
-    "run": "holdfast.backends.runtime.drivers",
-    "short_ids": "holdfast.store.log_reader",
-    "short_name": "holdfast.engine.namespaces",
-    "split_name": "holdfast.engine.namespaces",
-    "thread_name": "holdfast.engine.namespaces",
+_MODULES = {
+    "holdfast.backends.runtime.drivers": ("arun", "make_both", "run"),
+    "holdfast.engine.copy.between_stores": ("CopyProgress", "CopyReport"),
+    "holdfast.engine.namespaces": ("LineKind", "line_kind", "short_name", "split_name", "thread_name"),
+    "holdfast.engine.pages": ("Items", "Page"),
+    "holdfast.engine.paths": ("Path",),
+    "holdfast.engine.projection.rendering": ("RenderedMessage", "messages"),
+    "holdfast.engine.projection.rows": ("is_hidden",),
+    "holdfast.engine.trace_context": ("bound", "correlation"),
+    "holdfast.engine.types": ("BranchInfo", "Checkpoint", "Revision", "StoreStats", "ThreadInfo"),
+    "holdfast.store.audit": ("AsyncAudit", "Audit", "AuditOperations"),
+    "holdfast.store.auto_checkpoint": (
+        "AsyncAutoCheckpointer",
+        "AsyncCheckpointableMixin",
+        "AutoCheckpointer",
+        "CheckpointableMixin",
+        "EveryStep",
+        "Interval",
+        "OnChange",
+        "OnEvent",
+        "PolicyContext",
+        "SavePolicy",
+    ),
+    "holdfast.store.checkpoint_fields": ("CheckpointFields", "OnConflict"),
+    "holdfast.store.checkpoint_store": (
+        "ChannelWrites",
+        "CheckpointStore",
+        "FromParent",
+        "PendingWrite",
+        "SavedCheckpoint",
+    ),
+    "holdfast.store.checkpointer": ("AsyncCheckpointer", "CheckpointTuple", "Checkpointer"),
+    "holdfast.store.doctor": ("doctor", "examine"),
+    "holdfast.store.existing": ("open_existing",),
+    "holdfast.store.identity_view": ("AsyncIdentityView", "IdentityOperations", "IdentityView"),
+    "holdfast.store.lazy_state": ("AsyncLazyState", "LazyState"),
+    "holdfast.store.log_reader": ("LogEntry", "LogReader", "branch_names", "short_ids"),
+    "holdfast.store.maintenance": ("AsyncMaintenance", "Maintenance", "MaintenanceOperations"),
+    "holdfast.store.opener": ("aopen", "open"),
+    "holdfast.store.store": ("AsyncStore", "Store", "StoreOperations"),
+    "holdfast.store.thread": ("AsyncThread", "Thread", "ThreadOperations"),
+    "holdfast.store.transaction": ("Transaction",),
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Machine, PersistentAgent
-from holdfast.agents import Offer
+from holdfast import PersistentAgent
+from holdfast.agents import Machine, Offer
 from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
@@ -69,7 +69,7 @@ def potters(url: str) -> Iterator[holdfast.Store]:
         with anna.tools.use("wheel"):
             anna.context["clay"] = "red"
         anna.tools.declare("kiln", ["gas"])
-        with pytest.raises(holdfast.DeniedError), anna.tools.use("kiln"):
+        with pytest.raises(holdfast.errors.DeniedError), anna.tools.use("kiln"):
             pass
         for number in range(20):
             anna.conversation.append({"role": "user" if number % 2 == 0 else "assistant", "content": f"word {number}"})

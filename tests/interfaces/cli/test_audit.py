@@ -24,7 +24,7 @@ def noted(hf: Hf, url: str) -> Hf:
         with holdfast.correlation("run-1"):
             store.as_identity(agent="a").state(agent="a")["plan"] = 1
         store.state(agent="a")["note"] = "by the owner"
-        with pytest.raises(holdfast.DeniedError):
+        with pytest.raises(holdfast.errors.DeniedError):
             store.as_identity(agent="b").state(agent="a")["plan"] = 2
         assert store.as_identity(agent="a", read_window=0).state(agent="a")["plan"] == 1
     return hf

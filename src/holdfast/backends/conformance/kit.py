@@ -46,6 +46,7 @@ class Stores:
         return self.wrap(await self.backend().open(self.url, **self.options))
 
     def backend(self) -> type[Backend]:
+        """Return the backend that opens the store."""
         return self.kind or backend_for(self.url)
 
 

@@ -168,6 +168,7 @@ class CommitQueue:
                 raise interrupt
 
     def submit_to_worker(self, pending: PendingBatch) -> None:
+        """Queue a batch for the worker thread."""
         with self._lock:
             if self._closed:
                 raise self._closed_error()

@@ -1,0 +1,40 @@
+"""Identities, their rights, and the audit: `store.access`, `store.as_identity` and `store.audit`."""
+
+from __future__ import annotations
+
+from holdfast.security import (
+    AuditCheck,
+    AuditExport,
+    AuditFinding,
+    AuditRecord,
+    AuditReport,
+    Identity,
+    Policy,
+    Right,
+    Rule,
+    check_audit,
+)
+from holdfast.state import AsyncStoreAccess, Grant, StoreAccess, Until, Who
+from holdfast.store import AsyncAudit, AsyncIdentityView, Audit, IdentityView
+
+__all__ = [
+    "AsyncAudit",
+    "AsyncIdentityView",
+    "AsyncStoreAccess",
+    "Audit",
+    "AuditCheck",
+    "AuditExport",
+    "AuditFinding",
+    "AuditRecord",
+    "AuditReport",
+    "Grant",
+    "Identity",
+    "IdentityView",
+    "Policy",
+    "Right",
+    "Rule",
+    "StoreAccess",
+    "Until",
+    "Who",
+    "check_audit",
+]
