@@ -234,7 +234,7 @@ def test_a_disk_that_stays_full_leaves_nothing_half_made(path: Path, monkeypatch
                 run(store.apply([Create(STEPS, step())]))
             if isinstance(caught.value, OutcomeUnknownError):  # the last try was broken off
                 raise TooSoon(caught.value)
-            assert "Nothing was done" in str(caught.value)
+            assert "Nothing was changed" in str(caught.value)
 
         given_time(given_up, 0.3)
         assert names(path) == {"format"}

@@ -313,7 +313,7 @@ for n in range(300):
     store.put("t", {"n": n})
 stop.set()
 assert store.get("t").state == {"n": 299}
-assert all("In a signal handler only note that it came" in error for error in errors)
+assert all("In a signal handler only record the signal" in error for error in errors)
 print("done", bool(errors))
 """
 

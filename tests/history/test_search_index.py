@@ -125,7 +125,7 @@ def test_dropped_between_two_pages(url: str) -> None:
         store.maintenance.build_index()
         page = store.search("hello", limit=2)
         store.maintenance.drop_index()
-        with pytest.raises(ConflictError, match="removed since the page before"):
+        with pytest.raises(ConflictError, match="removed since the previous page"):
             store.search("hello", limit=2, cursor=page.next)
 
 

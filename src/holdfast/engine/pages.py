@@ -27,7 +27,7 @@ class Page(list[T]):
         self._read = read
 
     def __repr__(self) -> str:
-        return f"<Page of {len(self)}{'' if self.next is None else ', more follow'}>"
+        return f"<{type(self).__name__} of {len(self)}{'' if self.next is None else ', more follow'}>"
 
     def _repr_html_(self) -> str:
         return html_listing(self)

@@ -362,7 +362,7 @@ def test_acting_as_an_identity(filled: Hf) -> None:
 WRONG: list[tuple[list[str], str]] = [
     (["set", RESEARCHER, "mood", "curious"], """Give --text for text, or write it as JSON: '"curious"'"""),
     (["set", RESEARCHER, "mood", ""], "the value is not JSON"),
-    (["set", RESEARCHER, "mood", "1", "--text", "--bytes"], "give one of them"),
+    (["set", RESEARCHER, "mood", "1", "--text", "--bytes"], "not both"),
     (["set", RESEARCHER, "mood", "1", "--ttl", "soon"], "is no duration"),
     (["set", RESEARCHER, "mood", "1", "--ttl", "0s"], "longer than 0"),
     (["set", "researcher", "mood", "1"], "Such as agent:researcher"),
@@ -373,7 +373,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["patch", RESEARCHER, "plan", "done=x"], "the value is not JSON"),
     (["patch", RESEARCHER, "plan"], "a patch changes something"),
     (["patch", RESEARCHER, "plan", "steps[0]=1"], "only entries of dicts are patched"),
-    (["patch", RESEARCHER, "mood", "a=1"], "what is there is no dict"),
+    (["patch", RESEARCHER, "mood", "a=1"], "neither a dict nor a list"),
     (["delete", RESEARCHER], "give keys or --all"),
     (["delete", RESEARCHER, "plan", "--all"], "give keys or --all"),
     (["delete", RESEARCHER, "a", "b", "--expected", "1"], "--expected needs exactly one key"),
