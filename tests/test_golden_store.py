@@ -56,7 +56,7 @@ def check(store: Store) -> None:
     """All that is there."""
     for id, state in STATES.items():
         assert store.get("t", id).state == state, id
-    assert [checkpoint.id for checkpoint in store.log("t")] == sorted(STATES, reverse=True)
+    assert [checkpoint.id for checkpoint in store.log("t").all()] == sorted(STATES, reverse=True)
     assert store.get("t", "01").metadata == {"source": "input"}
     assert (store.thread("t").tags(), store.thread("t").labels()) == ({"good": "02"}, {"x": ["02"], "y": ["02"]})
     assert store.get("t", at="what if").id == "03"

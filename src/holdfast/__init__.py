@@ -59,7 +59,6 @@ _MODULES = {
     "holdfast.store.store": ("AsyncStore", "Store"),
     "holdfast.store.thread": ("AsyncThread", "Thread"),
 }
-_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 _SUBMODULES = (
     "access",
     "agents",
@@ -74,13 +73,7 @@ _SUBMODULES = (
     "store",
 )
 
-__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 - strings all of them
-
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others
     from holdfast._lazy import exports
 
-    __getattr__ = exports(__name__, _EXPORTS, _SUBMODULES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __all__, __getattr__, __dir__ = exports(__name__, _MODULES, _SUBMODULES, ("__version__",))

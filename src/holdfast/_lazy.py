@@ -6,7 +6,7 @@ names that are ever imported: none comes from data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -18,8 +18,18 @@ def load(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def exports(package: str, table: Mapping[str, str], submodules: Collection[str] = ()) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package: a table maps its names to their modules, and submodules are imported."""
+def exports(
+    package: str,
+    modules: Mapping[str, Sequence[str]],
+    submodules: Collection[str] = (),
+    own: Sequence[str] = (),
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__all__`, `__getattr__` and `__dir__` of a package whose names are defined in other modules.
+
+    `modules` maps those modules to names; `submodules` are imported on access, too; `own` names are defined in place.
+    """
+    table = {name: module for module, names in modules.items() for name in names}
+    public = [*own, *table]
 
     def get(name: str) -> Any:
         if name in submodules:
@@ -29,7 +39,7 @@ def exports(package: str, table: Mapping[str, str], submodules: Collection[str] 
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return load(module, name)
 
-    return get
+    return public, get, lambda: sorted(public)
 
 
 def missing_extra(extra: str, error: ImportError) -> Exception:

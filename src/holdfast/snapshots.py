@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 else:  # loaded on first use: snapshots of LangChain need no store
     from holdfast._lazy import exports
 
-    __getattr__ = exports(__name__, {"StoredAgent": "holdfast.agents.snapshots.holdfast_agents"})
+    _, __getattr__, _ = exports(__name__, {"holdfast.agents.snapshots.holdfast_agents": ("StoredAgent",)})
 
 __all__ = [
     "SnapshotCorruptError",

@@ -478,8 +478,8 @@ def test_an_agent_that_is_saved_while_it_is_deleted_is_gone_or_there() -> None:
 def test_every_name_can_be_had_from_the_package() -> None:
     from holdfast import agents
 
-    assert dir(agents) == sorted(agents.__all__)
-    for name in agents.__all__:
+    assert dir(agents) == sorted(vars(agents)["__all__"])
+    for name in vars(agents)["__all__"]:
         assert getattr(agents, name) is not None
     with pytest.raises(AttributeError, match=r"module 'holdfast\.agents' has no attribute 'nonsense'"):
         agents.nonsense  # type: ignore[attr-defined]  # noqa: B018

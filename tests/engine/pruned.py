@@ -125,7 +125,7 @@ def check_pruned(store: Store, before: Picture, dropped: set[tuple[int, int]], w
     assert forms <= {row.columns[2] for row in rows["lines"]}, "nodes or folds of another form are left"
     # And so it is seen from outside.
     last = now.last()
-    assert [each.id for each in store.log("t")] == sorted(last, reverse=True)
+    assert [each.id for each in store.log("t").all()] == sorted(last, reverse=True)
     for id, each in last.items():
         got = store.get("t", id)
         assert identical(got.state, each.state)

@@ -119,7 +119,7 @@ def test_a_copy_goes_on_by_itself(shared: Backend) -> None:
     assert store.thread("copy").tags() == {"best": "4"}
     assert store.thread("copy").labels() == {"good": ["5"]}
     assert store.thread("copy").info().steps == store.thread("t").info().steps
-    assert [each.hash for each in store.log("copy")] == [each.hash for each in store.log("t")]
+    assert [each.hash for each in store.log("copy").all()] == [each.hash for each in store.log("t").all()]
     saved = store.put("copy", {"new": LARGE}, id="90", parent="7")
     assert (saved.step, saved.branch) == (8, 0)
     assert store.put("copy", {"side": "on"}, id="91", branch="side").step == 6
@@ -189,7 +189,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
 
 
 def states_of(store: Store, thread: str = "t") -> dict[str, Any]:
-    return {each.id: store.get(thread, each.id).state for each in store.log(thread)}
+    return {each.id: store.get(thread, each.id).state for each in store.log(thread).all()}
 
 
 @pytest.mark.parametrize("change", CHANGES)

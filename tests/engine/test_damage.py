@@ -57,7 +57,7 @@ def everything(folder: Path) -> Truth:
         store = store_on(backend)
         threads = [thread.thread for thread in store.threads()]
         return {
-            thread: {checkpoint.id: store.get(thread, checkpoint.id).state for checkpoint in store.log(thread)}
+            thread: {checkpoint.id: store.get(thread, checkpoint.id).state for checkpoint in store.log(thread).all()}
             for thread in threads
         }
     finally:

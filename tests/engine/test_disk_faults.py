@@ -69,7 +69,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str, stride: int) ->
             break  # the fault lay beyond the end of the run
         after_some += bool(saved)
         store = store_on(run(SQLiteBackend.open(url)), fold_every=3)
-        found = {each.id: store.get("t", each.id).state for each in store.log("t")}
+        found = {each.id: store.get("t", each.id).state for each in store.log("t").all()}
         assert set(saved) <= found.keys() <= {*saved, f"{len(saved):03}"}
         assert all(state == state_of(int(id)) for id, state in found.items())
         store.put("t", {"works": "again"}, id="~")

@@ -123,7 +123,7 @@ def test_an_id_that_others_saved_meanwhile_is_seen(shared: Backend) -> None:
     one.put("t", {"v": 2}, id="2")
     other.put("t", {"v": 3}, id="3")
     one.put("t", {"v": 33}, id="3")
-    assert [(each.id, each.parent) for each in one.log("t")] == [("3", "2"), ("2", "1"), ("1", None)]
+    assert [(each.id, each.parent) for each in one.log("t").all()] == [("3", "2"), ("2", "1"), ("1", None)]
     assert one.get("t", "3").state == {"v": 33}
     other.put("t", {"v": 4}, id="4")
     other.put("t", {"v": 5}, id="5")
@@ -255,7 +255,7 @@ def test_a_rewrite_that_was_overtaken_harms_nobody(fresh: Backends) -> None:
         with moment.interfere(backend, overtake), contextlib.suppress(ConflictError):
             store.maintenance.compact("t")
         cold = store_on(backend.inner, fold_every=2)
-        assert {each.id: cold.get("t", each.id).state for each in cold.log("t")} == states
+        assert {each.id: cold.get("t", each.id).state for each in cold.log("t").all()} == states
 
     at_every_moment(scenario, at_least=4)
 
@@ -338,7 +338,7 @@ def test_deleted_while_it_is_listed(fresh: Backends) -> None:
         for n in range(5):
             store.put("t", {"n": n}, id=str(n))
         with moment.interfere(backend, lambda: other.delete("t")):
-            found = [each.id for each in store.log("t")]
+            found = [each.id for each in store.log("t").all()]
         assert found == ["4", "3", "2", "1", "0"] or (moment.came and found == [])
 
     at_every_moment(scenario, ["read"])
@@ -390,7 +390,7 @@ def test_branches_opened_together_get_numbers_of_their_own(shared: Backend) -> N
         together.put("new", {"v": 3}, id="3", parent="1")
     assert len({each.branch for each in together.checkpoints[:3]}) == 3
     assert [store.get("t", str(n)).state["v"] for n in range(1, 6)] == [1, 2, 3, 4, 5]
-    assert [(each.id, each.parent) for each in store.log("new")] == [("3", "1"), ("2", "1"), ("1", None)]
+    assert [(each.id, each.parent) for each in store.log("new").all()] == [("3", "1"), ("2", "1"), ("1", None)]
 
 
 def test_a_transaction_on_a_branch_and_on_what_it_changes_itself(shared: Backend) -> None:

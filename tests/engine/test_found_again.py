@@ -181,11 +181,11 @@ def test_steps_are_counted_along_a_branch(shared: Backend) -> None:
     store = store_on(shared)
     for n in range(5):
         store.put("t", {"n": n}, id=f"k{n}")
-    times = [each.time for each in store.log("t")]
+    times = [each.time for each in store.log("t").all()]
     store.put("t", {"n": "new"}, id="k2")
     assert [store.get("t", at=n).id for n in range(5)] == ["k0", "k1", "k2", "k3", "k4"]
-    assert [each.step for each in store.log("t")] == [4, 3, 2, 1, 0]
-    assert [each.time for each in store.log("t")] == times
+    assert [each.step for each in store.log("t").all()] == [4, 3, 2, 1, 0]
+    assert [each.time for each in store.log("t").all()] == times
     with pytest.raises(NotFoundError):
         store.get("t", at=5)
 
@@ -210,7 +210,7 @@ def test_a_fork_or_tag_of_what_was_deleted_is_refused(fresh: Backends, use: Any)
             try:
                 use(store)
             except NotFoundError:
-                assert [each.id for each in other.log("t")] == ["0"]
+                assert [each.id for each in other.log("t").all()] == ["0"]
         assert [each.name for each in store.thread("t").branches()] == ["main"] or not moment.came
         assert not store.thread("t").tags() or not moment.came
         store.maintenance.compact("t")

@@ -50,7 +50,7 @@ class Thread:
             return
         for id, state in self.saved.items():
             assert identical(self.store.get("t", id).state, state), id
-        assert [checkpoint.id for checkpoint in self.store.log("t")] == sorted(self.saved, reverse=True)
+        assert [checkpoint.id for checkpoint in self.store.log("t").all()] == sorted(self.saved, reverse=True)
         latest = self.store.get("t")
         assert latest.id == self.latest
         lazy = self.store.get("t", lazy=True).state

@@ -100,7 +100,7 @@ def verify(folder: Path, labels: Labels) -> None:
     store = store_on(backend, fold_every=3)
     try:
         for thread in ("chat", "notes"):
-            found = {checkpoint.id: store.get(thread, checkpoint.id).state for checkpoint in store.log(thread)}
+            found = {checkpoint.id: store.get(thread, checkpoint.id).state for checkpoint in store.log(thread).all()}
             assert found in allowed(threads.get(thread, {}), thread, under_way), thread
         store.put("chat", {"messages": ["still works"]})
         assert store.get("chat").state == {"messages": ["still works"]}

@@ -145,7 +145,7 @@ def test_a_fork_without_steps_goes_with_what_it_starts_from(shared: Backend) -> 
 def test_everything_goes(shared: Backend) -> None:
     store = filled(shared)
     store.thread("t").tag("best", "4")
-    everything = dropping_ids(*(each.id for each in store.log("t")))
+    everything = dropping_ids(*(each.id for each in store.log("t").all()))
     prune(store, everything)
     rows = rows_of(shared)
     assert {name for name, found in rows.items() if found} == {"lines"}
@@ -195,7 +195,7 @@ def test_one_at_a_time(shared: Backend) -> None:
 
     with backend.interfere(second, at=2):
         prune(store, dropping_ids("0"))
-    assert [each.id for each in other.log("t")] == ["81", "80", "7", "6", "5", "4", "3", "2", "1"]
+    assert [each.id for each in other.log("t").all()] == ["81", "80", "7", "6", "5", "4", "3", "2", "1"]
 
 
 class Leaping(Clock):
@@ -223,7 +223,7 @@ def test_no_such_thread(shared: Backend) -> None:
 
 
 def states_of(store: Store) -> dict[str, Any]:
-    return {each.id: store.get("t", each.id).state for each in store.log("t")}
+    return {each.id: store.get("t", each.id).state for each in store.log("t").all()}
 
 
 @pytest.mark.parametrize("dropped", [("0", "4", "5"), ("6", "7", "81"), ("3", "80")], ids=["early", "late", "base"])
@@ -335,7 +335,7 @@ def test_power_cuts(tmp_path: Path) -> None:
         url = f"sqlite:///{folder}/store.db"
         opened = run(SQLiteBackend.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
         store = filled(opened, clock=Clock())
-        states.update({each.id: store.get("t", each.id).state for each in store.log("t")})
+        states.update({each.id: store.get("t", each.id).state for each in store.log("t").all()})
         recorder.mark("filled")
         prune(store, dropping_ids(*dropped))
         recorder.mark("pruned")
@@ -349,7 +349,7 @@ def test_power_cuts(tmp_path: Path) -> None:
         opened = run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
         store = store_on(opened, fold_every=3, clock=Clock(Clock().now + 3600 * 10**9))
         try:
-            found = {each.id: store.get("t", each.id).state for each in store.log("t")}
+            found = {each.id: store.get("t", each.id).state for each in store.log("t").all()}
             kept = {id: state for id, state in states.items() if id not in dropped}
             assert found == kept or (found == states and "pruned" not in labels)
             left["before" if found == states else "after"] += 1

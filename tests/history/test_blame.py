@@ -118,7 +118,7 @@ def test_pruned_origins_say_so(store: holdfast.Store) -> None:
     for number in range(50):
         messages = [said(each) for each in range(number + 1)]
         store.put("t", {"messages": messages, "n": number // 10, "same": 1}, id=f"c{number:02}")
-    times = {point.step: (point.time, point.hash) for point in store.log("t")}
+    times = {point.step: (point.time, point.hash) for point in store.log("t").all()}
     store.thread("t").label("keep", "c15")
     store.maintenance.prune(keep_last=10, keep_labels=["keep"])
     (gone,) = store.thread("t").blame("messages[7]")

@@ -36,7 +36,7 @@ def names(store: Store) -> list[str]:
 
 def check(store: Store) -> None:
     """Every state that is there can be read, and the readable rows tell of just those."""
-    ids = {each.id for each in store.log("t")}
+    ids = {each.id for each in store.log("t").all()}
     assert store.maintenance.verify("t", level="decode").findings == []
     for id in ids:
         assert store.get("t", id).state
@@ -106,7 +106,7 @@ def test_earlier_revisions_do_not_come_back(store: Store) -> None:
     store.put("t", {"n": 1}, id="r1")
     assert store.thread("t").delete_branch("mistaken", force=True, dry_run=True) == ["r1", "r2"]
     assert store.thread("t").delete_branch("mistaken", force=True) == ["r1", "r2"]
-    assert "r0" in {each.id for each in store.log("t")}
+    assert "r0" in {each.id for each in store.log("t").all()}
     for id in ("r1", "r2"):
         with pytest.raises(NotFoundError):
             store.get("t", id)
@@ -121,7 +121,7 @@ def test_deleted_with_its_own_checkpoints(store: Store) -> None:
     assert names(store) == ["main", "draft"]
     assert store.thread("t").delete_branch("draft", force=True) == own
     assert names(store) == ["main"]
-    assert [each.id for each in store.log("t")] == ["main-2", "main-1", "main-0"]
+    assert [each.id for each in store.log("t").all()] == ["main-2", "main-1", "main-0"]
     assert store.thread("t").info().steps == 3
     check(store)
     store.thread("t").fork("draft")  # the name is free again
@@ -213,7 +213,7 @@ def test_writers_go_on_while_it_is_deleted() -> None:
 
     with backend.interfere(write):
         assert store.thread("t").delete_branch("draft", force=True)[:1] == ["b"]
-    left = {each.id for each in store.log("t")}
+    left = {each.id for each in store.log("t").all()}
     assert "b" not in left
 
 

@@ -188,7 +188,7 @@ def test_remaining_checkpoints_read_as_before(
         if names:
             store.thread("t").delete_branch(names[number % len(names)], force=True)
     store.maintenance.prune(threads="t", keep_last=kept)
-    left = {each.id: each for each in store.log("t")}
+    left = {each.id: each for each in store.log("t").all()}
     for id, each in left.items():
         assert store.get("t", id).state == states[id]
         if each.merged in left:

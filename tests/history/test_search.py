@@ -344,10 +344,10 @@ def test_threads_by_page(store: holdfast.Store) -> None:
 
 
 def test_the_log_of_those_that_match(fields: holdfast.Store) -> None:
-    assert [each.id for each in fields.log("t", where="kind:save")] == ["b0", "a3", "a2", "a1"]
+    assert [each.id for each in fields.log("t", where="kind:save").all()] == ["b0", "a3", "a2", "a1"]
     assert [each.id for each in fields.log("t", where="kind:save", limit=2)] == ["b0", "a3"]
-    assert [each.id for each in fields.log("t", where="kind:save", cursor="a3")] == ["a2", "a1"]
-    assert [each.id for each in fields.log("t", where="step>0", label="x")] == ["b0"]
+    assert [each.id for each in fields.log("t", where="kind:save", cursor="a3").all()] == ["a2", "a1"]
+    assert [each.id for each in fields.log("t", where="step>0", label="x").all()] == ["b0"]
     assert fields.log("t", where="kind:nothing") == []
 
 

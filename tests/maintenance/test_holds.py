@@ -36,11 +36,11 @@ def test_pins(shared: Backend) -> None:
     assert found == {("1", "for the auditors"), ("1", "for me"), ("81", ""), ("0", "")}
     assert store.thread("t").unpin("1", reason="for me") == "1"
     store.maintenance.prune(keep_latest=True)
-    assert [each.id for each in store.log("t")] == ["81", "7", "1", "0"]
+    assert [each.id for each in store.log("t").all()] == ["81", "7", "1", "0"]
     store.thread("t").unpin("1")
     store.thread("t").unpin("0")
     store.maintenance.prune(keep_latest=True)
-    assert [each.id for each in store.log("t")] == ["81", "7"]
+    assert [each.id for each in store.log("t").all()] == ["81", "7"]
     with pytest.raises(NotFoundError, match="has no such pin"):
         store.thread("t").unpin("7")
     with pytest.raises(NotFoundError, match="has no such pin"):
@@ -76,9 +76,9 @@ def test_whoever_drops_steps_leaves_pinned_ones(shared: Backend) -> None:
     store = filled(shared)
     store.thread("t").pin("1")
     prune(store, dropping_ids("0", "1", "2"))
-    assert [each.id for each in store.log("t")][-2:] == ["3", "1"]
+    assert [each.id for each in store.log("t").all()][-2:] == ["3", "1"]
     prune(store, dropping_ids("1"))
-    assert [each.id for each in store.log("t")][-1] == "1"
+    assert [each.id for each in store.log("t").all()][-1] == "1"
 
 
 def test_a_thread_with_pins_can_be_deleted(shared: Backend) -> None:

@@ -38,7 +38,7 @@ def found(report: Any) -> set[tuple[str, str, bool]]:
 
 
 def states(store: Store) -> dict[str, Any]:
-    return {each.id: store.get("t", each.id).state for each in store.log("t")}
+    return {each.id: store.get("t", each.id).state for each in store.log("t").all()}
 
 
 def everything(on: Backend) -> dict[str, list[Row]]:

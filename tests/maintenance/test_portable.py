@@ -77,7 +77,7 @@ def test_threads_come_back_as_they_were(to: str, name: str, source: Store, tmp_p
         assert imported.rows == sum(map(len, rows.values()))
         check_same(source, target)
         for thread in names:
-            assert [each.hash for each in target.log(thread)] == [each.hash for each in source.log(thread)]
+            assert [each.hash for each in target.log(thread).all()] == [each.hash for each in source.log(thread).all()]
             assert identical(target.get(thread).state, source.get(thread).state)
         again = target.import_(file)
         assert (again.threads, again.skipped, again.rows) == ((), names, 0)
@@ -234,7 +234,7 @@ def test_under_another_name(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f")
     for _ in range(2):
         source.import_(tmp_path / "f", threads=["thread 1"], as_thread="copy")
-    assert [each.hash for each in source.log("copy")] == [each.hash for each in source.log("thread 1")]
+    assert [each.hash for each in source.log("copy").all()] == [each.hash for each in source.log("thread 1").all()]
     assert identical(source.get("copy").state, source.get("thread 1").state)
     assert source.thread("copy").tags() == source.thread("thread 1").tags()
     assert is_sound(source, "copy")
@@ -250,11 +250,11 @@ def test_to_another_tenant(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db", tenant="acme") as acme:
         acme.put("t", {"whose": "acme"})
         acme.export(tmp_path / "f")
-        hashes = [each.hash for each in acme.log("t")]
+        hashes = [each.hash for each in acme.log("t").all()]
     with holdfast.open(f"sqlite:///{tmp_path}/a.db", tenant="other") as other:
         assert other.import_(tmp_path / "f").threads == ("t",)
         assert other.get("t").state == {"whose": "acme"}
-        assert [each.hash for each in other.log("t")] == hashes
+        assert [each.hash for each in other.log("t").all()] == hashes
         assert other.import_(tmp_path / "f").skipped == ("t",)
 
 
@@ -356,11 +356,11 @@ def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -
 
 def test_what_was_pruned_comes_back(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f", threads=["thread 0"])
-    hashes = [each.hash for each in source.log("thread 0")]
+    hashes = [each.hash for each in source.log("thread 0").all()]
     source.maintenance.prune(keep_last=1, threads=["thread 0"])
     assert len(source.log("thread 0")) < len(hashes)
     assert source.import_(tmp_path / "f").threads == ("thread 0",)
-    assert [each.hash for each in source.log("thread 0")] == hashes
+    assert [each.hash for each in source.log("thread 0").all()] == hashes
     assert is_sound(source, "thread 0")
 
 
@@ -465,7 +465,7 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
     codec = source._engine.context.codec
     found = {each["checkpoint"]: each for each in documents}
     for thread in ("t", "u"):
-        for checkpoint in source.log(thread):
+        for checkpoint in source.log(thread).all():
             told = found[checkpoint.id]
             assert identical(codec.from_json(told["state"]), source.get(thread, checkpoint.id).state)
             assert codec.from_json(told["metadata"]) == checkpoint.metadata

@@ -43,7 +43,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
 
 
 def states_of(store: Store, thread: str) -> dict[str, Any]:
-    return {each.id: store.get(thread, each.id).state for each in store.log(thread)}
+    return {each.id: store.get(thread, each.id).state for each in store.log(thread).all()}
 
 
 def stored_bytes(on: Backend, line: Line = LINE) -> int:
@@ -135,7 +135,7 @@ def test_a_report_says_what_goes_and_why(shared: Backend) -> None:
         *((str(n), False, ()) for n in (1, 0)),
     ]
     assert (report.kept, report.dropped, report.dry_run) == (4, 6, False)
-    assert [each.id for each in store.log("t")] == ["81", "80", "7", "2"]
+    assert [each.id for each in store.log("t").all()] == ["81", "80", "7", "2"]
     assert found.checkpoints[0].time == store.get("t", "81").time
 
 
@@ -207,7 +207,7 @@ def test_some_by_name_by_prefix_by_query_or_all(shared: Backend) -> None:
 def test_what_a_query_matches_is_kept(shared: Backend) -> None:
     store = filled(shared)
     report = store.maintenance.prune(keep_where="meta.n<2")
-    assert [each.id for each in store.log("t")] == ["81", "7", "1", "0"]
+    assert [each.id for each in store.log("t").all()] == ["81", "7", "1", "0"]
     assert report.threads[0].checkpoints[-1].reasons == ("matches",)
     with pytest.raises(InvalidError):
         store.maintenance.prune(keep_where="meta.n<")
@@ -220,7 +220,7 @@ def test_by_age(shared: Backend) -> None:
         store.put("t", {"n": n}, id=str(n))
         clock.now += DAY
     store.maintenance.prune(keep_within="36h")
-    assert [each.id for each in store.log("t")] == ["4"]
+    assert [each.id for each in store.log("t").all()] == ["4"]
 
 
 def test_namespaces_go_with_their_thread(shared: Backend) -> None:

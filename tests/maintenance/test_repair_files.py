@@ -325,7 +325,7 @@ def test_a_writer_of_another_process_loses_nothing_that_it_was_told_is_stored(tm
         assert store.maintenance.repair(()).files is not None
         with pytest.raises(HoldfastError):
             other.put("chat", {"after": 1}, id="after")
-        assert "after" not in [each.id for each in store.log("chat")]
+        assert "after" not in [each.id for each in store.log("chat").all()]
     with holdfast.open(url("file", tmp_path / "whole")) as store:
         store.put("chat", {"later": 1}, id="later")
         assert store.get("chat", "later").state == {"later": 1}

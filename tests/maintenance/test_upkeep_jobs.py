@@ -89,7 +89,7 @@ def test_verify_goes_on_where_it_was_stopped_and_forgets_nothing(store: holdfast
     assert told == [(3, 3, "c/1")]
     assert ended.outcome == "findings", "what the first run found is found"
     assert ended.summary.startswith("3 lines, 18 steps, ")
-    assert ", the first 2 lines by a run that was broken off" in ended.summary
+    assert ", the first 2 lines by a run that was interrupted" in ended.summary
     assert ended.summary.endswith("damaged: a")
     assert not jobs.get("check").mark
     jobs.run("check", progress=lambda *how: told.append(how))

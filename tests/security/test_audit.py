@@ -100,7 +100,7 @@ def test_it_is_asked_in_many_ways(store: Store, clock: Clock) -> None:
     assert count(until=start + timedelta(seconds=2, milliseconds=1)) == 3
     assert count(since="4s", until="2s") == 3
     wrong: dict[str, Any]
-    for wrong in ({"after": "x"}, {"after": 5}, {"limit": -1}, {"scope": "nowhere"}, {"actor": "group:x"}):
+    for wrong in ({"cursor": "x"}, {"cursor": 5}, {"limit": -1}, {"scope": "nowhere"}, {"actor": "group:x"}):
         with pytest.raises(InvalidError):
             store.audit.query(**wrong)
 

@@ -45,8 +45,8 @@ class Rig:
         """What is in each message with which a client asks for a commit, and in no other."""
         if self.kind == "s3":
             return [b"PUT /"]
-        groups: Any = vars(store._engine.context.backend)["_groups"]
-        client: str = groups._client
+        sender: Any = vars(store._engine.context.backend)["_sender"]
+        client: str = sender._client
         return [client.encode(), *([b"commitTransaction"] if self.kind == "mongodb" else [])]
 
 

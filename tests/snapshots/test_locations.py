@@ -163,7 +163,7 @@ def test_an_object_whose_name_is_none_is_listed_as_such(monkeypatch: pytest.Monk
     async def listed(self: Any, prefix: str) -> list[ObjectInfo]:
         return [ObjectInfo("turned\u202ename.hfsnap", 1, 0.0), ObjectInfo("x.hfsnap", 1, 0.0)]
 
-    monkeypatch.setattr(SnapshotBucket, "listed", listed)
+    monkeypatch.setattr(SnapshotBucket, "list_objects", listed)
     bad, other = snapshots.list(folder, **options)
     assert "control characters" in bad.problem
     assert bad.source.endswith("/turned\u202ename.hfsnap")
@@ -340,7 +340,7 @@ def test_what_is_deleted_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: py
             ObjectInfo("b.hfsnap", 9, 0.0),
         ]
 
-    monkeypatch.setattr(PlainDirectory, "listed", listed)
+    monkeypatch.setattr(PlainDirectory, "list_objects", listed)
     assert [(each.name, each.problem) for each in snapshots.list(tmp_path)] == [("a.hfsnap", "")]
 
 
@@ -350,7 +350,7 @@ def test_a_file_of_a_time_that_no_calendar_has_is_listed(tmp_path: Path, monkeyp
     async def listed(self: Any, prefix: str) -> list[ObjectInfo]:
         return [ObjectInfo("a.hfsnap", size, 1e15)]
 
-    monkeypatch.setattr(PlainDirectory, "listed", listed)
+    monkeypatch.setattr(PlainDirectory, "list_objects", listed)
     (entry,) = snapshots.list(tmp_path)
     assert entry.modified.year == 1970
     assert entry.info is not None

@@ -271,7 +271,7 @@ def test_readable_rows_say_what_the_keys_hold(store: Store) -> None:
         "talk": "value",
     }
     assert values["plan"][4] == '{"text":"secret words","n":2}'
-    ids = {each.id for each in store.log(LINE)}
+    ids = {each.id for each in store.log(LINE).all()}
     assert {str(columns[2]) for columns in values.values()} <= ids
     assert {str(row.key[2]) for row in rows(store, TRANSITIONS)} == ids
     assert store.maintenance.verify(level="decode").findings == []

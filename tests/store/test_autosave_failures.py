@@ -76,7 +76,7 @@ def test_transactions_are_entered_as_the_store_is_used() -> None:
         for n in (1, 2):
             with together:
                 together.put("t", {"n": n})
-        assert [checkpoint.step for checkpoint in store.log("t")] == [1, 0]
+        assert [checkpoint.step for checkpoint in store.log("t").all()] == [1, 0]
 
 
 def test_names_go_and_checkpoints_stay() -> None:

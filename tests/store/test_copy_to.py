@@ -116,7 +116,7 @@ def test_a_store_is_copied_to_another_of_any_kind_and_back(to: str, tmp_path: Pa
         assert (seen[-1].rows, seen[-1].bytes) == (report.rows, report.bytes)
         check_same(source, middle)
         for thread in ("thread 0", "thread 2"):
-            assert [each.hash for each in middle.log(thread)] == [each.hash for each in source.log(thread)]
+            assert [each.hash for each in middle.log(thread).all()] == [each.hash for each in source.log(thread).all()]
             assert identical(middle.get(thread).state, source.get(thread).state)
         middle.copy_to(back)
         check_same(source, back)

@@ -34,7 +34,7 @@ def test_the_log_has_the_latest_first(store: Store) -> None:
     assert [each.id for each in store.log("t", cursor=ids[6], limit=3)] == ids[7:10]
     assert store.log("t", limit=0) == []
     assert [each.metadata["n"] for each in store.log("t", metadata={"even": True}, limit=3)] == [298, 296, 294]
-    assert [each.metadata["n"] for each in store.log("t", metadata={"n": 3, "even": False})] == [3]
+    assert [each.metadata["n"] for each in store.log("t", metadata={"n": 3, "even": False}).all()] == [3]
     assert store.log("t", metadata={"n": 3, "even": True}) == []
 
 
@@ -180,7 +180,7 @@ def test_restore_appends(store: Store) -> None:
     assert (restored.parent, restored.step, restored.kind) == (made[3].id, 4, "restore")
     assert restored.metadata == {"restored": made[1].id}
     assert store.get("t").state == {"n": 1, "big": "x" * 100_000}
-    assert [each.id for each in store.log("t")] == [restored.id, *(each.id for each in reversed(made))]
+    assert [each.id for each in store.log("t").all()] == [restored.id, *(each.id for each in reversed(made))]
     assert store.get("t", made[3].id).state["n"] == 3
 
 

@@ -47,14 +47,14 @@ def test_names_stay_with_an_id_that_is_revised(store: Store) -> None:
     store.put("t", {"n": 1}, id="1", tag="good", labels=["x"])
     store.put("t", {"n": 2}, id="1")
     assert store.get("t", at="good").state == {"n": 2}
-    assert [each.id for each in store.log("t", label="x")] == ["1"]
+    assert [each.id for each in store.log("t", label="x").all()] == ["1"]
 
 
 def test_tags_find_any_number(store: Store) -> None:
     ids = [store.put("t", {"n": n}, labels=["all", "odd" if n % 2 else "even"]).id for n in range(6)]
-    assert [each.id for each in store.log("t", label="odd")] == [ids[5], ids[3], ids[1]]
+    assert [each.id for each in store.log("t", label="odd").all()] == [ids[5], ids[3], ids[1]]
     assert [each.id for each in store.log("t", label="all", limit=2)] == [ids[5], ids[4]]
-    assert [each.id for each in store.log("t", label="all", cursor=ids[1])] == [ids[0]]
+    assert [each.id for each in store.log("t", label="all", cursor=ids[1]).all()] == [ids[0]]
     assert store.log("t", label="none") == []
     assert {tag: sorted(found) for tag, found in store.thread("t").labels().items()} == {
         "all": ids,

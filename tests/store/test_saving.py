@@ -148,7 +148,7 @@ def test_other_content_under_the_same_id_is_a_revision(store: Store, more: dict[
     again = store.put("t", id="1", **how)
     assert again.id == "1"
     assert again.hash != first.hash
-    assert [each.id for each in store.log("t")] == ["2", "1"]
+    assert [each.id for each in store.log("t").all()] == ["2", "1"]
     assert store.get("t", "1").state == how["state"]
     assert store.get("t", "1").metadata == how["metadata"]
     moved = store.get("t", "2")
@@ -167,7 +167,7 @@ def test_the_latest_is_the_greatest_id(store: Store) -> None:
     store.put("t", {"a": 1}, id="b")
     store.put("t", {"a": 2}, id="a")
     assert store.get("t").id == "b"
-    assert [each.id for each in store.log("t")] == ["b", "a"]
+    assert [each.id for each in store.log("t").all()] == ["b", "a"]
 
 
 def test_branches_at_a_revised_checkpoint_go_along(store: Store) -> None:
@@ -178,7 +178,7 @@ def test_branches_at_a_revised_checkpoint_go_along(store: Store) -> None:
     store.put("t", {"a": 3}, id="3", branch="used")
     store.put("t", {"a": 4}, id="4", branch="used")
     store.put("t", {"a": "again"}, id="1")
-    assert [each.id for each in store.log("t")] == ["4", "3", "2", "1"]
+    assert [each.id for each in store.log("t").all()] == ["4", "3", "2", "1"]
     assert [store.get("t", id).state["a"] for id in "1234"] == ["again", 2, 3, 4]
     assert [store.get("t", id).parent for id in "234"] == ["1", "1", "3"]
     assert store.get("t", at="used").id == "4"
@@ -203,7 +203,7 @@ def test_two_writers_of_one_new_id_make_one_checkpoint_of_it() -> None:
     other = over(backend)
     with backend.interfere(lambda: other.put("t", {"a": "theirs"}, id="1")):
         store.put("t", {"a": "ours"}, id="1")
-    assert [each.parent for each in store.log("t")] == ["0", None]
+    assert [each.parent for each in store.log("t").all()] == ["0", None]
 
 
 def test_the_same_content_again_with_a_taken_name_is_refused(store: Store) -> None:

@@ -91,7 +91,7 @@ def test_one_that_fails_stops_all(store: Store, why: str, last: bool) -> None:
     assert "'b'" in str(caught.value)
     assert together.checkpoints == []
     assert [each.thread for each in store.threads()] == ["b"]
-    assert [each.id for each in store.log("b")] == ["2", "1"]
+    assert [each.id for each in store.log("b").all()] == ["2", "1"]
     assert (store.thread("a").tags(), store.thread("a").labels(), store.thread("c").tags()) == ({}, {}, {})
 
 

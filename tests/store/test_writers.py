@@ -86,7 +86,7 @@ def test_threads_on_one_branch_follow_each_other(store: Store) -> None:
 def test_threads_with_one_new_id_make_one_checkpoint(store: Store) -> None:
     store.put("t", {"n": "base"}, id="0")
     at_once(8, lambda n: store.put("t", {"n": n}, id="1"))
-    assert [(each.id, each.parent) for each in store.log("t")] == [("1", "0"), ("0", None)]
+    assert [(each.id, each.parent) for each in store.log("t").all()] == [("1", "0"), ("0", None)]
     assert store.get("t", "1").state["n"] in range(8)
 
 
@@ -136,7 +136,7 @@ def test_refuse_has_one_winner(store: Store) -> None:
     losers = [each for each in made if isinstance(each, ConflictError)]
     assert len(losers) == 7
     assert f"another checkpoint follows {base.id} already (at thread 't'). Read the latest state" in str(losers[0])
-    assert [each.id for each in store.log("t")] == [winner.id, base.id]
+    assert [each.id for each in store.log("t").all()] == [winner.id, base.id]
     assert store.get("t").state == {"n": made.index(winner)}
     assert store.thread("t").info().branches == 1
 

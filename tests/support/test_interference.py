@@ -60,7 +60,7 @@ def test_its_own_calls_do_not_count_and_nothing_strikes_afterwards() -> None:
                 store.put("t", {"n": 1}, on_conflict="raise")
     store.put("t", {"n": 2})
     assert theirs.struck == 2
-    assert [each.step for each in store.log("t")] == [3, 2, 1, 0]
+    assert [each.step for each in store.log("t").all()] == [3, 2, 1, 0]
 
 
 def test_a_sweep_has_every_moment_and_ends() -> None:

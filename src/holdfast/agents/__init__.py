@@ -53,39 +53,32 @@ if TYPE_CHECKING:
     from holdfast.agents.transfer.offer import Transfer as Transfer
 
 _MODULES = {
-    "api.agent": ("AsyncPersistentAgent", "PersistentAgent"),
-    "api.agents": ("Agents", "AgentsOperations", "AsyncAgents"),
-    "api.conversation": ("AsyncConversation", "Conversation", "MessageMatch"),
-    "api.handle": ("AgentHandle", "AgentOperations", "AsyncAgentHandle"),
-    "api.tools": ("AsyncTools", "Tool", "Tools"),
-    "api.workflow": ("Workflow",),
-    "definition.builder": ("AgentBuilder", "persistent"),
-    "definition.options": ("AgentOptions", "Autosave", "Policies"),
-    "definition.spec": ("AgentRegistry", "Persistent", "Spec", "registry"),
-    "definition.state_machine": ("Machine", "Transition"),
-    "runtime.metrics": ("AgentMetrics", "StoreMetrics"),
-    "runtime.two_phase": ("Recovery",),
-    "storage.diagram": ("dot", "mermaid"),
-    "storage.listing": ("AgentInfo", "AgentStep"),
-    "storage.record": ("AgentRecord", "PendingChange", "Status"),
-    "storage.transition_log": (
+    "holdfast.agents.api.agent": ("AsyncPersistentAgent", "PersistentAgent"),
+    "holdfast.agents.api.agents": ("Agents", "AgentsOperations", "AsyncAgents"),
+    "holdfast.agents.api.conversation": ("AsyncConversation", "Conversation", "MessageMatch"),
+    "holdfast.agents.api.handle": ("AgentHandle", "AgentOperations", "AsyncAgentHandle"),
+    "holdfast.agents.api.tools": ("AsyncTools", "Tool", "Tools"),
+    "holdfast.agents.api.workflow": ("Workflow",),
+    "holdfast.agents.definition.builder": ("AgentBuilder", "persistent"),
+    "holdfast.agents.definition.options": ("AgentOptions", "Autosave", "Policies"),
+    "holdfast.agents.definition.spec": ("AgentRegistry", "Persistent", "Spec", "registry"),
+    "holdfast.agents.definition.state_machine": ("Machine", "Transition"),
+    "holdfast.agents.runtime.metrics": ("AgentMetrics", "StoreMetrics"),
+    "holdfast.agents.runtime.two_phase": ("Recovery",),
+    "holdfast.agents.storage.diagram": ("dot", "mermaid"),
+    "holdfast.agents.storage.listing": ("AgentInfo", "AgentStep"),
+    "holdfast.agents.storage.record": ("AgentRecord", "PendingChange", "Status"),
+    "holdfast.agents.storage.transition_log": (
         "TransitionCheck",
         "TransitionCounts",
         "TransitionRecord",
         "check_transitions",
         "count_transitions",
     ),
-    "transfer.offer": ("Offer", "Transfer"),
+    "holdfast.agents.transfer.offer": ("Offer", "Transfer"),
 }
-_EXPORTS = {name: f"holdfast.agents.{module}" for module, names in _MODULES.items() for name in names}
-
-__all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others
     from holdfast._lazy import exports
 
-    __getattr__ = exports(__name__, _EXPORTS)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __all__, __getattr__, __dir__ = exports(__name__, _MODULES)

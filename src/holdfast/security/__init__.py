@@ -21,15 +21,8 @@ _MODULES = {
     "holdfast.security.audit.query": ("AuditRecord",),
     "holdfast.security.audit.verify": ("AuditFinding", "AuditReport"),
 }
-_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = [*_EXPORTS]  # noqa: PLE0604 - strings all of them
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others
     from holdfast._lazy import exports
 
-    __getattr__ = exports(__name__, _EXPORTS)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __all__, __getattr__, __dir__ = exports(__name__, _MODULES)

@@ -246,7 +246,7 @@ def test_the_engine_stands_on_a_cache_that_others_write_past(tmp_path: Path) -> 
         for n in range(30):
             writer = one if n % 3 else other
             writer.put("chat", {"n": n}, id=f"{n:03}")
-        assert [checkpoint.id for checkpoint in other.log("chat")] == [f"{n:03}" for n in reversed(range(30))]
+        assert [checkpoint.id for checkpoint in other.log("chat").all()] == [f"{n:03}" for n in reversed(range(30))]
 
 
 # In Redis, for several processes

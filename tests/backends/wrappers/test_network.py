@@ -35,7 +35,7 @@ def use(url: str) -> None:
 
 def look(url: str) -> None:
     with holdfast.open(url) as store:
-        for checkpoint in store.log("chat"):
+        for checkpoint in store.log("chat").all():
             assert store.get("chat", checkpoint.id).state == STATES[checkpoint.step]
 
 

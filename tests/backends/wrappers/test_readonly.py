@@ -49,4 +49,4 @@ def test_a_thread_can_be_read_and_not_saved(tmp_path: Path) -> None:
             store.put("chat", {"n": 2})
         with pytest.raises(DeniedError):
             store.delete("chat")
-        assert [checkpoint.step for checkpoint in store.log("chat")] == [0]
+        assert [checkpoint.step for checkpoint in store.log("chat").all()] == [0]

@@ -328,7 +328,7 @@ def test_a_thread_that_has_grown_cold_is_read_and_goes_on(tmp_path: Path) -> Non
     assert int(run(backend.status())["moved"]) > 50
     run(backend.close())
     with holdfast.open(url) as store:
-        for checkpoint in store.log("chat"):
+        for checkpoint in store.log("chat").all():
             assert store.get("chat", checkpoint.id).state == states[checkpoint.step]
         store.put("chat", {"messages": []})
         assert store.get("chat").state == {"messages": []}

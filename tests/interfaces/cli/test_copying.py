@@ -25,7 +25,7 @@ def threads(url: str) -> list[str]:
 
 def hashes(url: str, thread: str) -> list[str]:
     with holdfast.open(url) as store:
-        return [each.hash for each in store.log(thread)]
+        return [each.hash for each in store.log(thread).all()]
 
 
 # copy

@@ -24,7 +24,7 @@ Hf = Callable[..., kit.Result]
 
 def ids(url: str, thread: str = "t1") -> list[str]:
     with holdfast.open(url) as store:
-        return [each.id for each in store.log(thread)]
+        return [each.id for each in store.log(thread).all()]
 
 
 def test_a_dry_run_says_what_would_go_and_why(hf: Hf, url: str) -> None:
@@ -172,7 +172,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
     with holdfast.open(url) as store:
         counts = set()
         for thread, expected in states.items():
-            found = {each.id: store.get(thread, each.id).state for each in store.log(thread)}
+            found = {each.id: store.get(thread, each.id).state for each in store.log(thread).all()}
             assert found == {id: expected[id] for id in found}
             counts.add(len(found))
         assert counts == {5, 40}

@@ -114,7 +114,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
 def test_a_store_that_does_not_open(hf: Run, url: str, damage: str) -> None:
     path = Path(url.removeprefix("sqlite:///"))
     with holdfast.open(url) as store:
-        truth = [each.id for each in store.log("t1")]
+        truth = [each.id for each in store.log("t1").all()]
     data = path.read_bytes()
     broken = {"beginning": bytes(100) + data[100:], "cut": data[: len(data) - 2 * 4096], "text": b"text" * 5000}[damage]
     path.write_bytes(broken)
@@ -133,7 +133,7 @@ def test_a_store_that_does_not_open(hf: Run, url: str, damage: str) -> None:
     assert hf("verify").code == 0
     if damage == "beginning":
         with holdfast.open(url) as store:
-            assert [each.id for each in store.log("t1")] == truth
+            assert [each.id for each in store.log("t1").all()] == truth
 
 
 def test_ctrl_c_says_where_to_go_on(hf: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

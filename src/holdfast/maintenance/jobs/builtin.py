@@ -83,7 +83,7 @@ class _VerifyProgress(msgspec.Struct):
     level: str
     began: int
     after: str = ""
-    threads: int = 0
+    lines: int = 0
     steps: int = 0
     bytes: int = 0
     found: int = 0
@@ -97,7 +97,7 @@ class _VerifyProgress(msgspec.Struct):
             self.level,
             self.began,
             after,
-            self.threads + report.lines,
+            self.lines + report.lines,
             self.steps + report.steps,
             self.bytes + report.bytes,
             self.found + report.found,
@@ -121,13 +121,13 @@ async def _verify(job: JobContextBase) -> JobResult:
     def report_progress(done: int, total: int | None, what: str) -> None:
         if threads is None:
             job.keep(msgspec.json.encode(before.plus(report, what)).decode())
-        job.progress(before.threads + done, None if total is None else before.threads + total, what)
+        job.progress(before.lines + done, None if total is None else before.lines + total, what)
 
     await verify(engine, tenant, threads, level=level, progress=report_progress, after=before.after, report=report)
     total = before.plus(report, "")
-    summary = f"{total.threads} threads, {total.steps} checkpoints, {total.bytes} bytes verified"
-    if before.threads:
-        summary += f", the first {before.threads} threads by a run that was interrupted"
+    summary = f"{total.lines} lines, {total.steps} steps, {total.bytes} bytes verified"
+    if before.lines:
+        summary += f", the first {before.lines} lines by a run that was interrupted"
     if total.found:
         summary += f"; {total.found} findings ({', '.join(total.kinds)})"
     if not total.sound:
