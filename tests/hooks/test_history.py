@@ -67,7 +67,7 @@ def test_bad_questions() -> None:
         held.hooks.history(limit=-1)
     with pytest.raises(InvalidError):
         held.hooks.history(since="soon")
-    for cursor in ("x", "1 2", "1 id x line", 5):
+    for cursor in ("x", "1 2", "1 id x line", " id 1 line", "9" * 30 + " id 1 line", 5):
         with pytest.raises(InvalidError):
             held.hooks.history(cursor=cursor)  # type: ignore[arg-type]
     assert held.hooks.history(since=datetime(2026, 1, 1, tzinfo=UTC)) == held.hooks.history(since="2h") == []

@@ -98,6 +98,9 @@ def test_a_page_in_the_middle_of_a_step(store: Store) -> None:
     state.batch({"a b": 1, "c": 2, "d": 3})
     page = state.history(limit=1)
     assert [each.key for each in page.all()] == ["a b", "c", "d"]
+    for wrong in ("x", " a", "-1 a", "9" * 30):
+        with pytest.raises(InvalidError):
+            state.history(cursor=wrong)
     state.batch({"a b": 2, "e": 1})
     assert [each.key for each in page.all()] == ["a b", "c", "d"]
 

@@ -58,7 +58,7 @@ def cursor_text(cursor: object) -> str:
 
 def cursor_number(cursor: object) -> int:
     """Require a cursor that is a whole number, or None, which is 0."""
-    text = cursor_text(cursor) or "0"
+    text = "0" if cursor is None else cursor_text(cursor)
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_LARGEST)) and int(text) <= _LARGEST):
         raise cursor_error(cursor)
     return int(text)

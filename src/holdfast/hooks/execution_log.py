@@ -164,7 +164,7 @@ def _parse_cursor(tenant: str, cursor: str) -> ExecutionKey:
     time, _, rest = validation.cursor_text(cursor).partition(" ")
     id, _, rest = rest.partition(" ")
     number, _, line = rest.partition(" ")
-    if not (time and number and line):
+    if not line:
         raise validation.cursor_error(cursor)
     return validation.cursor_number(time), (tenant, line, id, validation.cursor_number(number))
 

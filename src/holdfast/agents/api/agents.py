@@ -291,7 +291,10 @@ class AgentsOperations:
         count, line = validation.require_count(limit, "limit"), await self._readable_line(id)
         if await line.latest_step() is None:
             raise line.not_found_error()
-        return await read_transfers(line, count, cursor)
+        transfers, following = await read_transfers(line, count, cursor)
+        return Page(
+            transfers, following, lambda cursor: AgentsOperations.transfers(self, id, limit=count, cursor=cursor)
+        )
 
     def metrics(self) -> StoreMetrics:
         """Return the metrics of saves: the totals of all agents that this program has or had of the store, and of each

@@ -120,7 +120,7 @@ class EventPages:
 def parse_cursor(cursor: str) -> tuple[str, int]:
     """Return the id of the step and the number of the event that a cursor points to."""
     id, separator, number = validation.cursor_text(cursor).rpartition(" ")
-    if not separator or not number:
+    if not separator:
         raise validation.cursor_error(cursor)
     return id, validation.cursor_number(number)
 

@@ -14,7 +14,6 @@ from holdfast.agents.storage.transition_log import EventPages, event_key, parse_
 from holdfast.backends.interface import Row
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
-from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime
 
 Phase: TypeAlias = Literal["begun", "refused", "undone", "given", "received", "acknowledged"]
@@ -92,8 +91,9 @@ def transfer_recovery_event(persister: AgentPersister, pending: PendingChange, h
     return persister.build_event("recovery", TRANSFER, detail)._replace(outcome=how)
 
 
-async def read_transfers(line: AgentLine, limit: int, cursor: str | None = None) -> Page[Transfer]:
-    """Return the transfers from and to an agent, the latest first, each in the phase that its line records."""
+async def read_transfers(line: AgentLine, limit: int, cursor: str | None = None) -> tuple[list[Transfer], str | None]:
+    """Return a page of the transfers from and to an agent, the latest first, each in the phase that its line records,
+    and the cursor of the next page."""
     start = None if cursor is None else parse_cursor(cursor)
     ids: set[str] = set()
     transfers: list[tuple[str, Transfer]] = []
@@ -106,12 +106,8 @@ async def read_transfers(line: AgentLine, limit: int, cursor: str | None = None)
                 ids.add(transfer_id)
                 if start is None or key < start:
                     transfers.append((f"{key[0]} {key[1]}", _read_row(line, row)))
-    listed = transfers[:limit]
-    return Page(
-        (transfer for _, transfer in listed),
-        listed[-1][0] if listed and len(transfers) > limit else None,
-        lambda cursor: read_transfers(line, limit, cursor),
-    )
+    following = transfers[limit - 1][0] if 0 < limit < len(transfers) else None
+    return [transfer for _, transfer in transfers[:limit]], following
 
 
 def _read_row(line: AgentLine, row: Row) -> Transfer:
