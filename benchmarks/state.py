@@ -125,7 +125,7 @@ def state_of_many_keys() -> list[Figure]:
         kinds: dict[str, Callable[[State, str], object]] = {
             "set": lambda state, key: state.set(key, _VALUE),
             "get": lambda state, key: state.get(key),
-            "a page of 50 keys": lambda state, key: state.list_keys(after=key[:8], limit=50),
+            "a page of 50 keys": lambda state, key: state.list_keys(limit=50, cursor=key[:8]),
         }
         for what, kind in kinds.items():
             jobs: dict[str, Job] = {who: partial(_next, kind, state, names[who]) for who, (state, _) in both.items()}

@@ -139,7 +139,7 @@ def come_back(url: str) -> None:
         print("tools:    ", ", ".join(f"{tool.name} {tool.uses}" for tool in used if tool.uses))
         print("denied:   ", ", ".join(f"{tool.name} {tool.denied}" for tool in used if tool.denied))
         agent.stop()
-        taken = count_transitions(store.agents.transitions(ID))
+        taken = count_transitions(store.agents.transitions(ID).all())
         print(mermaid(GitAssistant.machine, taken, current=agent.state))
 
 

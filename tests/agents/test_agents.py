@@ -129,8 +129,10 @@ def test_lists_are_filtered_and_come_in_pages() -> None:
     listed = store.agents.list
     assert ids(listed()) == ["a", "b/1", "b/2", "c%", "d"]
     assert ids(listed(limit=2)) == ["a", "b/1"]
-    assert ids(listed(after="b/1", limit=2)) == ["b/2", "c%"]
-    assert ids(listed(after="c%")) == ["d"]
+    assert ids(listed(cursor="b/1", limit=2)) == ["b/2", "c%"]
+    assert list(listed(limit=2).all()) == listed()
+    assert list(listed(since=START + timedelta(seconds=1), limit=1).all()) == listed(since=START + timedelta(seconds=1))
+    assert ids(listed(cursor="c%")) == ["d"]
     assert ids(listed(prefix="b/")) == ["b/1", "b/2"]
     assert ids(listed(prefix="c%")) == ["c%"]
     assert ids(listed(status="running")) == ["b/1"]
@@ -144,7 +146,7 @@ def test_lists_are_filtered_and_come_in_pages() -> None:
     assert ids(listed(until=START + timedelta(seconds=1))) == ["a", "c%"]
     assert ids(listed(since=START.astimezone().replace(tzinfo=None) + timedelta(seconds=1))) == ["b/1", "b/2", "d"]
     assert ids(listed(limit=0)) == []
-    (last,) = listed(after="c%")
+    (last,) = listed(cursor="c%")
     assert last == AgentInfo(
         "d", "tests: greeter", "stopped", "idle", 2, START, START + timedelta(seconds=60), 1, {}, False
     )
@@ -225,7 +227,8 @@ def test_history_tells_of_every_step() -> None:
     assert [each.correlation == "mine" for each in found] == [False, True, True, False]
     assert found[0].messages == 1
     assert store.agents.history("a", limit=2) == found[:2]
-    assert store.agents.history("a", before=found[1].id) == found[2:]
+    assert store.agents.history("a", cursor=found[1].id) == found[2:]
+    assert list(store.agents.history("a", limit=1).all()) == found
 
 
 def test_what_differs_between_versions() -> None:

@@ -393,7 +393,8 @@ def test_rows_tell_of_it_on_both_lines_by_one_id(store: holdfast.Store) -> None:
     told = {id: [(each.id, each.phase, each.messages) for each in store.agents.transfers(id)] for id in "ab"}
     assert told["a"] == [(second.id, "acknowledged", 4), (first.id, "given", 3)]
     assert told["b"] == [(second.id, "given", 4), (first.id, "acknowledged", 3)]
-    assert [each.id for each in store.agents.transfers("a", limit=1)] == [second.id]
+    for id in "ab":
+        assert list(store.agents.transfers(id, limit=1).all()) == store.agents.transfers(id)
     assert run(verify(store._handle.engine, store.tenant)).ok
 
 
@@ -406,7 +407,10 @@ def test_transfers_are_found_among_many_other_rows(store: holdfast.Store, monkey
     done.append(giver.transfer(receiver))
     assert [each.id for each in store.agents.transfers("a")] == [done[1].id, done[0].id]
     assert [each.id for each in store.agents.transfers("a", limit=1)] == [done[1].id]
+    assert list(store.agents.transfers("a", limit=1).all()) == store.agents.transfers("a")
     assert store.agents.transfers("a", limit=0) == []
+    with pytest.raises(InvalidError):
+        store.agents.transfers("a", cursor="x")
 
 
 def test_a_class_that_is_not_known_can_be_handed_to_by_hand_only(store: holdfast.Store) -> None:

@@ -55,18 +55,10 @@ def test_pages_follow_each_other(limit: int, oldest_first: bool) -> None:
     store = store_on(MemoryBackend())
     worker = busy_worker(store)
     worker.save()
-    line, found = line_of(store), []
-    cursor: str | None = None
-    while True:
-        where: dict[str, Any] = {"after" if oldest_first else "before": cursor}
-        page = run(read_transitions(line, limit=limit, oldest_first=oldest_first, **where))
-        found += page
-        if len(page) < limit:
-            break
-        cursor = page[-1].cursor
+    page = store.agents.transitions("w", limit=limit, oldest_first=oldest_first)
     expected = recorded(store)
     assert len(expected) == 6
-    assert found == (expected if oldest_first else expected[::-1])
+    assert list(page.all()) == (expected if oldest_first else expected[::-1])
 
 
 def test_what_is_asked_for() -> None:
@@ -81,16 +73,16 @@ def test_what_is_asked_for() -> None:
     assert [each.trigger for each in run(read_transitions(line, kind="lifecycle"))] == ["start"]
     assert run(read_transitions(line, trigger="never")) == []
     newest = run(read_transitions(line, limit=1))[0]
-    between = run(read_transitions(line, before=newest.cursor, after=recorded(store)[0].cursor))
-    assert between == recorded(store)[1:-1][::-1]
+    assert run(read_transitions(line, cursor=newest.cursor)) == recorded(store)[:-1][::-1]
 
 
 def test_what_cannot_be_asked_for() -> None:
     store = store_on(MemoryBackend())
     busy_worker(store, 1)
-    for wrong in ({"limit": 0}, {"limit": True}, {"before": "x"}, {"after": "x y"}):
+    wrong_arguments: list[dict[str, Any]] = [{"limit": -1}, {"limit": True}, {"cursor": "x"}, {"cursor": "x y"}]
+    for wrong in wrong_arguments:
         with pytest.raises(InvalidError):
-            run(read_transitions(line_of(store), **wrong))
+            store.agents.transitions("w", **wrong)
     with pytest.raises(NotFoundError):
         run(read_transitions(line_of(store, "nobody")))
 

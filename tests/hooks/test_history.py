@@ -57,6 +57,7 @@ def test_history_goes_over_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(held.hooks.history(scope=scope)) == 10
         found = held.hooks.history(scope=scope, limit=4)
         assert [each.id for each in found] == [each.id for each in held.state(agent="a").history(limit=4)]
+        assert list(found.all()) == held.hooks.history(scope=scope)
     held.close()
 
 
@@ -66,6 +67,9 @@ def test_bad_questions() -> None:
         held.hooks.history(limit=-1)
     with pytest.raises(InvalidError):
         held.hooks.history(since="soon")
+    for cursor in ("x", "1 2", "1 id x line", " id 1 line", "9" * 30 + " id 1 line", 5):
+        with pytest.raises(InvalidError):
+            held.hooks.history(cursor=cursor)  # type: ignore[arg-type]
     assert held.hooks.history(since=datetime(2026, 1, 1, tzinfo=UTC)) == held.hooks.history(since="2h") == []
     held.close()
 

@@ -198,8 +198,9 @@ def test_lists_are_paged_and_filtered(store: Store) -> None:
     assert [artifact.id for artifact in made] == [f"a{number:03}" for number in range(300)]
     listed = store.artifacts.list
     assert [artifact.id for artifact in listed(limit=2)] == ["a000", "a001"]
-    assert [artifact.id for artifact in listed(after="a001", limit=2)] == ["a002", "a003"]
-    assert listed(limit=1000) == made
+    assert [artifact.id for artifact in listed(cursor="a001", limit=2)] == ["a002", "a003"]
+    assert listed(limit=1000) == list(listed(limit=7).all()) == made
+    assert list(listed(type="t1", limit=7).all()) == listed(type="t1", limit=1000)
     assert [artifact.id for artifact in listed(type="t1", producer="p2", limit=2)] == ["a005", "a011"]
     assert [artifact.id for artifact in listed(type="t1", limit=2)] == ["a001", "a003"]
     assert [artifact.id for artifact in listed(sha256=sha256(b"7"))] == ["a007"]
@@ -258,11 +259,7 @@ def test_changes_are_linked_both_ways(store: Store, clock: Clock) -> None:
     ]
     assert {each.id for each in changes} >= {past.id for past in state.history("plan")}
     assert all(each.time.timestamp() * 1e9 == clock.now for each in changes)
-    paged, cursor = [], ""
-    while page := store.artifacts.changes("data", after=cursor, limit=1):
-        paged += page
-        cursor = page[-1].cursor
-    assert paged == changes
+    assert list(store.artifacts.changes("data", limit=1).all()) == changes
     assert len(store.artifacts.changes("model")) == 4
     found = store.artifacts.of(state)
     assert found == store.artifacts.of("agent:a")
@@ -276,12 +273,9 @@ def test_changes_are_linked_both_ways(store: Store, clock: Clock) -> None:
         ("data", "agent:a", "plan", 3),
         ("model", "agent:a", "plan", 3),
     ]
-    paged, cursor = [], ""
-    while page := store.artifacts.of("agent:a", after=cursor, limit=3):
-        paged += page
-        cursor = page[-1].cursor
-    assert paged == found
-    assert told(store.artifacts.of("agent:a", "plan", after=found[5].cursor)) == told(found[6:])
+    assert list(store.artifacts.of("agent:a", limit=3).all()) == found
+    assert told(store.artifacts.of("agent:a", "plan", limit=1).all()) == told(found[5:])
+    assert told(store.artifacts.of("agent:a", "plan", cursor=found[5].cursor)) == told(found[6:])
     assert told(store.artifacts.of("agent:a", "plan", version=2)) == [("data", "agent:a", "plan", 2)]
     assert len(store.artifacts.of("agent:a", version=3)) == 6
     assert store.artifacts.of("agent:a", "after") == store.artifacts.of("agent:b") == []
@@ -357,7 +351,7 @@ def test_wrong_use_is_said(store: Store, tmp_path: Path) -> None:
         lambda: store.artifacts.register(""),
         lambda: store.artifacts.register_many([b"1"]),  # type: ignore[list-item]
         lambda: store.artifacts.using(),
-        lambda: store.artifacts.of("agent:a", after="x"),
+        lambda: store.artifacts.of("agent:a", cursor="x"),
         lambda: store.artifacts.save("a", tmp_path / "no" / "where"),
     ):
         with pytest.raises(InvalidError):

@@ -138,7 +138,7 @@ def test_look_alikes_and_other_forms(store: Store) -> None:
     state["caf\u00e9"] = 1
     assert state["cafe\u0301"] == 1
     assert state.list_keys("cafe\u0301") == state.list_keys(pattern="cafe\u0301*") == ["caf\u00e9"]
-    assert state.list_keys(after="cafe\u0301") == []
+    assert state.list_keys(cursor="cafe\u0301") == []
     assert [change.value for change in state.watch("cafe\u0301", cursor="").poll()] == [1]
     for wrong in (5, "\ud800"):
         with pytest.raises(InvalidError):

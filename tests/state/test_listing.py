@@ -69,12 +69,9 @@ def test_by_prefix_pattern_and_page(store: Store) -> None:
     assert texts(store.scopes("agent:a1", pattern="agent:**")) == ["agent:a1"]
     assert store.scopes("nope") == []
     assert store.scopes(limit=0) == []
-    pages, after = list[str](), ""
-    while page := texts(store.scopes(after=after, limit=2)):
-        assert len(page) <= 2
-        pages += page
-        after = page[-1]
-    assert pages == ALL
+    page = store.scopes(limit=2)
+    assert texts(page) == ALL[:2]
+    assert [str(each.scope) for each in page.all()] == ALL
     with pytest.raises(InvalidError, match="limit"):
         store.scopes(limit=-1)
 
@@ -85,7 +82,7 @@ def test_more_scopes_than_are_read_at_a_time(store: Store) -> None:
     store.state(agent="last", step="s")["k"] = 1
     assert len(store.scopes(limit=1000)) == 151
     assert texts(store.scopes(pattern="agent:*/**")) == ["agent:last/step:s"]
-    assert texts(store.scopes(after="agent:0148", limit=2)) == ["agent:0149", "agent:last/step:s"]
+    assert texts(store.scopes(cursor="agent:0148", limit=2)) == ["agent:0149", "agent:last/step:s"]
 
 
 def test_a_scope_that_ended_with_its_session_is_listed_no_longer(store: Store) -> None:

@@ -210,11 +210,10 @@ def test_pages_are_those_of_a_sorted_list(
     clock.sleep(2)
     matches = matcher(pattern) if pattern else lambda _: True
     wanted = sorted(key for key in model if key.startswith(prefix) and matches(key))
-    found: list[str] = []
-    while page := state.list_keys(prefix, pattern=pattern, after=found[-1] if found else "", limit=limit):
-        assert len(page) <= limit
-        found += page
-    assert found == wanted
+    page = state.list_keys(prefix, pattern=pattern, limit=limit)
+    assert len(page) <= limit
+    assert list(page.all()) == wanted
+    assert [item.key for item in state.list_items(prefix, pattern=pattern, limit=limit).all()] == wanted
     assert [item.key for item in state.list_items(prefix, pattern=pattern, limit=1000)] == wanted
     assert list(state) == sorted(model)
     assert len(state) == len(model)

@@ -46,7 +46,7 @@ def test_the_history_of_keys(store: Store, clock: Clock) -> None:
     ]
     assert [past.version for past in state.history("k")] == [0, 4, 2, 1]
     assert [past.version for past in state.history("k", limit=1)] == [0]
-    assert [past.version for past in state.history("k", before=4)] == [2, 1]
+    assert [past.version for past in state.history("k", cursor="4")] == [2, 1]
     first = state.history("k")[-1]
     assert (first.time, first.correlation, first.actor, first.cause) == (began, "first", "", "")
     assert state.history("nothing") == []

@@ -238,7 +238,7 @@ class Machine(RuleBasedStateMachine):
     @rule(scope=scopes, prefix=st.sampled_from(["", "a", "a/", "é"]), after=keys, limit=st.integers(1, 3))
     def list_a_page(self, scope: str, prefix: str, after: str, limit: int) -> None:
         found = [key for key in self.model.live(scope, self.now) if key.startswith(prefix) and key > after]
-        assert self.state(scope).list_keys(prefix, after=after, limit=limit) == sorted(found)[:limit]
+        assert self.state(scope).list_keys(prefix, cursor=after, limit=limit) == sorted(found)[:limit]
 
     @precondition(lambda self: any(line.version for line in self.model.lines.values()))
     @rule(scope=scopes)

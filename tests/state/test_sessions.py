@@ -284,9 +284,11 @@ def test_the_expired_are_found_in_pages(store: Store, clock: Clock) -> None:
     store.sessions.start("t", idle=120)
     clock.now += 60 * SECOND
     store.state(session="s100")["k"] = 1
-    assert ids(store.sessions.list(status="expired", after="s098", limit=2)) == ["s099", "s101"]
-    assert len(store.sessions.list(status="expired", limit=1000)) == 299
-    assert store.sessions.list(status="expired", after="s299") == []
+    assert ids(store.sessions.list(status="expired", cursor="s098", limit=2)) == ["s099", "s101"]
+    expired = store.sessions.list(status="expired", limit=1000)
+    assert len(expired) == 299
+    assert [each.id for each in store.sessions.list(status="expired", limit=7).all()] == ids(expired)
+    assert store.sessions.list(status="expired", cursor="s299") == []
 
 
 def test_lists_are_paged_and_filtered(store: Store, clock: Clock) -> None:
@@ -297,8 +299,10 @@ def test_lists_are_paged_and_filtered(store: Store, clock: Clock) -> None:
         pass
     page = store.sessions.list(limit=2)
     assert ids(page) == ["s000", "s001"]
-    assert ids(store.sessions.list(after="s001", limit=2)) == ["s002", "s003"]
-    assert len(store.sessions.list(limit=1000)) == 301
+    assert ids(store.sessions.list(cursor=page.next, limit=2)) == ["s002", "s003"]
+    every = store.sessions.list(limit=1000)
+    assert len(every) == 301
+    assert [each.id for each in store.sessions.list(limit=7).all()] == ids(every)
     assert ids(store.sessions.list(user="u1", limit=3)) == ["s001", "s004", "s007"]
     assert ids(store.sessions.list(user="u1", status="active", metadata={"odd": True}, limit=2)) == ["s007", "s013"]
     assert ids(store.sessions.list(user="u1", status="archived")) == ["t"]

@@ -8,6 +8,9 @@ from typing import Any
 from holdfast.engine.row_format import check_name
 from holdfast.errors import InvalidError
 
+_LARGEST = 2**63 - 2
+"""The largest number in a cursor: stores have no larger ones than the next."""
+
 
 def require_mapping(value: object, what: str) -> Mapping[Any, Any]:
     """Require a dict, or another mapping."""
@@ -40,11 +43,30 @@ def require_count(value: object, what: str) -> int:
     return value
 
 
-def require_number(value: object, what: str) -> int:
-    """Require the decimal digits of a whole number."""
-    if not isinstance(value, str) or not value.isdecimal():
-        raise InvalidError(f"the {what} is not one of this listing", where=repr(value)[:80], hint="Pass a page's next")
-    return int(value)
+def cursor_text(cursor: object) -> str:
+    """Require the cursor of a listing, or None, which is the empty text."""
+    if cursor is None:
+        return ""
+    if not isinstance(cursor, str):
+        raise cursor_error(cursor)
+    try:
+        cursor.encode()
+    except UnicodeEncodeError:
+        raise cursor_error(cursor) from None
+    return cursor
+
+
+def cursor_number(cursor: object) -> int:
+    """Require a cursor that is a whole number, or None, which is 0."""
+    text = "0" if cursor is None else cursor_text(cursor)
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_LARGEST)) and int(text) <= _LARGEST):
+        raise cursor_error(cursor)
+    return int(text)
+
+
+def cursor_error(cursor: object) -> InvalidError:
+    """Return the error of a cursor that the listing cannot have returned."""
+    return InvalidError("the cursor is not one of this listing", where=ascii(cursor)[:80], hint="Pass a page's next")
 
 
 def optional_count(value: object, what: str) -> int | None:

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from holdfast.backends.interface import BlockingCall as Blocking
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.pages import Page
 from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import execution_log
 from holdfast.hooks.breaker import MAX_FAILURES, REST, HookBreaker
 from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
-from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookInfo
+from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookExecution, HookInfo
 from holdfast.hooks.hook import Hook, check_signature, name_of
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import HookRegistry
@@ -125,13 +127,17 @@ class HookOperations:
         key: str | None = None,
         since: Time | None = None,
         limit: int = 100,
-    ) -> execution_log.Executions:
-        """List executions of hooks, the latest first: of one hook, in one scope, of one key, since a time.
+        cursor: str | None = None,
+    ) -> Page[HookExecution]:
+        """List executions of hooks, the latest first, a page of them: of one hook, in one scope, of one key, since a
+        time.
 
         Those of after-hooks are recorded once a second; `drain` waits for that.
         """
         where = None if scope is None else str(scope)
-        return await execution_log.executions(self._engine, self._tenant, hook, where, key, since, limit)
+        filter_ = execution_log.ExecutionFilter.of(self._engine, hook, where, key, since)
+        count = validation.require_count(limit, "limit")
+        return await execution_log.list_executions(self._engine, self._tenant, filter_, count, cursor)
 
     # Inside -----------------------------------------------------------------------------------------------------
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nlargest
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
+from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event, lines_of, place_of
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import flatten
 from holdfast.engine.model.scopes import MARK, check_key
+from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, open_event
 from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
-from holdfast.errors import InvalidError, VetoError
+from holdfast.errors import VetoError
 from holdfast.hooks.context import HookedChange, HookExecution, to_datetime, to_time
 from holdfast.time_parsing import Time, parse_time
 
@@ -91,49 +93,28 @@ async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event
     await engine.writer.save(audited_request(engine, Line(tenant, LINE), kind, "", edit, trace=Trace()))
 
 
-Executions: TypeAlias = list[HookExecution]
-
-
 _PAGE = 1000
-
 
 _SLACK = 60 * 10**9
 """Executions are recorded at most this many nanoseconds after they ended."""
 
-
-async def executions(
-    engine: Engine,
-    tenant: str,
-    hook: str | None,
-    scope: str | None,
-    key: str | None,
-    since: Time | None,
-    limit: int,
-) -> Executions:
-    """List recorded executions, the latest first.
-
-    Those of a scope are in its line and in the line of hooks. Without a scope, all rows of the tenant are scanned.
-    """
-    if type(limit) is not int or limit < 0:
-        raise InvalidError(f"a limit is a number, not {limit!r}")
-    start = 0 if since is None else to_time(parse_time(since, to_datetime(engine.context.clock())))
-    filter_ = _ExecutionFilter(hook, scope, None if key is None else check_key(key), start, limit)
-    if scope is None:
-        found = await _scan_tenant(engine, tenant, filter_)
-    else:
-        found = []
-        for line in (*lines_of(scope), scope, LINE):
-            found += await _scan_line(engine, (tenant, line), filter_)
-    found.sort(key=lambda row: (int(row.columns[0]), row.key), reverse=True)
-    return [_build_execution(engine, row) for row in found[:limit]]
+ExecutionKey: TypeAlias = tuple[int, tuple[Any, ...]]
+"""The position of an execution in the listing: its time, and the key of its row."""
 
 
-class _ExecutionFilter(NamedTuple):
+class ExecutionFilter(NamedTuple):
+    """The conditions of a listing of executions."""
+
     hook: str | None
     scope: str | None
     key: str | None
     since: int
-    limit: int
+
+    @classmethod
+    def of(cls, engine: Engine, hook: str | None, scope: str | None, key: str | None, since: Time | None) -> Self:
+        """Check the conditions."""
+        start = 0 if since is None else to_time(parse_time(since, to_datetime(engine.context.clock())))
+        return cls(hook, scope, None if key is None else check_key(key), start)
 
     def matches(self, row: Row) -> bool:
         """Whether a row matches."""
@@ -144,26 +125,73 @@ class _ExecutionFilter(NamedTuple):
         return self.scope in (None, where) and self.key in (None, what)
 
 
-async def _scan_line(engine: Engine, line: tuple[str, str], filter_: _ExecutionFilter) -> list[Row]:
-    """Return the matching rows of a line, the latest first: ids of steps sort by time."""
+async def list_executions(
+    engine: Engine, tenant: str, filter_: ExecutionFilter, limit: int, cursor: str | None
+) -> Page[HookExecution]:
+    """List recorded executions, the latest first.
+
+    Those of a scope are in its line and in the line of hooks. Without a scope, all rows of the tenant are scanned.
+    """
+    end = None if cursor is None else _parse_cursor(tenant, cursor)
+
+    def matches(row: Row) -> bool:
+        return filter_.matches(row) and (end is None or _sort_key(row) < end)
+
+    if filter_.scope is None:
+        rows = await _scan_tenant(engine, tenant, matches, limit + 1)
+    else:
+        rows = []
+        for line in (*lines_of(filter_.scope), filter_.scope, LINE):
+            rows += await _scan_line(engine, (tenant, line), matches, filter_.since, limit + 1)
+        rows = nlargest(limit + 1, rows, key=_sort_key)
+    return Page(
+        (_build_execution(engine, row) for row in rows[:limit]),
+        _cursor(rows[limit - 1]) if 0 < limit < len(rows) else None,
+        lambda cursor: list_executions(engine, tenant, filter_, limit, cursor),
+    )
+
+
+def _sort_key(row: Row) -> ExecutionKey:
+    return int(row.columns[0]), row.key
+
+
+def _cursor(row: Row) -> str:
+    _, line, id, number = row.key
+    return f"{int(row.columns[0])} {id!s} {number!s} {line!s}"
+
+
+def _parse_cursor(tenant: str, cursor: str) -> ExecutionKey:
+    time, _, rest = validation.cursor_text(cursor).partition(" ")
+    id, _, rest = rest.partition(" ")
+    number, _, line = rest.partition(" ")
+    if not line:
+        raise validation.cursor_error(cursor)
+    return validation.cursor_number(time), (tenant, line, id, validation.cursor_number(number))
+
+
+async def _scan_line(
+    engine: Engine, line: tuple[str, str], matches: Callable[[Row], bool], since: int, limit: int
+) -> list[Row]:
+    """Return the latest matching rows of a line. Ids of steps sort by time, but executions are recorded later."""
     found: list[Row] = []
     stop: tuple[Any, ...] = ()
     while True:
         query = Scan(EVENTS, line, stop=stop, reverse=True, limit=_PAGE)
         (rows,) = await engine.context.backend.read([query])
-        found += filter(filter_.matches, rows)
-        if len(rows) < _PAGE or len(found) >= filter_.limit or int(rows[-1].columns[0]) < filter_.since - _SLACK:
+        found = nlargest(limit, [*found, *filter(matches, rows)], key=_sort_key)
+        first = since if len(found) < limit else _sort_key(found[-1])[0]
+        if len(rows) < _PAGE or int(rows[-1].columns[0]) < first - _SLACK:
             return found
         stop = rows[-1].key[2:]
 
 
-async def _scan_tenant(engine: Engine, tenant: str, filter_: _ExecutionFilter) -> list[Row]:
+async def _scan_tenant(engine: Engine, tenant: str, matches: Callable[[Row], bool], limit: int) -> list[Row]:
     """Return the latest matching rows of all lines."""
     found: list[Row] = []
     start: tuple[Any, ...] = ()
     while True:
         (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant,), start=start, limit=_PAGE)])
-        found = nlargest(filter_.limit, [*found, *filter(filter_.matches, rows)], key=lambda row: int(row.columns[0]))
+        found = nlargest(limit, [*found, *filter(matches, rows)], key=_sort_key)
         if len(rows) < _PAGE:
             return found
         *rest, number = rows[-1].key[1:]

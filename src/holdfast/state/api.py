@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, run, sync_and_async, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.pages import Page
 from holdfast.engine.rng import rng
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
@@ -74,14 +75,20 @@ class ScopedOperations:
 
     @sync_and_async
     async def scopes(
-        self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100
-    ) -> list[ScopeInfo]:
-        """Return a page of the scopes that have state, or had some, in the order of their text: those that start
-        with a prefix (`user:alice/`), those that match a pattern (`agent:*`), those after another. An identity gets
-        those that it may read."""
+        self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None
+    ) -> Page[ScopeInfo]:
+        """List the scopes that have state, or had some, in the order of their text, a page of them: those that start
+        with a prefix (`user:alice/`), those that match a pattern (`agent:*`). An identity gets those that it may
+        read."""
         from holdfast.state.scopes import list_scopes
 
-        return await list_scopes(self._handle, prefix, pattern, str(after), validation.require_count(limit, "limit"))
+        count = validation.require_count(limit, "limit")
+        return Page.cut(
+            await list_scopes(self._handle, prefix, pattern, validation.cursor_text(cursor), count + 1),
+            count,
+            lambda info: str(info.scope),
+            lambda cursor: ScopedOperations.scopes(self, prefix, pattern=pattern, limit=count, cursor=cursor),
+        )
 
     def transaction(self) -> StateTransaction:
         """Return a transaction: changes of several keys in one scope or many, all or none, when the block ends

@@ -11,6 +11,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine import validation
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, StepRef, open_step
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
@@ -104,32 +105,36 @@ async def state_at(handle: StoreHandle, scope: Scope, when: When) -> dict[str, A
 
 
 async def list_changes(
-    handle: StoreHandle, scope: Scope, key: str | None, limit: int, before: int | HistoryEntry | None
-) -> list[HistoryEntry]:
+    handle: StoreHandle, scope: Scope, key: str | None, limit: int, cursor: str | None
+) -> Page[HistoryEntry]:
     """List the changes of a scope, or of one key, the latest first."""
     wanted = None if key is None else handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line, found = handle.line(scope), list[HistoryEntry]()
-    last = before if isinstance(before, HistoryEntry) else None
-    stop: tuple[int, ...] = ()
-    if last is not None:
-        stop = (last.step,)
-    elif before is not None:
-        stop = (max(validation.require_count(before, "version") - 1, 0),)
-    while len(found) < limit:
+    last_step, last_key, stop = 0, "", tuple[int, ...]()
+    if text := validation.cursor_text(cursor):
+        # A version; with a key, the changes of that step after the key follow first.
+        number, _, last_key = text.partition(" ")
+        last_step = validation.cursor_number(number)
+        stop = (last_step if last_key else max(last_step - 1, 0),)
+    while len(found) <= limit:
         query = Scan(STEPS, (*line, 0), stop=stop, reverse=True, limit=_PAGE)
         (rows,) = await handle.engine.context.backend.read([query])
         for row in rows:
             point = StepRef.of(row)
             if not point.pruned:
                 made = await changes_of(handle, line, row, wanted)
-                # Of the step in which the page before ended, the rest.
-                found += [each for each in made if last is None or each.step < last.step or each.key > last.key]
+                found += [each for each in made if each.step != last_step or each.key > last_key]
         if len(rows) < _PAGE:
             break
         stop = (int(rows[-1].key[3]),)
     await handle.guard.saw(scope, () if wanted is None else (wanted,))
-    return found[:limit]
+    return Page.cut(
+        found,
+        limit,
+        lambda last: f"{last.step} {last.key}",
+        lambda cursor: list_changes(handle, scope, key, limit, cursor),
+    )
 
 
 async def changes_of(handle: StoreHandle, line: Line, row: Row, wanted: str | None = None) -> list[HistoryEntry]:

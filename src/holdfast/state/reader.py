@@ -186,20 +186,18 @@ class ScopeReader:
         await handle.guard.saw(self._scope, (key,))
         return found
 
-    async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
+    async def keys(self, prefix: str, pattern: str, after: str, limit: int) -> list[str]:
         """Return keys in order."""
         await self._handle.guard.allow("read", self._scope, ())
         found = await read_scope(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
         await self._handle.guard.saw(self._scope, ())
         return found
 
-    async def items(
-        self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None
-    ) -> list[StateItem]:
-        """Return keys in order, with their values."""
+    async def items(self, prefix: str, pattern: str, after: str, limit: int) -> list[StateItem]:
+        """Return keys in order, with their values; one more than the limit, if there are more."""
         await self._handle.guard.allow("read", self._scope, ())
-        found = await read_scope(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit))
-        await self._handle.guard.saw(self._scope, [item.key for item in found])
+        found = await read_scope(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit + 1))
+        await self._handle.guard.saw(self._scope, [item.key for item in found[:limit]])
         return found
 
     async def count(self) -> int:

@@ -11,6 +11,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async,
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, normal
+from holdfast.engine.pages import Page
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history, scopes
@@ -55,20 +56,31 @@ class StateOperations:
         return found
 
     @sync_and_async
-    async def list_keys(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[str]:
-        """Return a page of keys, in order: those that start with a prefix, those that match a pattern
-        (`plan/*/done`), those after another key. In a pattern `*` matches any text without a slash, `**` any text,
-        `?` one character."""
-        wanted = _listed(prefix, pattern, after)
-        return await self._reader.keys(*wanted, validation.require_count(limit, "limit"))
+    async def list_keys(
+        self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None
+    ) -> Page[str]:
+        """List keys in order, a page of them: those that start with a prefix, those that match a pattern
+        (`plan/*/done`). In a pattern `*` matches any text without a slash, `**` any text, `?` one character."""
+        count = validation.require_count(limit, "limit")
+        return Page.cut(
+            await self._reader.keys(*_listed(prefix, pattern, cursor), count + 1),
+            count,
+            str,
+            lambda cursor: StateOperations.list_keys(self, prefix, pattern=pattern, limit=count, cursor=cursor),
+        )
 
     @sync_and_async
     async def list_items(
-        self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100
-    ) -> list[StateItem]:
-        """Return a page of keys with values and versions. See `list_keys`."""
-        wanted = _listed(prefix, pattern, after)
-        return await self._reader.items(*wanted, validation.require_count(limit, "limit"))
+        self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None
+    ) -> Page[StateItem]:
+        """List keys with values and versions, a page of them, which is of one moment. See `list_keys`."""
+        count = validation.require_count(limit, "limit")
+        return Page.cut(
+            await self._reader.items(*_listed(prefix, pattern, cursor), count),
+            count,
+            lambda item: item.key,
+            lambda cursor: StateOperations.list_items(self, prefix, pattern=pattern, limit=count, cursor=cursor),
+        )
 
     # Changing ---------------------------------------------------------------------------------------------------
 
@@ -192,12 +204,12 @@ class StateOperations:
 
     @sync_and_async
     async def history(
-        self, key: str | None = None, *, limit: int = 100, before: int | history.HistoryEntry | None = None
-    ) -> list[history.HistoryEntry]:
-        """List changes of one key or of all, the latest first: when, by whom and why, with the versions before and
-        after. `before` takes the last change of a page, for the next one, or a version, for what is older."""
+        self, key: str | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> Page[history.HistoryEntry]:
+        """List changes of one key or of all, the latest first, a page of them: when, by whom and why, with the versions
+        before and after. A version as text is a cursor, too: of what is older."""
         return await history.list_changes(
-            self._handle, self.scope, key, validation.require_count(limit, "limit"), before
+            self._handle, self.scope, key, validation.require_count(limit, "limit"), cursor
         )
 
     @sync_and_async
@@ -286,10 +298,7 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
         return self._count()
 
     def __iter__(self) -> Iterator[str]:
-        after = ""
-        while page := self.list_keys(after=after, limit=_PAGE):
-            yield from page
-            after = page[-1]
+        return iter(self.list_keys(limit=_PAGE).all())
 
     def items(self) -> ItemsView[str, Any]:
         """Return all keys and values, in order."""
@@ -298,13 +307,6 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
     def values(self) -> ValuesView[Any]:
         """Return all values, in the order of their keys."""
         return _Values(self)
-
-    def _pages(self) -> Iterator[list[StateItem]]:
-        """Return all keys with values and versions, in pages. Each page is of one moment."""
-        after = ""
-        while page := self.list_items(after=after, limit=_PAGE):
-            yield page
-            after = page[-1].key
 
     # What a mapping does in two steps is done here so that nobody's change in between is lost or overwritten.
 
@@ -351,8 +353,7 @@ class _Items(ItemsView[str, Any]):
     _mapping: State
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for page in self._mapping._pages():
-            yield from ((item.key, item.value) for item in page)
+        return ((item.key, item.value) for item in self._mapping.list_items(limit=_PAGE).all())
 
 
 class _Values(ValuesView[Any]):
@@ -361,8 +362,7 @@ class _Values(ValuesView[Any]):
     _mapping: State
 
     def __iter__(self) -> Iterator[Any]:
-        for page in self._mapping._pages():
-            yield from (item.value for item in page)
+        return (item.value for item in self._mapping.list_items(limit=_PAGE).all())
 
 
 class AsyncState(AsyncApi, StateOperations):
@@ -386,23 +386,17 @@ class AsyncState(AsyncApi, StateOperations):
 
     async def keys(self) -> AsyncIterator[str]:
         """Iterate over all keys, in order: `async for key in state.keys()`."""
-        after = ""
-        while page := await self.list_keys(after=after, limit=_PAGE):
-            for key in page:
-                yield key
-            after = page[-1]
+        async for key in (await self.list_keys(limit=_PAGE)).all():
+            yield key
 
     async def items(self) -> AsyncIterator[tuple[str, Any]]:
         """Iterate over all keys and values, in order."""
-        after = ""
-        while page := await self.list_items(after=after, limit=_PAGE):
-            for item in page:
-                yield item.key, item.value
-            after = page[-1].key
+        async for item in (await self.list_items(limit=_PAGE)).all():
+            yield item.key, item.value
 
 
-def _listed(prefix: str, pattern: str, after: str) -> tuple[str, str, str]:
-    return normal(prefix, "start of keys"), normal(pattern, "pattern"), normal(after, "key to go on after")
+def _listed(prefix: str, pattern: str, cursor: str | None) -> tuple[str, str, str]:
+    return normal(prefix, "start of keys"), normal(pattern, "pattern"), normal(validation.cursor_text(cursor), "cursor")
 
 
 def _check_stale(conflict: ConflictError) -> None:

@@ -232,7 +232,7 @@ class ThreadOperations(Generic[S]):
         from holdfast.history import blame
 
         keys, count = require_range(path), validation.require_count(limit, "limit")
-        start = validation.require_number(cursor or "0", "cursor")
+        start = validation.cursor_number(cursor)
         entries = await blame.blame(self._engine, self._line, keys, at, start=start, limit=count + 1)
         return Page.cut(
             entries,

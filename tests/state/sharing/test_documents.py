@@ -34,6 +34,7 @@ def test_reading_and_editing(store: Store) -> None:
     assert plan.read(1) == ([1], 1)
     assert plan.read(0) == (None, 0)
     assert [(past.action, past.version) for past in plan.history()] == [("edit", 2), ("edit", 1)]
+    assert list(plan.history(limit=1).all()) == plan.history()
     assert plan.delete()
     assert not plan.delete()
     assert plan.read() == (None, 0)

@@ -60,7 +60,8 @@ def test_results(store: Store) -> None:
         assert pipeline.work(stage, lambda value: value + 1, timeout=0) == 5
     results = pipeline.results(limit=3)
     assert [(each.id, each.value) for each in results] == list(zip(ids[:3], [3, 4, 5], strict=True))
-    assert [each.value for each in pipeline.results(after=ids[2])] == [6, 7]
+    assert [each.value for each in pipeline.results(cursor=results.next)] == [6, 7]
+    assert list(results.all()) == pipeline.results()
     assert pipeline.stats() == (dict.fromkeys(STAGES, 0), dict.fromkeys(STAGES, 0), 0, 5)
     assert pipeline.forget(ids[:3]) == 3
     assert pipeline.forget(ids[:3]) == 0
@@ -112,6 +113,9 @@ def test_tries_have_a_limit_and_dead_items_can_be_tried_again(store: Store, cloc
     assert pipeline.forget([id]) == 1
     pipeline.put("x")
     assert not pipeline.fail(taken(pipeline, "fetch"), "useless", retry=False)
+    pipeline.put("y")
+    assert not pipeline.fail(taken(pipeline, "fetch"), "useless", retry=False)
+    assert list(pipeline.dead(limit=1).all()) == pipeline.dead()
 
 
 def test_items_for_later(store: Store, clock: Clock) -> None:

@@ -34,6 +34,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import both_preconditions
+from holdfast.engine.pages import Page
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError
@@ -155,12 +156,18 @@ class AgentsOperations:
         return messages
 
     @sync_and_async
-    async def history(self, id: str, *, before: str | None = None, limit: int = 100) -> list[AgentStep]:
-        """Return the steps of an agent, the newest first; `before` is the id of a step."""
+    async def history(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[AgentStep]:
+        """List the steps of an agent, the newest first, a page of them. The id of a step is a cursor, too: of what is
+        older."""
         line = await self._readable_line(id)
         newest = await line.require_step()
         count = validation.require_count(limit, "limit")
-        return await listing.list_steps(line, newest, validation.optional_name(before, "id"), count)
+        return Page.cut(
+            await listing.list_steps(line, newest, validation.cursor_text(cursor), count + 1),
+            count,
+            lambda step: step.id,
+            lambda cursor: AgentsOperations.history(self, id, limit=count, cursor=cursor),
+        )
 
     @sync_and_async
     async def diff(self, id: str, a: int | str | None = None, b: int | str | None = None) -> Diff:
@@ -220,23 +227,30 @@ class AgentsOperations:
         self,
         id: str,
         *,
-        limit: int = 100,
-        before: str | None = None,
-        after: str | None = None,
         trigger: str | None = None,
         outcome: str | None = None,
         oldest_first: bool = False,
-    ) -> list[TransitionRecord]:
-        """Return the transitions of an agent's machine, the latest first: before or after a cursor, of one trigger, or
-        of one outcome (`ok` or `error`)."""
-        return await read_transitions(
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[TransitionRecord]:
+        """List the transitions of an agent's machine, the latest first, or the oldest, a page of them: those of one
+        trigger, or of one outcome (`ok` or `error`)."""
+        count = validation.require_count(limit, "limit")
+        records = await read_transitions(
             AgentLine(self._handle, id),
-            limit=limit,
-            before=before,
-            after=after,
+            limit=count + 1,
+            cursor=cursor,
             trigger=trigger,
             outcome=outcome,
             oldest_first=oldest_first,
+        )
+        return Page.cut(
+            records,
+            count,
+            lambda record: record.cursor,
+            lambda cursor: AgentsOperations.transitions(
+                self, id, trigger=trigger, outcome=outcome, oldest_first=oldest_first, limit=count, cursor=cursor
+            ),
         )
 
     @sync_and_async
@@ -271,12 +285,16 @@ class AgentsOperations:
         return await transfer(giver, target, restore_persister, context=context, reason=reason, accept=accept)
 
     @sync_and_async
-    async def transfers(self, id: str, *, limit: int = 100) -> list[Transfer]:
-        """Return the transfers from and to an agent, the latest first, each in the phase that its line records."""
-        line = await self._readable_line(id)
+    async def transfers(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Transfer]:
+        """List the transfers from and to an agent, the latest first, a page of them, each in the phase that its line
+        records."""
+        count, line = validation.require_count(limit, "limit"), await self._readable_line(id)
         if await line.latest_step() is None:
             raise line.not_found_error()
-        return await read_transfers(line, limit)
+        transfers, following = await read_transfers(line, count, cursor)
+        return Page(
+            transfers, following, lambda cursor: AgentsOperations.transfers(self, id, limit=count, cursor=cursor)
+        )
 
     def metrics(self) -> StoreMetrics:
         """Return the metrics of saves: the totals of all agents that this program has or had of the store, and of each
@@ -310,21 +328,25 @@ class AgentsOperations:
         prefix: str = "",
         since: Time | None = None,
         until: Time | None = None,
-        after: str = "",
         limit: int = 100,
-    ) -> list[AgentInfo]:
-        """Return a page of agents in the order of their ids. Filter them by class, status, state of their machine,
+        cursor: str | None = None,
+    ) -> Page[AgentInfo]:
+        """List agents in the order of their ids, a page of them. Filter them by class, status, state of their machine,
         entries of their metadata, whether something is half-done (`pending`), prefix of the id, and time of the last
-        save (`since`, and before `until`); `after` is the id that the page follows. No states are read. An identity
-        gets those that it may read."""
+        save (`since`, and before `until`). No states are read. An identity gets those that it may read."""
         name = kind if kind is None or isinstance(kind, str) else registry.of(kind).name
         now = to_datetime(self._handle.now()).astimezone()
         first, last = (None if each is None else parse_time(each, now) for each in (since, until))
         entries = validation.require_mapping(metadata or {}, "metadata")
         conditions = AgentFilter(name, status, state, entries, first, last, pending)
-        return await listing.list_agents(
-            self._handle, conditions, prefix, after, validation.require_count(limit, "limit")
-        )
+        count = validation.require_count(limit, "limit")
+
+        async def read(cursor: str | None) -> Page[AgentInfo]:
+            after = validation.cursor_text(cursor)
+            agents = await listing.list_agents(self._handle, conditions, prefix, after, count + 1)
+            return Page.cut(agents, count, lambda info: info.id, read)
+
+        return await read(cursor)
 
 
 class Agents(SyncApi, AgentsOperations):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import update_wrapper
@@ -19,11 +18,13 @@ from holdfast.agents.snapshots.header import (
     SnapshotListing,
     info_of,
 )
-from holdfast.agents.snapshots.locations import SUFFIX, Location
+from holdfast.agents.snapshots.locations import SUFFIX, Location, SnapshotStorage
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.snapshots.targets import Target, locate, locate_folder
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.engine import validation
+from holdfast.engine.pages import Page
 from holdfast.errors import (
     HoldfastError,
     SnapshotCorruptError,
@@ -221,21 +222,24 @@ averify = _async(verify)
 
 @_sync
 async def list(  # noqa: A001 - reads as snapshots.list
-    folder: Target, *, after: str = "", limit: int | None = None, **options: Any
-) -> builtins.list[SnapshotListing]:
-    """Return the snapshots in a directory, or under a prefix in a bucket, in the order of their names.
+    folder: Target, *, limit: int = 100, cursor: str | None = None, **options: Any
+) -> Page[SnapshotListing]:
+    """List the snapshots in a directory, or under a prefix in a bucket, in the order of their names, a page of them.
 
-    Only the start of each is read. Files that cannot be read are listed with their `problem`. Use `after` and `limit`
-    for pages.
+    Only the start of each is read. Files that cannot be read are listed with their `problem`.
     """
-    storage = locate_folder(folder, options)
+    return await _list(locate_folder(folder, options), validation.require_count(limit, "limit"), cursor)
+
+
+async def _list(storage: SnapshotStorage, limit: int, cursor: str | None) -> Page[SnapshotListing]:
+    after = validation.cursor_text(cursor)
     entries = sorted(
         entry
         for entry in await storage.list_objects("")
         if entry.name > after and entry.name.endswith(SUFFIX) and entry.name != SUFFIX and "/" not in entry.name
     )
     snapshots = []
-    for entry in entries[: None if limit is None else max(limit, 0)]:
+    for entry in entries[:limit]:
         location, header, problem = Location(storage, entry.name), None, entry.problem
         if not problem:
             try:
@@ -248,7 +252,8 @@ async def list(  # noqa: A001 - reads as snapshots.list
                 problem = error.what
         modified = _to_datetime(entry.modified)
         snapshots.append(SnapshotListing(location.where, entry.name, entry.size, modified, header, problem))
-    return snapshots
+    following = entries[limit - 1].name if 0 < limit < len(entries) else None
+    return Page(snapshots, following, lambda cursor: _list(storage, limit, cursor))
 
 
 alist = _async(list)

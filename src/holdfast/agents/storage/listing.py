@@ -100,7 +100,7 @@ async def list_agents(
     handle: StoreHandle, conditions: AgentFilter, prefix: str, after: str, limit: int
 ) -> list[AgentInfo]:
     """Return a page of agents in the order of their ids, without those that the identity may not read."""
-    prefix, after = quoted(normal(prefix, "prefix")), quoted(normal(after, "id"))
+    prefix, after = quoted(normal(prefix, "prefix")), quoted(normal(after, "cursor"))
     metadata = handle.codec.to_plain(dict(conditions.metadata))
     first, stop = PREFIX + max(prefix, after + "\0" if after else ""), PREFIX + prefix + _LAST_CHARACTER
     agents: list[AgentInfo] = []
@@ -150,19 +150,18 @@ async def _info(handle: StoreHandle, id: str, row: Row, point: StepRef) -> Agent
     )
 
 
-async def list_steps(line: AgentLine, newest: StepRef, before: str | None, limit: int) -> list[AgentStep]:
+async def list_steps(line: AgentLine, newest: StepRef, before: str, limit: int) -> list[AgentStep]:
     """Return the steps that lead to the newest, the newest first, without skipped ones."""
     lines = line.handle.engine.lines
     branches = BranchGraph(await lines.branches(line.line))
     ends = {each.branch: each.seq for each in branches.stretches(Position(newest.branch, newest.seq))}
     steps: list[AgentStep] = []
-    start = before or ""
     while len(steps) < limit:
-        points = [StepRef.of(row) for row in await lines.history(line.line, before=start, limit=limit)]
+        points = [StepRef.of(row) for row in await lines.history(line.line, before=before, limit=limit)]
         steps += [_step(each) for each in points if each.seq <= ends.get(each.branch, -1)]
         if len(points) < limit:
             break
-        start = points[-1].id
+        before = points[-1].id
     return steps[:limit]
 
 

@@ -13,6 +13,7 @@ from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
+from holdfast.engine import validation
 from holdfast.engine.row_format import open_event
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
@@ -49,7 +50,7 @@ class TransitionRecord:
     begin_step: str
     """The id of the step that began it; empty if it took a single step."""
     cursor: str
-    """The position of the record, for `before` and `after`."""
+    """The position of the record, as the `cursor` of what follows it in a listing."""
 
     @property
     def ok(self) -> bool:
@@ -61,25 +62,19 @@ async def read_transitions(
     line: AgentLine,
     *,
     limit: int = 100,
-    before: str | None = None,
-    after: str | None = None,
+    cursor: str | None = None,
     trigger: str | None = None,
     outcome: str | None = None,
     oldest_first: bool = False,
     kind: Kind = "transition",
 ) -> list[TransitionRecord]:
-    """Return a page of the transitions of an agent, the newest first, or the oldest.
-
-    For the next page, pass the cursor of the last transition: as `before` with the newest first, as `after` with the
-    oldest first. Nothing beyond the page is read.
-    """
-    if type(limit) is not int or limit < 1:
-        raise InvalidError(f"the limit is an integer of at least 1, not {limit!r}")
+    """Return the transitions of an agent, the newest first, or the oldest, after the one with a cursor. Nothing beyond
+    the limit is read."""
     await line.allow("read")
-    if before is None and after is None and await line.latest_step() is None:
+    if cursor is None and await line.latest_step() is None:
         raise line.not_found_error()
     records: list[TransitionRecord] = []
-    pages = EventPages(line, before, after, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
+    pages = EventPages(line, cursor, oldest_first=oldest_first, size=min(_PAGE, 2 * limit))
     while len(records) < limit and (rows := await pages.next()):
         matches = (row for row in rows if row.columns[1] == kind)
         matches = (row for row in matches if trigger in (None, row.columns[3]) and outcome in (None, row.columns[5]))
@@ -93,15 +88,13 @@ class EventPages:
     def __init__(
         self,
         line: AgentLine,
-        before: str | None = None,
-        after: str | None = None,
+        cursor: str | None = None,
         *,
         oldest_first: bool = False,
         size: int | None = None,
     ) -> None:
         self._line = line
-        self._start: tuple[Any, ...] = () if after is None else _next_key(parse_cursor(after))
-        self._stop: tuple[Any, ...] = () if before is None else parse_cursor(before)
+        self._last = None if cursor is None else parse_cursor(cursor)
         self._oldest_first = oldest_first
         self._size = size or _PAGE
         self._more = True
@@ -110,31 +103,31 @@ class EventPages:
         """Return the next page; an empty one after the last."""
         if not self._more:
             return []
-        prefix, size = tuple(self._line.line), self._size
-        query = Scan(EVENTS, prefix, start=self._start, stop=self._stop, reverse=not self._oldest_first, limit=size)
+        start, stop, size = tuple[Any, ...](), tuple[Any, ...](), self._size
+        if self._last is not None and self._oldest_first:
+            start = (self._last[0], self._last[1] + 1)
+        elif self._last is not None:
+            stop = self._last
+        prefix = tuple(self._line.line)
+        query = Scan(EVENTS, prefix, start=start, stop=stop, reverse=not self._oldest_first, limit=size)
         (rows,) = await self._line.handle.engine.context.backend.read([query])
         self._more, self._size = len(rows) == size, _PAGE
         if rows:
-            last = (str(rows[-1].key[2]), int(rows[-1].key[3]))
-            if self._oldest_first:
-                self._start = _next_key(last)
-            else:
-                self._stop = last
+            self._last = event_key(rows[-1])
         return rows
 
 
 def parse_cursor(cursor: str) -> tuple[str, int]:
     """Return the id of the step and the number of the event that a cursor points to."""
-    id, separator, number = cursor.rpartition(" ")
-    if not separator or not number.isdecimal():
-        raise InvalidError(
-            "this is not a cursor of transitions", where=ascii(cursor)[:80], hint="Pass the cursor of a transition"
-        )
-    return id, int(number)
+    id, separator, number = validation.cursor_text(cursor).rpartition(" ")
+    if not separator:
+        raise validation.cursor_error(cursor)
+    return id, validation.cursor_number(number)
 
 
-def _next_key(key: tuple[str, int]) -> tuple[str, int]:
-    return key[0], key[1] + 1
+def event_key(row: Row) -> tuple[str, int]:
+    """Return the id of the step and the number of the event of a row."""
+    return str(row.key[2]), int(row.key[3])
 
 
 def read_detail(line: AgentLine, row: Row) -> Mapping[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias, get_args
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import PendingChange
-from holdfast.agents.storage.transition_log import EventPages, read_detail
+from holdfast.agents.storage.transition_log import EventPages, event_key, parse_cursor, read_detail
 from holdfast.backends.interface import Row
-from holdfast.engine import trace_context, validation
+from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.types import to_datetime
 
@@ -91,18 +91,23 @@ def transfer_recovery_event(persister: AgentPersister, pending: PendingChange, h
     return persister.build_event("recovery", TRANSFER, detail)._replace(outcome=how)
 
 
-async def read_transfers(line: AgentLine, limit: int = 100) -> list[Transfer]:
-    """Return the transfers from and to an agent, the latest first, each in the phase that its line records."""
-    count = validation.require_count(limit, "limit")
-    transfers: dict[str, Transfer] = {}
+async def read_transfers(line: AgentLine, limit: int, cursor: str | None = None) -> tuple[list[Transfer], str | None]:
+    """Return a page of the transfers from and to an agent, the latest first, each in the phase that its line records,
+    and the cursor of the next page."""
+    start = None if cursor is None else parse_cursor(cursor)
+    ids: set[str] = set()
+    transfers: list[tuple[str, Transfer]] = []
     pages = EventPages(line)
-    while len(transfers) < count and (rows := await pages.next()):
+    while len(transfers) <= limit and (rows := await pages.next()):
         for row in rows:
-            if row.columns[1] == TRANSFER and str(row.columns[3]) in _PHASES:
-                transfer = _read_row(line, row)
-                # The latest event of a transfer has its phase.
-                transfers.setdefault(transfer.id, transfer)
-    return list(transfers.values())[:count]
+            transfer_id, key = str(row.columns[6]), event_key(row)
+            # The latest event of a transfer has its phase. Those newer than the cursor were listed.
+            if row.columns[1] == TRANSFER and str(row.columns[3]) in _PHASES and transfer_id not in ids:
+                ids.add(transfer_id)
+                if start is None or key < start:
+                    transfers.append((f"{key[0]} {key[1]}", _read_row(line, row)))
+    following = transfers[limit - 1][0] if 0 < limit < len(transfers) else None
+    return [transfer for _, transfer in transfers[:limit]], following
 
 
 def _read_row(line: AgentLine, row: Row) -> Transfer:

@@ -7,8 +7,9 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +28,6 @@ from holdfast.interfaces.cli.agent_history import (
 )
 from holdfast.interfaces.cli.base import (
     CliContext,
-    all_pages,
     command,
     dry_run_option,
     group,
@@ -130,10 +130,7 @@ def list_(
 def _list(
     session: CliContext, store: Store | IdentityView, filters: dict[str, Any], after: str, limit: int | None
 ) -> None:
-    def fetch(after: str, size: int) -> Sequence[AgentInfo]:
-        return store.agents.list(**filters, after=after, limit=size)
-
-    listed = all_pages(fetch, lambda last: last.id, after, limit)
+    listed = islice(store.agents.list(**filters, cursor=after).all(), limit)
     if session.json:
         session.emit_all(listed)
         return

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, all_pages, command, dry_run_option, limit_option, pairs, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, limit_option, pairs, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.exit_codes import FINDINGS
 from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
@@ -68,8 +69,8 @@ def transitions(
     if form is not None:
         _draw(session, store, id, form)
         return
-    filters = {name: each for name, each in (("trigger", trigger), ("outcome", outcome)) if each}
-    listed = _transitions(store, id, before, filters, limit)
+    filters: dict[str, Any] = {name: each for name, each in (("trigger", trigger), ("outcome", outcome)) if each}
+    listed = islice(store.agents.transitions(id, cursor=before, **filters).all(), limit)
     if session.json:
         session.emit_all(listed)
         return
@@ -79,15 +80,6 @@ def transitions(
         session.out.table(_HEADS, rows, right=("TOOK",), shrink="ERROR", styles={"TRIGGER": "yellow"})
     else:
         session.note("There are no such transitions." if filters else f"{id} has no transitions.")
-
-
-def _transitions(
-    store: Store | IdentityView, id: str, before: str | None, filters: dict[str, Any], limit: int | None
-) -> Iterator[TransitionRecord]:
-    def fetch(before: str | None, size: int) -> Sequence[TransitionRecord]:
-        return store.agents.transitions(id, before=before, limit=size, **filters)
-
-    return all_pages(fetch, lambda last: last.cursor, before, limit)
 
 
 def _row(each: TransitionRecord) -> tuple[str, ...]:
@@ -100,7 +92,7 @@ def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) 
 
     record = store.agents.load(id)
     with session.progress("Counting") as progress:
-        taken = count_transitions(_reported(_transitions(store, id, None, {}, None), progress))
+        taken = count_transitions(_reported(store.agents.transitions(id).all(), progress))
     diagram = (mermaid if form == "mermaid" else dot)(None, taken, current=record.state)
     if session.json:
         transitions = [
@@ -114,7 +106,7 @@ def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) 
         session.out.line(safe(line))
 
 
-def _reported(transitions: Iterator[TransitionRecord], progress: ProgressBar) -> Iterator[TransitionRecord]:
+def _reported(transitions: Iterable[TransitionRecord], progress: ProgressBar) -> Iterator[TransitionRecord]:
     for number, each in enumerate(transitions, 1):
         progress(number, None, each.trigger)
         yield each
@@ -133,7 +125,7 @@ def history(session: CliContext, id: str, before: int | None, limit: int, identi
     """
     store = open_as(session, identity)
     older = None if before is None else store.agents.load(id, version=before).checkpoint
-    steps = store.agents.history(id, before=older, limit=limit)
+    steps = store.agents.history(id, limit=limit, cursor=older)
     if session.json:
         session.emit_all(steps)
         return

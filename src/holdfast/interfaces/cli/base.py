@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 COLORS = ("auto", "always", "never")
-_PAGE = 200
 COMPLETE = "_HOLDFAST_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 
@@ -315,17 +313,3 @@ def pairs(texts: tuple[str, ...], option: str) -> dict[str, Any]:
         except ValueError:
             values[key] = value
     return values
-
-
-def all_pages(
-    fetch: Callable[[Any, int], Sequence[T]], cursor: Callable[[T], Any], after: Any, limit: int | None
-) -> Iterator[T]:
-    """Yield the items of a listing: `fetch(after, size)` returns a page, `cursor` the `after` of the next one."""
-    left = limit
-    while left is None or left > 0:
-        size = _PAGE if left is None else min(left, _PAGE)
-        page = fetch(after, size)
-        yield from page
-        if len(page) < size:
-            return
-        after, left = cursor(page[-1]), None if left is None else left - len(page)

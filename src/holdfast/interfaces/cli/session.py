@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
 from holdfast.interfaces.cli.base import (
     CliContext,
-    all_pages,
     command,
     dry_run_option,
     group,
@@ -143,10 +143,8 @@ def _list(
     after: str,
     limit: int | None,
 ) -> None:
-    def fetch(after: str, size: int) -> Sequence[Session]:
-        return store.sessions.list(user=user, status=status, metadata=metadata, after=after, limit=size)
-
-    listed = all_pages(fetch, lambda last: last.id, after, limit)
+    sessions = store.sessions.list(user=user, status=status, metadata=metadata, cursor=after)
+    listed = islice(sessions.all(), limit)
     if session.json:
         session.emit_all(map(session_record, listed))
         return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import CliContext, all_pages, command, dry_run_option, group, limit_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, limit_option, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
 from holdfast.interfaces.cli.scope_args import as_option, open_as
@@ -182,10 +182,7 @@ def list_(session: CliContext, location: str, after: str, limit: int | None) -> 
     """
     from holdfast import snapshots
 
-    def fetch(after: str, size: int) -> Sequence[SnapshotListing]:
-        return snapshots.list(location, after=after, limit=size)
-
-    listed = all_pages(fetch, lambda last: last.name, after, limit)
+    listed = islice(snapshots.list(location, cursor=after).all(), limit)
     if session.json:
         session.emit_all(listed)
         return

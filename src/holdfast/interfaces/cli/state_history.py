@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, all_pages, command, dry_run_option, limit_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, limit_option, yes_option
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE
 from holdfast.interfaces.cli.exit_codes import FINDINGS
 from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
@@ -37,7 +37,7 @@ def history(
     holdfast state history agent:researcher -n 20 --json
     """
     state = open_state(session, scope, identity)
-    entries = state.history(key, limit=limit, before=before)
+    entries = state.history(key, limit=limit, cursor=None if before is None else str(before))
     new = {id(each): state.get_at(each.key, each.version) for each in entries if values and each.version}
     if session.json:
         for each in entries:
@@ -150,10 +150,7 @@ def _plan(state: State, at: int | str, key: str | None) -> dict[str, str]:
     from holdfast.codec import default_codec
 
     if key is None:
-        items = all_pages(
-            lambda after, size: state.list_items(after=after, limit=size), lambda last: last.key, "", None
-        )
-        then, now = state.at(at), {item.key: item.value for item in items}
+        then, now = state.at(at), dict(state.items())
     else:
         sides = (state.get_at(key, at, MISSING), state.get(key, MISSING))
         then, now = ({} if side is MISSING else {key: side} for side in sides)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.cli.base import CliContext, all_pages, command, limit_option
+from holdfast.interfaces.cli.base import CliContext, command, limit_option
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import ago, in_words, safe
 from holdfast.interfaces.cli.scope_args import as_option, open_as, open_state, short
 
 if TYPE_CHECKING:
-    from holdfast.state import ScopeInfo, StateItem
+    from holdfast.state import StateItem
 
 _HEADS = ("SCOPE", "KEYS", "VERSION", "UPDATED")
 _ITEMS = ("KEY", "VERSION", "EXPIRES", "VALUE")
@@ -54,20 +55,13 @@ def list_(
     state = open_state(session, scope, identity)
     empty = "There are no such keys." if prefix or pattern else "The scope is empty."
     if not values:
-        keys = all_pages(
-            lambda after, size: state.list_keys(prefix, after=after, limit=size, pattern=pattern), str, after, limit
-        )
+        keys = islice(state.list_keys(prefix, pattern=pattern, cursor=after).all(), limit)
         if session.json:
             session.emit_all({"scope": scope, "key": key} for key in keys)
         else:
             _write(session, keys, empty)
         return
-    items = all_pages(
-        lambda after, size: state.list_items(prefix, after=after, limit=size, pattern=pattern),
-        lambda last: last.key,
-        after,
-        limit,
-    )
+    items = islice(state.list_items(prefix, pattern=pattern, cursor=after).all(), limit)
     if session.json:
         session.emit_all({"scope": scope, **item._asdict()} for item in items)
         return
@@ -82,12 +76,8 @@ def list_scopes(
     session: CliContext, identity: str | None, prefix: str, pattern: str, after: str, limit: int | None
 ) -> None:
     """Write the scopes."""
-    store = open_as(session, identity)
-
-    def fetch(after: str, size: int) -> Sequence[ScopeInfo]:
-        return store.scopes(prefix, pattern=pattern, after=after, limit=size)
-
-    listed = all_pages(fetch, lambda last: str(last.scope), after, limit)
+    scopes = open_as(session, identity).scopes(prefix, pattern=pattern, cursor=after)
+    listed = islice(scopes.all(), limit)
     if session.json:
         session.emit_all({**each._asdict(), "scope": str(each.scope)} for each in listed)
         return

@@ -22,6 +22,7 @@ from holdfast.backends.tables import LINKS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.hooks.feature_hooks import call_hooks
@@ -240,14 +241,15 @@ class ArtifactsOperations:
         return LinkBlock(self, ids)
 
     @sync_and_async
-    async def changes(self, id: str, *, after: str = "", limit: int = 100) -> list[ArtifactLink]:
-        """List the changes of state made with an artifact, in order of time. `after` takes the cursor of the last
-        one, for the next page. An identity gets those of its own scopes."""
+    async def changes(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[ArtifactLink]:
+        """List the changes of state made with an artifact, in order of time, a page of them. An identity gets those of
+        its own scopes."""
         await self._require(id, "read")
         count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         own = Scope.parse(actor) if actor else Scope()
         found: list[ArtifactLink] = []
-        while len(found) < count:
+        after = validation.cursor_text(cursor)
+        while len(found) <= count:
             page = min(_PAGE, count - len(found) + 1)
             rows = await self._records.system_line.linked(artifact_links.CHANGE, id, after, page)
             for row in rows:
@@ -257,7 +259,12 @@ class ArtifactsOperations:
             if len(rows) < page:
                 break
             after = str(rows[-1].key[4])
-        return found[:count]
+        return Page.cut(
+            found,
+            count,
+            lambda link: link.cursor,
+            lambda cursor: ArtifactsOperations.changes(self, id, limit=count, cursor=cursor),
+        )
 
     @sync_and_async
     async def of(
@@ -266,26 +273,25 @@ class ArtifactsOperations:
         key: str | None = None,
         *,
         version: int | None = None,
-        after: str = "",
         limit: int = 100,
-    ) -> list[ArtifactLink]:
+        cursor: str | None = None,
+    ) -> Page[ArtifactLink]:
         """List the artifacts that a scope's keys were changed with, or one key, or one version of it, in the order
-        of keys and versions. The scope is given as text, or as `store.state(…)`. `after` takes the cursor of the
-        last one, for the next page."""
+        of keys and versions, a page of them. The scope is given as text, or as `store.state(…)`."""
         guard = self._handle.guard
         at = guard.scope(getattr(scope, "scope", scope))
         wanted = None if key is None else guard.key(at, key)
         count, number = validation.require_count(limit, "limit"), validation.optional_count(version, "version")
         await guard.allow("read", at, () if wanted is None else (wanted,))
         prefix: tuple[Any, ...] = (*self._handle.line(at), artifact_links.ARTIFACT)
-        start, stop = _parse_cursor(after), tuple[str, ...]()
+        start, stop = _parse_cursor(cursor), tuple[str, ...]()
         if wanted is not None:
             prefix, start = (*prefix, wanted), start[1:]
             if number is not None:
                 start = max(start, (artifact_links.version_prefix(number),))
                 stop = (artifact_links.version_prefix(number + 1),)
         found: list[ArtifactLink] = []
-        while len(found) < count:
+        while len(found) <= count:
             page = min(_PAGE, count - len(found) + 1)
             query = Scan(LINKS, prefix, start=start, stop=stop, limit=page)
             (rows,) = await self._handle.engine.context.backend.read([query])
@@ -298,7 +304,12 @@ class ArtifactsOperations:
             last = (str(rows[-1].key[3]), f"{rows[-1].key[4]!s}\0")
             start = last if wanted is None else last[1:]
         await guard.saw(at, () if wanted is None else (wanted,))
-        return found[:count]
+        return Page.cut(
+            found,
+            count,
+            lambda link: link.cursor,
+            lambda cursor: ArtifactsOperations.of(self, scope, key, version=version, limit=count, cursor=cursor),
+        )
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -332,18 +343,19 @@ class ArtifactsOperations:
         type: str | None = None,
         producer: str | None = None,
         sha256: str | None = None,
-        after: str = "",
         limit: int = 100,
-    ) -> list[Artifact]:
-        """Return a page of artifacts in the order of their ids: those of a type, of a producer, with a hash, those
-        after another. An identity gets its own."""
+        cursor: str | None = None,
+    ) -> Page[Artifact]:
+        """List artifacts in the order of their ids, a page of them: those of a type, of a producer, with a hash. An
+        identity gets its own."""
         count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         links = [("sha256", sha256), ("producer", producer), ("type", type), ("by", actor or None)]
         kind, name = next(((kind, name) for kind, name in links if name is not None), ("", ""))
         if actor:
             await self._handle.guard.allow("read", Scope.parse(actor), ())
         found: list[Artifact] = []
-        while len(found) < count:
+        after = validation.cursor_text(cursor)
+        while len(found) <= count:
             page = min(_PAGE, count - len(found) + 1)
             if kind:
                 ids = [str(row.key[4]) for row in await self._records.system_line.linked(kind, name, after, page)]
@@ -356,7 +368,14 @@ class ArtifactsOperations:
             if len(ids) < page:
                 break
             after = ids[-1]
-        return found[:count]
+        return Page.cut(
+            found,
+            count,
+            lambda artifact: artifact.id,
+            lambda cursor: ArtifactsOperations.list(
+                self, type=type, producer=producer, sha256=sha256, limit=count, cursor=cursor
+            ),
+        )
 
 
 class LinkBlock:
@@ -400,14 +419,16 @@ def _to_link(made: artifact_links.LinkRow, cursor: str) -> ArtifactLink:
     return ArtifactLink(made.artifact, made.scope, made.key, made.version, made.id, to_datetime(made.time), cursor)
 
 
-def _parse_cursor(cursor: str) -> tuple[str, ...]:
+def _parse_cursor(cursor: str | None) -> tuple[str, ...]:
     """Return the position of a cursor: a key, and the rest of the row's key."""
-    if not cursor:
+    text = validation.cursor_text(cursor)
+    if not text:
         return ()
-    length, _, rest = cursor.partition(" ")
-    if not length.isdecimal() or len(rest) < int(length):
-        raise InvalidError("this is no cursor of a page of artifacts", where=repr(cursor)[:80])
-    return rest[: int(length)], rest[int(length) :] + "\0"
+    number, _, rest = text.partition(" ")
+    length = validation.cursor_number(number)
+    if len(rest) < length:
+        raise validation.cursor_error(cursor)
+    return rest[:length], rest[length:] + "\0"
 
 
 def _check_id(guard: Guard, id: object) -> str:

@@ -19,6 +19,7 @@ from holdfast.engine import validation
 from holdfast.engine.guard import Action
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
@@ -302,11 +303,11 @@ class SessionsOperations(Generic[S]):
         user: str | None = None,
         status: Status | None = None,
         metadata: Mapping[str, Any] | None = None,
-        after: str = "",
         limit: int = 100,
-    ) -> list[S]:
-        """Return a page of sessions in the order of their ids: those of a user, of a status, with these entries in
-        their metadata, those after another. An identity gets those that it may know of."""
+        cursor: str | None = None,
+    ) -> Page[S]:
+        """List sessions in the order of their ids, a page of them: those of a user, of a status, with these entries in
+        their metadata. An identity gets those that it may know of."""
         if status is not None and status not in _STATUSES:
             raise InvalidError(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
         manager, count = _SessionManager(self._handle), validation.require_count(limit, "limit")
@@ -316,7 +317,8 @@ class SessionsOperations(Generic[S]):
         waiting = await manager.records.list_due() if status == "expired" else None
         link = ("user", user) if user is not None else ("status", status or "")
         found: list[S] = []
-        while len(found) < count:
+        after = validation.cursor_text(cursor)
+        while len(found) <= count:
             ids = await _page(manager.records, link, after) if waiting is None else _after(waiting, after)
             records = await manager.records.get_many(ids)
             shown = {
@@ -334,7 +336,14 @@ class SessionsOperations(Generic[S]):
                 break
             after = ids[-1]
         await self._handle.guard.saw(manager.own, ())
-        return found[:count]
+        return Page.cut(
+            found,
+            count,
+            lambda session: session.id,
+            lambda cursor: SessionsOperations[S].list(
+                self, user=user, status=status, metadata=metadata, limit=count, cursor=cursor
+            ),
+        )
 
     @sync_and_async
     async def collect(self, limit: int = 1000) -> SessionReport:

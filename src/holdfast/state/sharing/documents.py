@@ -18,6 +18,7 @@ from holdfast.engine.model.merge import PackedResolution, Resolver, merge, union
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, as_items, unpack
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.pages import Page
 from holdfast.errors import ConflictError
 from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.state import history
@@ -138,15 +139,14 @@ class DocumentOperations:
         return found
 
     @sync_and_async
-    async def history(self, limit: int = 100, before: int | HistoryEntry | None = None) -> list[HistoryEntry]:
-        """List who edited it, when and why, the latest first. `before` takes the last entry of a page, for the next
-        one, or a version."""
+    async def history(self, *, limit: int = 100, cursor: str | None = None) -> Page[HistoryEntry]:
+        """List who edited it, when and why, the latest first, a page of them."""
         return await history.list_changes(
             self._resource.handle_for(CONTENT),
             self._resource.name,
             CONTENT,
             validation.require_count(limit, "limit"),
-            before,
+            cursor,
         )
 
     @sync_and_async

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import trace_context, validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.state.keys import pack_value
@@ -29,6 +30,8 @@ from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
 from holdfast.time_parsing import Duration, parse_nanoseconds, parse_seconds
+
+R = TypeVar("R", "PipelineResult", "DeadItem")
 
 TRIES = 5
 """How often an item is tried at a stage by default."""
@@ -193,20 +196,23 @@ class PipelineOperations:
     # What became of items -----------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def results(self, after: str = "", limit: int = 100) -> list[PipelineResult]:
-        """Return a page of results, in the order in which the items were put in, after the one with an id."""
-        found = await self._page("result/", after, limit)
-        return [PipelineResult(id, record["value"], record["correlation"]) for id, record in found]
+    async def results(self, *, limit: int = 100, cursor: str | None = None) -> Page[PipelineResult]:
+        """List results in the order in which the items were put in, a page of them."""
+
+        def result(id: str, record: Any) -> PipelineResult:
+            return PipelineResult(id, record["value"], record["correlation"])
+
+        return await self._page("result/", result, validation.require_count(limit, "limit"), cursor)
 
     @sync_and_async
-    async def dead(self, after: str = "", limit: int = 100) -> list[DeadItem]:
-        """Return a page of the items that were tried too often, in the same order."""
-        return [
-            DeadItem(
-                id, record["stage"], record["value"], record["error"], record["tries"], to_datetime(record["time"])
-            )
-            for id, record in await self._page("dead/", after, limit)
-        ]
+    async def dead(self, *, limit: int = 100, cursor: str | None = None) -> Page[DeadItem]:
+        """List the items that were tried too often, in the same order, a page of them."""
+
+        def item(id: str, record: Any) -> DeadItem:
+            time = to_datetime(record["time"])
+            return DeadItem(id, record["stage"], record["value"], record["error"], record["tries"], time)
+
+        return await self._page("dead/", item, validation.require_count(limit, "limit"), cursor)
 
     @sync_and_async
     async def forget(self, ids: Iterable[str]) -> int:
@@ -399,15 +405,19 @@ class PipelineOperations:
         assert found is not None  # noqa: S101 - it goes with what holds it
         return _record(found.value)
 
-    async def _page(self, prefix: str, after: str, limit: int) -> list[tuple[str, Any]]:
+    async def _page(self, prefix: str, build: Callable[[str, Any], R], limit: int, cursor: str | None) -> Page[R]:
         await self._resource.handle.guard.allow("read", self.scope, ())
-        last = prefix + check_key(after, "id of an item") if after else ""
-        page = validation.require_count(limit, "limit")
+        last = "" if cursor is None else prefix + check_key(cursor, "cursor")
         found = await read_scope(
-            self._resource.handle, self._resource.name, lambda view: view.items(prefix, after=last, limit=page)
+            self._resource.handle, self._resource.name, lambda view: view.items(prefix, after=last, limit=limit + 1)
         )
         await self._resource.handle.guard.saw(self.scope, ())
-        return [(item.key[len(prefix) :], item.value) for item in found]
+        return Page.cut(
+            [build(item.key[len(prefix) :], item.value) for item in found],
+            limit,
+            lambda each: each.id,
+            lambda cursor: self._page(prefix, build, limit, cursor),
+        )
 
     def _claim(self, task: PipelineTask) -> WorkClaim:
         if getattr(task, "_where", None) != self._resource.name:
