@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+import holdfast
 from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError
 
@@ -87,3 +88,22 @@ def test_choices() -> None:
     assert parse_choice(URL, "durable", "waitaof", ("server", "waitaof")) == "waitaof"
     with pytest.raises(ConfigError, match="durable cannot be 'no'.* It is one of server, waitaof"):
         parse_choice(URL, "durable", "no", ("server", "waitaof"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresq://user:SECRET@host/db",
+        "POSTGRESQL://user:SECRET@host/db",
+        "mirorr:?local=a.db&remote=postgresql://user:SECRET@host/db",
+        "mirror:?local=sqlite:///a.db&remot=postgresql://user:SECRET@host/db",
+        "mirror:?local=sqlite:///a.db&remot=postgresql%3A%2F%2Fuser%3ASECRET%40host%2Fdb",
+        "tired:?hot=a.db&cold=cache%3A%3Fstore%3Dredis%3A%2F%2F%3ASECRET%40host",
+        "nope://x?password=SECRET",
+    ],
+)
+def test_no_password_is_in_an_error_about_a_wrong_url(url: str) -> None:
+    assert "SECRET" in url
+    with pytest.raises(ConfigError) as caught:
+        holdfast.open(url)
+    assert "SECRET" not in str(caught.value)

@@ -71,7 +71,7 @@ def check(url: str, acknowledged: dict[str, dict[str, tuple[str, int]]], recent:
     """What was acknowledged is there, and everything that is there is whole."""
     with holdfast.open(url) as store:
         for thread, ids in acknowledged.items():
-            log = store.log(thread)
+            log = list(store.log(thread).all())
             assert ids.keys() <= {checkpoint.id for checkpoint in log}, thread
             for checkpoint in log[:recent]:
                 state = store.get(thread, checkpoint.id).state

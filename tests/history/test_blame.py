@@ -40,7 +40,7 @@ def test_who_wrote_a_message(store: holdfast.Store) -> None:
     assert (writer.time, writer.hash) == (store.thread("t").resolve("c3").time, store.thread("t").resolve("c3").hash)
     assert [each.writer.id for each in store.thread("t").blame("messages")] == ["c0", "c1", "c2", "c3", "c4"]
     assert [each.where for each in store.thread("t").blame("messages[-2:]")] == ["messages[3]", "messages[4]"]
-    assert [each.writer.id for each in store.thread("t").blame("messages[1:]", cursor="1", limit=2)] == ["c2", "c3"]
+    assert [each.writer.id for each in store.thread("t").blame("messages[1:]", cursor="1@c4", limit=2)] == ["c2", "c3"]
     assert store.thread("t").blame(("messages", -1))[0].writer.id == "c4"
     assert store.thread("t").blame("messages[0].content", "c2")[0].value == said(0).content
 
@@ -346,3 +346,15 @@ def test_an_update_that_changes_nothing(store: holdfast.Store) -> None:
         store.update("t", {("d", "x"): 1, "n": number})
     assert [each.writer.step for each in store.thread("t").blame("d")] == [0]
     assert [each.writer.step for each in store.thread("t").blame("d.x")] == [0]
+
+
+def test_pages_are_of_the_checkpoint_that_the_first_was_read_at(store: holdfast.Store) -> None:
+    thread = store.thread("t")
+    for number in range(6):
+        thread.put({"n": number, "l": ["a", "b", "c", "d"]})
+    blame, history = thread.blame("l", limit=2), thread.history("n", limit=2)
+    thread.fork("b", at=1)
+    thread.put({"n": -1, "l": ["new", "a", "b", "c", "d"]}, branch="b")
+    assert [entry.value for entry in blame.all()] == ["a", "b", "c", "d"]
+    assert [each.writer.step for each in history.all()] == [5, 4, 3, 2, 1, 0]
+    assert [each.writer.step for each in thread.history("n", limit=9, cursor=history.next)] == [3, 2, 1, 0]

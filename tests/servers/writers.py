@@ -87,7 +87,7 @@ class Writers:
         found: Counter[Saved] = Counter()
         for thread in (*self._names, SHARED):
             try:
-                log = store.log(thread)
+                log = list(store.log(thread).all())
             except NotFoundError:
                 continue
             found.update((thread, each.metadata["by"], each.metadata["number"]) for each in log)

@@ -119,7 +119,7 @@ def _checkpoint() -> Any:
 
 def test_its_owner_reads_it_as_any_line(store: Store) -> None:
     filled(store)
-    log = store.log(LINE)
+    log = list(store.log(LINE).all())
     assert [each.kind for each in log] == ["set"] * 4
     assert store.get(LINE).state["plan"] == {"text": "secret words", "n": 1}
     store.state(agent="a").patch("plan", {"n": 2})

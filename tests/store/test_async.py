@@ -132,7 +132,7 @@ def test_64_tasks(url: str) -> None:
 
             await asyncio.gather(*(agent(n) for n in range(64)))
             assert (await store.stats()).threads == 65
-            shared = await store.log("shared")
+            shared = [each async for each in (await store.log("shared")).all()]
             assert len(shared) == 64 * 3
             states = [(await store.get("shared", each.id)).state for each in shared]
             assert sorted((state["by"], state["m"]) for state in states) == [

@@ -265,7 +265,7 @@ def test_it_goes_on_wherever_it_was_interrupted() -> None:
             left = store_on(on)
             for thread in left.threads():
                 # A thread that can be seen is complete.
-                assert left.log(thread.thread) == source.log(thread.thread)
+                assert left.log(thread.thread) == list(source.log(thread.thread).all())
                 assert run(verify(EngineContext(on), Line("", thread.thread))).findings == []
             source.copy_to(left)
             check_same(source, left)
@@ -645,3 +645,14 @@ def test_the_other_store_is_opened_for_the_tenant(monkeypatch: pytest.MonkeyPatc
     source.copy_to("asking://", tenants="all")
     source.copy_to("asking://", tenant="bob")
     assert Asking.asked == [{"tenant": "ann"}, {}, {"tenant": "bob"}]
+
+
+def test_a_copy_is_made_to_a_path(tmp_path: Path) -> None:
+    with holdfast.open("memory://") as store:
+        store.put("t", {"n": 1})
+        for other in (tmp_path / "a.db", str(tmp_path / "b.db")):
+            assert store.copy_to(other).threads == 1
+            with holdfast.open(other) as copy:
+                assert copy.get("t").state == {"n": 1}
+        with pytest.raises(InvalidError, match="not int"):
+            store.copy_to(5)  # type: ignore[arg-type]

@@ -152,8 +152,9 @@ def test_what_is_not_there_or_no_list(store: Store) -> None:
         state["zz"]
     with pytest.raises(NotFoundError, match=r"nothing there \(at d\.z\.y\)"):
         state.value("d", "z", "y")
-    with pytest.raises(NotFoundError, match=r"at l\[0\]"):
-        state.value("l", 0)
+    assert (state.value("l", 0), state.value("l", -1), state.has("l", 1), state.has("l", -2)) == (1, 1, False, False)
+    with pytest.raises(NotFoundError, match=r"at l\[1\]"):
+        state.value("l", 1)
     for wrong in (state.length, state.slice):
         with pytest.raises(InvalidError, match=r"no list \(at d\)"):
             wrong("d")

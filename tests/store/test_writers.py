@@ -31,7 +31,7 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 def reachable(store: Store, thread: str, made: list[Checkpoint], states: dict[str, Any]) -> None:
     """Every checkpoint is there under its id, with its state; all parents are there; nothing else is."""
-    log = store.log(thread)
+    log = list(store.log(thread).all())
     assert sorted(each.id for each in log) == sorted(each.id for each in made)
     assert len({(each.branch, each.step) for each in log}) == len(log)
     ids = {each.id for each in log}

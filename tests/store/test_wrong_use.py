@@ -89,7 +89,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     ),
     "past the end of a list": (lambda s: s.update("t", {"l[9]": 1}), NotFoundError, r"list has.*\(at l\[9\]\)"),
     "a key of a list": (lambda s: s.update("t", {"l.x": 1}), InvalidError, r"its index \(at l\.x\)"),
-    "an index of nothing": (lambda s: s.update("t", {"zz[0]": 1}), NotFoundError, r"an index of a list.*\(at zz\)"),
+    "an index of nothing": (lambda s: s.update("t", {"zz[0]": 1}), NotFoundError, r"no list to change.*\(at zz\)"),
     "a range": (lambda s: s.update("t", {"l[0:1]": 1}), InvalidError, r"range of items \(at l\[0:1\]\)"),
     "an item twice": (lambda s: s.update("t", {"l[0]": 1, "l[-1]": 2}), InvalidError, r"one value \(at l\[-1\]\)"),
     "no path": (lambda s: s.update("t", {"d..k": 1}), InvalidError, "column 2 of 'd..k'"),

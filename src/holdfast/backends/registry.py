@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from holdfast._lazy import load
 from holdfast.backends.interface import Backend
-from holdfast.backends.urls import suggest
+from holdfast.backends.urls import redacted_url, suggest
 from holdfast.errors import ConfigError
 
 GROUP = "holdfast.backends"
@@ -40,7 +40,9 @@ def backend_for(url: str) -> type[Backend]:
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise ConfigError(
-            "a store is named by a URL, and this has no scheme", where=url, hint=f"Try sqlite:///{url or 'agents.db'}"
+            "a store is named by a URL, and this has no scheme",
+            where=redacted_url(url),
+            hint=f"Try sqlite:///{url or 'agents.db'}",
         )
     if scheme in _BACKENDS:
         built_in: type[Backend] = load(*_BACKENDS[scheme])
@@ -50,9 +52,11 @@ def backend_for(url: str) -> type[Backend]:
     for entry in entry_points(group=GROUP, name=scheme):
         backend = entry.load()
         if not (isinstance(backend, type) and issubclass(backend, Backend)):
-            raise ConfigError(f"the plug-in {entry.value} for {scheme}: is no holdfast backend", where=url)
+            raise ConfigError(
+                f"the plug-in {entry.value} for {scheme}: is no holdfast backend", where=redacted_url(url)
+            )
         return backend
-    raise ConfigError(f"no backend serves {scheme}:", where=url, hint=suggest(scheme, schemes()))
+    raise ConfigError(f"no backend serves {scheme}:", where=redacted_url(url), hint=suggest(scheme, schemes()))
 
 
 def schemes() -> list[str]:

@@ -94,19 +94,18 @@ def suggest(name: str, names: Iterable[str]) -> str:
 
 
 def redacted_url(url: str) -> str:
-    """Return a URL without passwords: in its address, its query, or its parts."""
-    kind, _, query = url.partition(":")
-    if kind in COMPOSITIONS:
-        pairs = parse_qsl(query.partition("?")[2], keep_blank_values=True)
-        stores = COMPOSITIONS[kind]
-        return compose(kind, **{name: redacted_url(value) if name in stores else value for name, value in pairs})
+    """Return a URL without passwords: in its address, its query, or in URLs within its query."""
     scheme, colon, rest = url.partition("://")
-    if "@" in rest and not rest.startswith("/") and ":" in rest.partition("@")[0]:
+    if "?" not in scheme and "@" in rest and not rest.startswith("/") and ":" in rest.partition("@")[0]:
         user, _, host = rest.rpartition("@")  # the last one: a password that was not quoted is removed too
         rest = f"{user.partition(':')[0]}@{host}"
     address, mark, query = f"{scheme}{colon}{rest}".partition("?")
-    pairs = [pair for pair in parse_qsl(query, keep_blank_values=True) if not _is_secret(pair[0])]
-    return f"{address}{mark if pairs else ''}{urlencode(pairs, quote_via=quote, safe='/:@')}"
+    pairs = [
+        (name, redacted_url(value) if ":" in value else value)
+        for name, value in parse_qsl(query, keep_blank_values=True)
+        if not _is_secret(name)
+    ]
+    return f"{address}{mark if pairs else ''}{urlencode(pairs, quote_via=quote, safe='/:@$,')}"
 
 
 # Options

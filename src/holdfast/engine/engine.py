@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -149,12 +149,16 @@ class Engine:
         )
 
     def edit_parts(
-        self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()
+        self,
+        line: Line,
+        put: Mapping[tuple[Any, ...], Any],
+        removed: Iterable[tuple[Any, ...]] = (),
+        text_paths: Collection[tuple[Any, ...]] = (),
     ) -> Edit:
-        """Return the edit that changes parts of a state."""
+        """Return the edit that changes parts of a state. `text_paths` are the paths that were given as text."""
         from holdfast.engine.state_reader import change_parts
 
-        return change_parts(self.states, self.context.codec, line, put, removed)
+        return change_parts(self.states, self.context.codec, line, put, removed, text_paths)
 
     async def state(self, line: Line, point: StepRef) -> Mapping[str, Any]:
         """Return the state at a step, as new objects."""

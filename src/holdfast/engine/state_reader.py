@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.codec import Codec, msgpack
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft
+from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
@@ -81,13 +82,15 @@ class StateReader(PartialState):
 
         async def read() -> Packed:
             first, last, _ = slice(start, stop).indices(await self._length(path))
-            items = draft_reader.items(self._ws, await self._require(path), first, max(first, last))
+            value = await self._load_large(await self._require(path))
+            items = draft_reader.items(self._ws, cast(Draft, value), first, max(first, last))
             return await self._resolve(items)
 
         return list(unpack(self._codec, await self._read(read)))
 
     async def _length(self, path: Sequence[Any]) -> int:
-        length = draft_reader.length(await self._require(path))
+        value = await self._load_large(await self._require(path))
+        length = None if value is None else draft_reader.length(value)
         if length is None:
             raise InvalidError("what is there is no list", where=path_text(path))
         return length
@@ -115,12 +118,12 @@ class StateReader(PartialState):
 
     async def is_dict(self, path: Sequence[Any]) -> bool | None:
         """Return whether the value at a path is a dict; None if there is no value."""
-        value = await self._find(path)
+        value = await self._load_large(await self._find(path))
         return None if value is None else draft_reader.is_dict(value)
 
     async def is_list(self, path: Sequence[Any]) -> bool:
         """Return whether the value at a path is a list."""
-        value = await self._find(path)
+        value = await self._load_large(await self._find(path))
         return value is not None and draft_reader.length(value) is not None
 
     async def _require(self, path: Sequence[Any]) -> Draft:
@@ -130,8 +133,25 @@ class StateReader(PartialState):
         return value
 
     async def _find(self, path: Sequence[Any]) -> Draft | None:
-        state = await self._state()
-        return await self.nodes(draft_reader.entry(self._ws, state, self._codec.pack_items(path)))
+        """Return the value at a path, which may be a pointer to a large one; None if there is none."""
+        state, keys = await self._state(), self._codec.pack_items(path)
+        value = await self.nodes(draft_reader.entry(self._ws, state, keys))
+        if value is not None or len(keys) == 1:
+            return value
+        # A value on the way may be a pointer: step by step, with those loaded.
+        below: Draft | None = state
+        for key in keys:
+            below = await self._load_large(below)
+            if below is None:
+                return None
+            below = await self.nodes(draft_reader.entry(self._ws, below, [key]))
+        return below
+
+    async def _load_large(self, value: Draft | None) -> Draft | None:
+        """Return a value, loaded if it is a pointer to a large one."""
+        if not isinstance(value, bytes) or not is_pointer(value):
+            return value
+        return flatten((await self._states.resolve_pointers(self._line, {b"": value}))[b""])
 
     async def _resolve(self, rounds: Rounds[Packed]) -> Packed:
         """Read a value, with large values in place of their pointers."""
@@ -152,6 +172,9 @@ _REMOVE = _Remove()
 class _ChangeTree(dict[bytes, tuple[Any, Any]]):
     """The changes below a key: keys and changes by packed key, since 1 and True are equal in Python."""
 
+    indexed = False
+    """Whether a path given as text has an index here: of a list, then, and not a key of a new dict."""
+
 
 def change_parts(
     states: StateLoader,
@@ -159,12 +182,16 @@ def change_parts(
     line: Line,
     put: Mapping[tuple[Any, ...], Any],
     removed: Iterable[tuple[Any, ...]] = (),
+    text_paths: Collection[tuple[Any, ...]] = (),
 ) -> Edit:
-    """Return an edit that sets values at paths and removes others, and reads no more of the state than it needs."""
+    """Return an edit that sets values at paths and removes others, and reads no more of the state than it needs.
+
+    `text_paths` are those of the paths that were given as text.
+    """
     tree = _ChangeTree()
     for path, value in put.items():
         packed = _pack_value(codec, path, value)
-        _add_change(codec, tree, path, packed)
+        _add_change(codec, tree, path, packed, is_text=path in text_paths)
     for path in removed:
         _add_change(codec, tree, path, _REMOVE)
 
@@ -191,7 +218,9 @@ def _pack_value(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
     return packed
 
 
-def _add_change(codec: Codec, tree: _ChangeTree, path: Sequence[Any], leaf: Packed | _Remove) -> None:
+def _add_change(
+    codec: Codec, tree: _ChangeTree, path: Sequence[Any], leaf: Packed | _Remove, *, is_text: bool = False
+) -> None:
     if not path or type(path[0]) is not str:
         raise InvalidError("a path starts with the name of a channel", where=repr(tuple(path)))
     if len(path) > MAX_EDITS:
@@ -202,13 +231,28 @@ def _add_change(codec: Codec, tree: _ChangeTree, path: Sequence[Any], leaf: Pack
         )
     *stem, last = codec.pack_items(path)
     for packed, key in zip(stem, path, strict=False):
+        tree.indexed |= is_text and type(key) is int
         _, below = tree.setdefault(packed, (key, _ChangeTree()))
         if not isinstance(below, _ChangeTree):
             raise InvalidError("two changes are made to one value", where=path_text(path))
         tree = below
+    tree.indexed |= is_text and type(path[-1]) is int
     if last in tree:
         raise InvalidError("two changes are made to one value", where=path_text(path))
     tree[last] = (path[-1], leaf)
+
+
+def _merge_changes(path: tuple[Any, ...], a: object, b: object) -> _ChangeTree:
+    """Return the changes of two trees for one value."""
+    if not isinstance(a, _ChangeTree) or not isinstance(b, _ChangeTree):
+        raise InvalidError("two changes are made to one value", where=path_text(path))
+    merged = _ChangeTree(a)
+    merged.indexed = a.indexed or b.indexed
+    for packed, (key, change) in b.items():
+        if packed in merged:
+            change = _merge_changes((*path, key), merged[packed][1], change)
+        merged[packed] = key, change
+    return merged
 
 
 class _EditBuilder:
@@ -290,8 +334,9 @@ class _EditBuilder:
                     hint="To add items, put the state, or set the whole list",
                 )
             index = key % length
-            if index in changes:
-                raise InvalidError("two changes are made to one value", where=path_text(child))
+            _, other = changes.get(index, (packed_key, None))
+            if other is not None:  # the same item, counted from the start and from the end
+                change = _merge_changes(child, other, change)
             changes[index] = packed_key, change
         parts: list[KeepRun | ChangeItem | tuple[bytes, ...]] = []
         start = 0
@@ -312,16 +357,14 @@ class _EditBuilder:
 
     def _new_dict(self, path: tuple[Any, ...], tree: _ChangeTree) -> bytes:
         """Return a new dict with the changes of a tree."""
+        if tree.indexed:
+            raise NotFoundError(
+                "there is no list to change items of", where=path_text(path), hint="Set the whole value first"
+            )
         entries: dict[bytes, Packed] = {}
         for packed_key, (key, change) in tree.items():
             if isinstance(change, _Remove):
                 raise NotFoundError("there is nothing to remove", where=path_text((*path, key)))
-            if type(key) is int:
-                raise NotFoundError(
-                    "there is nothing there, and a number may be an index of a list or a key of a dict",
-                    where=path_text(path),
-                    hint="Set the whole value first",
-                )
             entries[packed_key] = self._new_dict((*path, key), change) if isinstance(change, _ChangeTree) else change
         return flatten(entries)
 

@@ -15,14 +15,13 @@ from holdfast.engine.model.json_diff import Path, decoded, tree_of
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import MERGE, PRUNED, Line, StepRef
-from holdfast.engine.types import Revision, to_datetime
+from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.diff_result import as_changes
 from holdfast.history.diff_text import Change, lines
 from holdfast.history.diff_text import Line as TextLine
 from holdfast.history.past_reader import PastReader, PastValue
 from holdfast.history.provenance import MergeProvenance, ProvenanceReader, ProvenanceStep
-from holdfast.history.revisions import resolve
 
 T = TypeVar("T")
 
@@ -83,16 +82,15 @@ class ValueChange:
 
 
 async def blame(
-    engine: Engine, line: Line, path: Path, at: Revision, *, start: int = 0, limit: int | None = None
+    engine: Engine, line: Line, path: Path, point: StepRef, *, start: int = 0, limit: int | None = None
 ) -> list[BlameEntry]:
     """Find the checkpoint that wrote the value at a path; of a list or dict, those of its items or entries."""
-    return await _retry(engine, line, lambda: _blame(engine, line, path, at, start, limit))
+    return await _retry(engine, line, lambda: _blame(engine, line, path, point, start, limit))
 
 
 async def _blame(
-    engine: Engine, line: Line, path: Path, at: Revision, start: int, limit: int | None
+    engine: Engine, line: Line, path: Path, point: StepRef, start: int, limit: int | None
 ) -> list[BlameEntry]:
-    point = await resolve(engine, line, at)
     provenance = ProvenanceReader(engine, line)
     part = path[-1] if type(path[-1]) is slice else None
     stem = path if part is None else path[:-1]
@@ -175,14 +173,14 @@ async def _blame_entries(
 
 
 async def history(
-    engine: Engine, line: Line, path: Path, at: Revision, *, after: str | None = None, limit: int
+    engine: Engine, line: Line, path: Path, point: StepRef, *, after: str | None = None, limit: int
 ) -> tuple[list[ValueChange], str | None]:
     """List the checkpoints up to a revision that changed a value, the latest first.
 
     Returns `limit` of them, and the cursor of the next ones, to be passed as `after`; None if there are no more.
     """
     last = None if after is None else _parse_cursor(after)
-    return await _retry(engine, line, lambda: _history(engine, line, path, at, last, limit))
+    return await _retry(engine, line, lambda: _history(engine, line, path, point, last, limit))
 
 
 async def _retry(engine: Engine, line: Line, read: Callable[[], Awaitable[T]]) -> T:
@@ -195,9 +193,8 @@ async def _retry(engine: Engine, line: Line, read: Callable[[], Awaitable[T]]) -
 
 
 async def _history(
-    engine: Engine, line: Line, path: Path, at: Revision, last: nodes.WrittenBy | None, limit: int
+    engine: Engine, line: Line, path: Path, point: StepRef, last: nodes.WrittenBy | None, limit: int
 ) -> tuple[list[ValueChange], str | None]:
-    point = await resolve(engine, line, at)
     provenance = ProvenanceReader(engine, line)
     steps: list[ProvenanceStep] = []
     skipping = last is not None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -331,7 +332,7 @@ class StoreOperations(ScopedOperations):
     @sync_and_async
     async def copy_to(
         self,
-        other: StoreOperations | str,
+        other: StoreOperations | str | os.PathLike[str],
         /,
         *,
         tenants: str = "own",
@@ -339,7 +340,7 @@ class StoreOperations(ScopedOperations):
         progress: OnCopyProgress | None = None,
         **options: Any,
     ) -> CopyReport:
-        """Copy all threads of this tenant to another store, open or by URL.
+        """Copy all threads of this tenant to another store: an open one, or by its URL or path.
 
         Or only some `threads`, with their namespaces; or, with `tenants="all"`, those of all tenants. Threads are
         copied unchanged, with branches, tags, labels and pending writes, under the same hashes. What the other store
@@ -354,10 +355,13 @@ class StoreOperations(ScopedOperations):
         only = None if threads is None else await self._lines_of(threads)
         if only is not None and tenant is None:
             raise InvalidError("threads are named where those of one tenant are copied, not of all")
-        if isinstance(other, str):
+        if isinstance(other, str | os.PathLike):
+            from holdfast.backends.config import resolve
             from holdfast.engine.copy.between_stores import copy_to_url
 
-            return await copy_to_url(self._engine, other, options, tenant, progress, only)
+            return await copy_to_url(self._engine, resolve(other), options, tenant, progress, only)
+        if not isinstance(other, StoreOperations):
+            raise InvalidError(f"the other store is an open store, a URL or a path, not {type(other).__name__}")
         if options:
             raise InvalidError(f"the other store is open already, and takes no option {min(options)!r}")
         if other._handle.tenant != self._handle.tenant and tenant is not None:

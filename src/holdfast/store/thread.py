@@ -232,13 +232,14 @@ class ThreadOperations(Generic[S]):
         from holdfast.history import blame
 
         keys, count = require_range(path), validation.require_count(limit, "limit")
-        start = validation.cursor_number(cursor)
-        entries = await blame.blame(self._engine, self._line, keys, at, start=start, limit=count + 1)
+        position, point = await self._cursor_point(cursor, at)
+        start = validation.cursor_number(position)
+        entries = await blame.blame(self._engine, self._line, keys, point, start=start, limit=count + 1)
         return Page.cut(
             entries,
             count,
-            lambda _: str(start + count),
-            lambda cursor: ThreadOperations[S].blame(self, keys, at, limit=count, cursor=cursor),
+            lambda _: f"{start + count}@{point.id}",
+            lambda cursor: ThreadOperations[S].blame(self, keys, limit=count, cursor=cursor),
         )
 
     @sync_and_async
@@ -253,9 +254,12 @@ class ThreadOperations(Generic[S]):
         from holdfast.history import blame
 
         keys, count = require_range(path), validation.require_count(limit, "limit")
-        changes, following = await blame.history(self._engine, self._line, keys, at, after=cursor, limit=count)
+        position, point = await self._cursor_point(cursor, at)
+        changes, following = await blame.history(self._engine, self._line, keys, point, after=position, limit=count)
         return Page(
-            changes, following, lambda cursor: ThreadOperations[S].history(self, keys, at, limit=count, cursor=cursor)
+            changes,
+            None if following is None else f"{following}@{point.id}",
+            lambda cursor: ThreadOperations[S].history(self, keys, limit=count, cursor=cursor),
         )
 
     # Branches -------------------------------------------------------------------------------------------------
@@ -488,9 +492,9 @@ class ThreadOperations(Generic[S]):
         return AppendRequest(self._line, state, **fields, if_changed=if_changed)
 
     def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
-        put = {
-            require_path(path): value for path, value in validation.require_mapping(changes, "set of changes").items()
-        }
+        values = validation.require_mapping(changes, "set of changes")
+        put = {require_path(path): value for path, value in values.items()}
+        text_paths = {require_path(path) for path in values if isinstance(path, str)}
         if isinstance(remove, tuple) and remove:
             raise InvalidError(
                 "a tuple is one path, and several may be removed",
@@ -498,7 +502,7 @@ class ThreadOperations(Generic[S]):
                 hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
             )
         removed = [require_path(path) for path in validation.require_several(remove, "path to remove")]
-        return self._engine.edit_parts(self._line, put, removed)
+        return self._engine.edit_parts(self._line, put, removed, text_paths)
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:
         (head,) = await self._engine.writer.save(request)
@@ -517,6 +521,17 @@ class ThreadOperations(Generic[S]):
         resolve = on_conflict if callable(on_conflict) else None
         head = into or (await self._lines.head(self._line, base)).id
         return await ThreadOperations.merge(self, saved, head, resolve=resolve)
+
+    async def _cursor_point(self, cursor: str | None, at: Revision) -> tuple[str | None, StepRef]:
+        """Return the position in a cursor, and the checkpoint that the first page was read at; or that of `at`."""
+        if cursor is None:
+            return None, await self._find(at)
+        position, _, id = check_name(cursor, "cursor").partition("@")
+        if not id:
+            raise InvalidError(
+                "the cursor is not one of this listing", where=repr(cursor)[:80], hint="Pass a page's next"
+            )
+        return position, await self._lines.find(self._line, id)
 
     async def _find(self, at: Revision) -> StepRef:
         if at == "HEAD":

@@ -105,8 +105,8 @@ def test_a_part_that_cannot_be_opened_leaves_none_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "number"), [("90", 90), ("90s", 90), ("15m", 900), ("1.5h", 5400), ("30d", 2592000), (7, 7)]
 )
-def test_spans_of_time(text: object, seconds: float) -> None:
-    assert parse_duration("tiered:", "after", text) == seconds
+def test_durations(text: object, number: float) -> None:
+    assert parse_duration("tiered:", "after", text) == number
 
 
 # holdfast.toml
