@@ -65,8 +65,9 @@ class ThreadOperations(Generic[S]):
         `"raise"` raises `ConflictError`, and nothing is saved.
 
         An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
-        revision of it. `tag` and `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that
-        equals the parent's is not saved: the parent is returned.
+        revision of it. The latest checkpoint is the one with the greatest id, so such ids must increase. `tag` and
+        `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
+        saved: the parent is returned.
         """
         request = self._put_request(state, if_changed, append_fields(self._handle, self._line, **fields))
         return await self._merge_branch(await self._save(request), fields)
