@@ -75,7 +75,7 @@ def parse_path(text: str) -> tuple[Any, ...]:
             raise InvalidError(
                 'a path is written as messages[3].content or memory["last name"]',
                 where=f"column {at + 1} of {text!r}",
-                hint="Quote a key that has dots, brackets or quotes, or give the keys as a tuple",
+                hint='Quote a key that has dots, brackets or quotes: files["a.txt"]',
             )
         keys.append(_parse_key(match))
         at = match.end()

@@ -32,7 +32,7 @@ def require_names(values: object, what: str) -> list[str]:
 def require_several(values: object, what: str) -> Iterable[Any]:
     """Require a list or another iterable; not a string, whose letters would be taken one by one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidError(f"of a {what} there may be several: give a list", where=repr(values)[:80])
+        raise InvalidError(f"{what}: give a list, not {type(values).__name__}", where=repr(values)[:80])
     return values
 
 

@@ -244,8 +244,9 @@ class ProvenanceReader:
         if now is None or then is None or not isinstance(now.value, bytes):
             return path
         indexes = await self._written_indexes(step, stem, then[1])
-        values = [(await then[0].items(then[1], i, i + 1))[0].value for i in indexes]
-        same = [i for i, value in zip(indexes, values, strict=True) if value == now.value]
+        first = indexes[0] if indexes else 0
+        items = await then[0].items(then[1], first, indexes[-1] + 1) if indexes else []
+        same = [i for i in indexes if items[i - first].value == now.value]
         nearest = min(same, key=lambda i: abs(i - index), default=index)
         return (*stem, nearest, *path[depth + 1 :])
 

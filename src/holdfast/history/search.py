@@ -161,6 +161,8 @@ class SearchRun:
         if how == INDEX and not indexed:
             raise ConflictError("the index was removed since the previous page", hint="Search again from the start")
         how = how or (INDEX if indexed else SCAN)
+        if not limit:
+            return SearchPage([], self, how, limit, None)
         results, position = await (self._by_index(limit, start) if how == INDEX else self._by_scan(limit, start))
         cursor = None if position is None else self._cursor(how, position)
         return SearchPage(results, self, how, limit, cursor)

@@ -185,7 +185,7 @@ class StoreOperations(ScopedOperations):
         """
         from holdfast.history.search import search
 
-        count = validation.require_count(limit, "limit") or 1
+        count = validation.require_count(limit, "limit")
         return await search(
             self._engine,
             self._handle.tenant,

@@ -165,11 +165,14 @@ def _show(session: CliContext, thread: ThreadPruneReport, *, details: bool, dry:
     if thread.dropped or details:
         verb = "would be removed" if dry else "removed"
         text = f"{thread.thread}: {plural(thread.dropped, 'checkpoint')} {verb}, {thread.kept:,} kept, "
-        out.line(safe(text + f"{_signed(thread.bytes)} {'would be freed' if dry else 'freed'}"))
+        out.line(safe(text + _freed(thread.bytes, dry=dry)))
 
 
-def _signed(count: int) -> str:
-    return size(count) if count >= 0 else f"-{size(-count)}"
+def _freed(count: int, *, dry: bool) -> str:
+    """Say how many bytes are freed; a thread that keeps most of its checkpoints may grow a little."""
+    if count < 0:
+        return f"{size(-count)} {'would be added' if dry else 'added'}"
+    return f"{size(count)} {'would be freed' if dry else 'freed'}"
 
 
 def _finish(
@@ -201,7 +204,7 @@ def _write_totals(session: CliContext, pruned: PruneReport | None, swept: Orphan
     if pruned is not None:
         would = "would be " if pruned.dry_run else ""
         text = f"{plural(pruned.dropped, 'checkpoint')} of {plural(len(pruned.threads), 'thread')} {would}removed, "
-        text += f"{pruned.kept:,} kept; {_signed(pruned.bytes)} {would}freed."
+        text += f"{pruned.kept:,} kept; {_freed(pruned.bytes, dry=bool(would))}."
         out.line(out.style(text, "bold"))
         if pruned.over:
             session.warn(f"the checkpoints that must be kept exceed the limit by {size(pruned.over)}")
