@@ -324,7 +324,7 @@ def run_trial(*arguments: str) -> tuple[int, str, str]:
 def test_what_destroys_asks_and_cannot_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run_trial()
     assert (code, out) == (2, "")
-    assert err.startswith("warning: careful\na note\nerror[invalid]: this destroys something")
+    assert err.startswith("warning: careful\na note\nerror[invalid]: this needs a confirmation")
     assert "--yes" in err
     assert run_trial("--yes") == (0, "done\n", "warning: careful\na note\n")
     assert run_trial("--dry-run", "--quiet") == (0, "done\n", "warning: careful\n")

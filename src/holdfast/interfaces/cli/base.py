@@ -119,7 +119,7 @@ class CliContext:
             return
         if not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
             raise InvalidError(
-                "this destroys something, and there is no terminal to ask for confirmation",
+                "this needs a confirmation, and there is no terminal to ask for it",
                 hint="Give --yes to do it, or --dry-run to see the effect",
             )
         if self._output is not None:
