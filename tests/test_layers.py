@@ -206,7 +206,7 @@ ROOTS = {
     "snapshots",
     "state",
     "store",
-    "time_parsing",
+    "time_parser",
 }
 
 

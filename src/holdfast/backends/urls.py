@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from holdfast.errors import ConfigError, InvalidError
-from holdfast.time_parsing import DURATION_FORMS, parse_seconds
+from holdfast.time_parser import DURATION_FORMS, parse_seconds
 
 COMPOSITIONS: Mapping[str, tuple[str, ...]] = {
     "retry": ("store",),

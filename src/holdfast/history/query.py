@@ -33,7 +33,7 @@ from typing import TypeAlias
 from holdfast.engine.text_index.tokenize import TextFinder, needed
 from holdfast.engine.types import to_time
 from holdfast.errors import InvalidError
-from holdfast.time_parsing import parse_time
+from holdfast.time_parser import parse_time
 
 TEXT, NUMBER, SIZE, TIME, META = "text", "number", "size", "time", "meta"
 

@@ -30,7 +30,7 @@ from holdfast.engine.lines import MAIN, NAME, TAG, missing_line_error
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name
 from holdfast.engine.types import Checkpoint, Revision, to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.time_parsing import parse_time
+from holdfast.time_parser import parse_time
 
 _SHORTEST = 4
 """The fewest characters of an abbreviated id."""

@@ -22,7 +22,7 @@ from holdfast.hooks.hook import Hook, check_signature, name_of
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import is_async
-from holdfast.time_parsing import Duration, Time, parse_nanoseconds, parse_seconds
+from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_seconds
 
 F = TypeVar("F", bound=Callable[[HookContext], Any])
 

@@ -23,7 +23,7 @@ from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import VetoError
 from holdfast.hooks.context import HookedChange, HookExecution, to_datetime, to_time
-from holdfast.time_parsing import Time, parse_time
+from holdfast.time_parser import Time, parse_time
 
 LINE = f"{MARK}hooks"
 """The system line whose steps record after-hooks and vetoes."""

@@ -50,7 +50,7 @@ from holdfast.engine.row_format import (
 )
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, DeniedError
-from holdfast.time_parsing import Duration, parse_nanoseconds
+from holdfast.time_parser import Duration, parse_nanoseconds
 
 SEEN = "orphan"
 """The kind of the ref that records rows without a thread, and when they were first seen."""

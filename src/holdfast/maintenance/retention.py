@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, TypedDict
 
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
-from holdfast.time_parsing import Duration, parse_duration, parse_nanoseconds
+from holdfast.time_parser import Duration, parse_duration, parse_nanoseconds
 
 _Bucket: TypeAlias = Callable[[datetime], tuple[object, ...]]
 

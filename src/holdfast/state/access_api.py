@@ -17,7 +17,7 @@ from holdfast.security.access.policy import Policy, Right, check_pattern, check_
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
-from holdfast.time_parsing import Duration, parse_deadline
+from holdfast.time_parser import Duration, parse_deadline
 
 Until: TypeAlias = "datetime | Duration | None"
 """When a grant expires: at a time, or after a duration: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""

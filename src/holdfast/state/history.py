@@ -19,7 +19,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at, read_scope
 from holdfast.state.writer import KeyWrite, write
-from holdfast.time_parsing import parse_time
+from holdfast.time_parser import parse_time
 
 When: TypeAlias = "datetime | int | str"
 """A time, a version (the number of a step of the scope), or a time as text: `2h`, `yesterday`."""

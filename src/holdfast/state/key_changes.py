@@ -16,7 +16,7 @@ from holdfast.state import history
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import StoredValue
 from holdfast.state.writer import Compute, KeyWrite
-from holdfast.time_parsing import Duration, parse_nanoseconds
+from holdfast.time_parser import Duration, parse_nanoseconds
 
 ValueFunction: TypeAlias = Callable[[Any], Any]
 """Computes a new value from the current one."""

@@ -20,7 +20,7 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeReader, StateItem
 from holdfast.state.watcher import AsyncWatch, Watch
 from holdfast.state.writer import KeyWrite, WrittenKey, write
-from holdfast.time_parsing import Duration
+from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
     from holdfast.history.diff_result import Diff

@@ -28,7 +28,7 @@ from holdfast.state.key_changes import expiry_time
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_line_at
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
-from holdfast.time_parsing import Duration
+from holdfast.time_parser import Duration
 
 
 @dataclass(slots=True)

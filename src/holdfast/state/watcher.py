@@ -37,7 +37,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state import keys as names
 from holdfast.state.reader import read_line_at
-from holdfast.time_parsing import Duration, parse_seconds
+from holdfast.time_parser import Duration, parse_seconds
 
 DELETED = "deleted"
 """The action of a change that reports that a whole scope was deleted."""

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from holdfast.store.checkpointer import CheckpointTuple as CheckpointTuple
     from holdfast.store.doctor import doctor as doctor
     from holdfast.store.doctor import examine as examine
-    from holdfast.store.existing import open_existing as open_existing
     from holdfast.store.identity_view import AsyncIdentityView as AsyncIdentityView
     from holdfast.store.identity_view import IdentityOperations as IdentityOperations
     from holdfast.store.identity_view import IdentityView as IdentityView
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from holdfast.store.maintenance import MaintenanceOperations as MaintenanceOperations
     from holdfast.store.opener import aopen as aopen
     from holdfast.store.opener import open as open  # noqa: A004 - reads as store.open
+    from holdfast.store.opener import open_existing as open_existing
     from holdfast.store.store import AsyncStore as AsyncStore
     from holdfast.store.store import Store as Store
     from holdfast.store.store import StoreOperations as StoreOperations
@@ -110,12 +110,11 @@ _MODULES = {
     ),
     "holdfast.store.checkpointer": ("AsyncCheckpointer", "CheckpointTuple", "Checkpointer"),
     "holdfast.store.doctor": ("doctor", "examine"),
-    "holdfast.store.existing": ("open_existing",),
     "holdfast.store.identity_view": ("AsyncIdentityView", "IdentityOperations", "IdentityView"),
     "holdfast.store.lazy_state": ("AsyncLazyState", "LazyState"),
     "holdfast.store.log_reader": ("LogEntry", "LogReader", "branch_names", "short_ids"),
     "holdfast.store.maintenance": ("AsyncMaintenance", "Maintenance", "MaintenanceOperations"),
-    "holdfast.store.opener": ("aopen", "open"),
+    "holdfast.store.opener": ("aopen", "open", "open_existing"),
     "holdfast.store.store": ("AsyncStore", "Store", "StoreOperations"),
     "holdfast.store.thread": ("AsyncThread", "Thread", "ThreadOperations"),
     "holdfast.store.transaction": ("Transaction",),

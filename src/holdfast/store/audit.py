@@ -13,7 +13,7 @@ from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.security.access.identity import parse_identity
 from holdfast.security.handle import StoreHandle
-from holdfast.time_parsing import parse_time
+from holdfast.time_parser import parse_time
 
 if TYPE_CHECKING:
     from holdfast.security.audit.export import AuditExport

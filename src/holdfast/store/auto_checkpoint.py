@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.types import Checkpoint, Revision
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
-from holdfast.time_parsing import Duration, parse_seconds
+from holdfast.time_parser import Duration, parse_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import to_datetime
 from holdfast.engine.validation import optional_name
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.store.checkpoint_listing import CheckpointListing
+from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
 from holdfast.store.store import StoreOperations
 

@@ -16,7 +16,7 @@ from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, to_grant
 from holdfast.state.api import ScopedOperations
-from holdfast.time_parsing import Duration, parse_seconds
+from holdfast.time_parser import Duration, parse_seconds
 
 
 def guard_mode(

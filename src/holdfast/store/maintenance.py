@@ -14,7 +14,7 @@ from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import ThreadInfo
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import HasHandle, StoreHandle
-from holdfast.time_parsing import Duration
+from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.integrity.findings import Finding

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 from holdfast.backends.config import resolve
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.urls import store_parts, url_to_path
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import check_name, is_intact
-from holdfast.errors import ConfigError, InvalidError
+from holdfast.errors import ConfigError, InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 
 S = TypeVar("S", bound=StoreOperations)
@@ -52,6 +53,27 @@ def aopen(
 ) -> _Opening:
     """Open a store for asyncio: `store = await aopen(url)`, or `async with aopen(url) as store`. See `open`."""
     return _Opening(_open(AsyncStore, url, tenant, cache_bytes, codec, project, options))
+
+
+def open_existing(
+    location: str | None = None, *, tenant: str = "", read_only: bool = True, create: bool = False
+) -> Store:
+    """Open a store by a URL, a path or a name; without any, the default one. Only `create` creates one.
+
+    Raises `NotFoundError` with the code `no-store` if there is none.
+    """
+    url = resolve(location)
+    path = url_to_path(next(store_parts(url), ""))
+    if not create and path is not None and not path.exists():
+        raise NotFoundError(
+            f"there is no store at {url}",
+            where=str(path.absolute()),
+            hint="Name one with --store, HOLDFAST_STORE or holdfast.toml; the first save creates it, and so "
+            "do `holdfast state set --create` and `holdfast session start --create`",
+            code="no-store",
+        )
+    options: dict[str, Any] = {"read_only": True} if read_only and backend_for(url).takes_read_only else {}
+    return open(url, tenant=tenant, **options)
 
 
 class _Opening:

@@ -31,7 +31,7 @@ from holdfast.store.thread import (
     ThreadOperations,
     check_schema,
 )
-from holdfast.time_parsing import Duration
+from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.copy.between_stores import CopyReport, OnCopyProgress

@@ -42,7 +42,7 @@ from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
 from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
-from holdfast.time_parsing import Time, parse_time
+from holdfast.time_parser import Time, parse_time
 
 A = TypeVar("A", bound=PersistentAgent)
 B = TypeVar("B", bound=AsyncPersistentAgent)

@@ -35,7 +35,7 @@ from holdfast.history.revisions import resolve
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
 from holdfast.security.handle import StoreHandle
-from holdfast.time_parsing import parse_time
+from holdfast.time_parser import parse_time
 
 PREFIX = AGENTS
 """The prefix of the names of agents' lines."""

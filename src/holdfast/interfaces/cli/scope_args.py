@@ -61,7 +61,7 @@ class DurationType(click.ParamType[timedelta]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         """How long that is."""
-        from holdfast.time_parsing import parse_duration
+        from holdfast.time_parser import parse_duration
 
         try:
             return parse_duration(value, positive=True)

@@ -21,7 +21,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
 from holdfast.state.scopes import delete_expired
 from holdfast.state.sessions.api import SessionsOperations
-from holdfast.time_parsing import parse_nanoseconds
+from holdfast.time_parser import parse_nanoseconds
 
 _PAGE = 100
 _LISTED = 5

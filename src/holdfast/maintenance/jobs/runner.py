@@ -27,7 +27,7 @@ from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
 from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable
 from holdfast.maintenance.jobs.types import JobHost
-from holdfast.time_parsing import Duration, parse_seconds
+from holdfast.time_parser import Duration, parse_seconds
 
 LOOK_EVERY = 15.0
 """The longest time in seconds between two checks of the jobs, which others may have changed."""

@@ -26,7 +26,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from holdfast.errors import InvalidError
-from holdfast.time_parsing import format_duration, parse_duration
+from holdfast.time_parser import format_duration, parse_duration
 
 FORMS = "every 6h, hourly, daily at 03:00, weekly on sun at 03:00, monthly on 1 at 03:00, or cron's 0 3 * * *"
 """The forms of a schedule, for hints."""

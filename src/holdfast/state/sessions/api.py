@@ -26,7 +26,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.scope_state import AsyncState, State
 from holdfast.state.sessions.lifecycle import EXPIRED, SessionLifecycle, SessionReport
 from holdfast.state.sessions.records import OnEnd, SessionRecord, SessionRecords, Status
-from holdfast.time_parsing import Duration, parse_nanoseconds
+from holdfast.time_parser import Duration, parse_nanoseconds
 
 S = TypeVar("S", bound="SessionOperations")
 

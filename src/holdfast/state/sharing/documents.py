@@ -28,7 +28,7 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StoredValue, read_scope
 from holdfast.state.sharing.resource import SharedResource, wait_until
 from holdfast.state.writer import KeyWrite, write
-from holdfast.time_parsing import Duration
+from holdfast.time_parser import Duration
 
 CONTENT = "content"
 """The key that holds a document; and the key of its scope that rights are needed for."""

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias
 from holdfast.backends.interface import Suspension
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import ConflictError, TransientError
-from holdfast.time_parsing import Duration, parse_seconds
+from holdfast.time_parser import Duration, parse_seconds
 
 Extend: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """Extends a lease."""

@@ -29,7 +29,7 @@ from holdfast.state.sharing.heartbeats import Heartbeat
 from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
-from holdfast.time_parsing import Duration, parse_nanoseconds, parse_seconds
+from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds
 
 R = TypeVar("R", "PipelineResult", "DeadItem")
 

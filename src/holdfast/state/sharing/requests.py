@@ -32,7 +32,7 @@ from holdfast.state.sharing.heartbeats import Heartbeat
 from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
-from holdfast.time_parsing import Duration, parse_nanoseconds
+from holdfast.time_parser import Duration, parse_nanoseconds
 
 ASK, SERVE = "ask", "serve"
 """The keys of the requests' scope: asking needs the right to write the first, serving to read and write the second."""

@@ -20,7 +20,7 @@ from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import Branch, StepRef
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
-from holdfast.time_parsing import Duration, parse_seconds
+from holdfast.time_parser import Duration, parse_seconds
 
 T = TypeVar("T")
 

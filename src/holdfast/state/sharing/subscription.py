@@ -24,7 +24,7 @@ from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_m
 from holdfast.state.sharing.resource import SharedResource, wait_until
 from holdfast.state.sharing.segmented_log import SegmentedLog
 from holdfast.state.writer import KeyWrite
-from holdfast.time_parsing import Duration
+from holdfast.time_parser import Duration
 
 S = TypeVar("S", bound="SubscriptionOperations")
 

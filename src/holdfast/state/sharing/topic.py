@@ -18,7 +18,7 @@ from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_m
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import SEGMENT, SegmentedLog
 from holdfast.state.writer import KeyWrite, commit
-from holdfast.time_parsing import Duration, parse_nanoseconds
+from holdfast.time_parser import Duration, parse_nanoseconds
 
 if TYPE_CHECKING:
     from holdfast.state.sharing.subscription import AsyncSubscription, Subscription

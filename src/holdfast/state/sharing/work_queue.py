@@ -18,7 +18,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.writer import KeyWrite, commit
-from holdfast.time_parsing import Duration, parse_nanoseconds
+from holdfast.time_parser import Duration, parse_nanoseconds
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidError
-from holdfast.time_parsing import format_duration, parse_deadline, parse_duration, parse_time
+from holdfast.time_parser import format_duration, parse_deadline, parse_duration, parse_time
 
 NOW = datetime(2026, 11, 15, 14, 30, tzinfo=UTC)  # a Sunday
 
