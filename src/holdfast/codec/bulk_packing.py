@@ -55,16 +55,20 @@ def encode_batch(values: list[Any], max_bytes: int) -> list[bytes] | None:
     try:
         if distinct <= MODEL_NUMBERS.keys():
             levels = _levels_of(values, max_bytes)
+            if not levels:
+                return None
             lengths = _lengths(levels)
-            encoded = _encode_messages(values) if levels else []
-            return encoded if levels and _unchanged(levels, lengths) else None
+            encoded = _encode_messages(values)
+            return encoded if _unchanged(levels, lengths) else None
         if distinct <= SCALARS:
             return list(map(encode, values))
         if distinct <= _PLAIN:
             levels = _plain_levels(values, max_bytes)
+            if not levels:
+                return None
             lengths = _lengths(levels)
-            encoded = list(map(encode, values)) if levels else []
-            if not levels or not _unchanged(levels, lengths):
+            encoded = list(map(encode, values))
+            if not _unchanged(levels, lengths):
                 return None
             return list(map(msgpack.top, encoded)) if list in distinct else encoded
     except _NEEDS_SLOW_PATH:
@@ -102,14 +106,19 @@ def _plain_levels(level: list[Any], max_bytes: int, *, of_messages: bool = False
     return None
 
 
-def _unchanged(levels: list[list[Any]], lengths: list[int]) -> bool:
+def _unchanged(levels: list[list[Any]], lengths: list[int] | None) -> bool:
     """Whether no other thread changed the values while they were encoded."""
-    return active_count() == 1 or (_same_below(levels) and _lengths(levels) == lengths)
+    return lengths is None or (_same_below(levels) and _lengths(levels) == lengths)
 
 
-def _lengths(levels: list[list[Any]] | None) -> list[int]:
-    """Return the length of each value: the contents of a level do not tell which container they are in."""
-    if levels is None or len(levels) == 1:
+def _lengths(levels: list[list[Any]]) -> list[int] | None:
+    """Return the length of each value: the contents of a level do not tell which container they are in.
+
+    Returns None if there is no other thread.
+    """
+    if active_count() == 1:
+        return None
+    if len(levels) == 1:
         return []  # there are only scalars and empty containers
     return list(map(length_hint, chain.from_iterable(levels)))
 
