@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import copy
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
 from holdfast.engine.paths import parse_path, path_text
+from holdfast.errors import InvalidError
+
+
+class Color(Enum):
+    RED = 1
+
 
 KEYS = st.sampled_from(["a", "b", "plan", "a.b", "last name", '"quoted"', "[0]", "", "$x"])
 VALUES = st.recursive(
@@ -109,3 +118,48 @@ def test_large_items_of_a_list_are_changed_in_part() -> None:
         thread.update({"m[1].content": "short"})
         assert thread.get().state["m"][1]["content"] == "short"
         assert store.maintenance.verify(level="decode").ok
+
+
+NUMBERS: list[float] = [False, True, 0, 1, 0.0, -0.0, 1.0, 2, 2.5, 2**53, float(2**53), 2**63, float(2**63), -1, -1.0]
+
+
+@given(
+    st.dictionaries(st.sampled_from(NUMBERS), st.integers(0, 9)),
+    st.lists(st.tuples(st.sampled_from(NUMBERS), st.integers(0, 9), st.booleans()), min_size=1, max_size=8),
+)
+def test_numbers_that_are_equal_are_one_key(state: dict[float, int], changes: list[tuple[float, int, bool]]) -> None:
+    expected: dict[float, Any] = dict(state)
+    with holdfast.open("memory://") as store:
+        store.put("t", {"d": state})
+        for key, value, nested in changes:
+            if nested and isinstance(expected.get(key, {}), dict):
+                store.update("t", {("d", key, "k"): value})
+                expected.setdefault(key, {})["k"] = value
+            else:
+                store.update("t", {("d", key): value})
+                expected[key] = value
+            stored = store.get("t").state["d"]
+            assert (stored, list(map(repr, stored))) == (expected, list(map(repr, expected)))
+            assert store.get("t", lazy=True).state.value("d", key) == expected[key]
+        for key in list(expected)[::2]:
+            store.update("t", {}, remove=[("d", next(other for other in NUMBERS if other == key))])
+            del expected[key]
+        assert store.get("t").state["d"] == expected
+
+
+@pytest.mark.parametrize("key", [Decimal(1), (1, 2), 1 << 64, 1j, Color.RED, "\udc80"], ids=repr)
+def test_a_key_of_another_kind_is_set_with_the_whole_dict(key: Any) -> None:
+    with holdfast.open("memory://") as store:
+        store.put("t", {"plain": {1: "a"}, "other": {key: "a"}})
+        for path in [("plain", key), ("new", key), ("plain", key, "below")]:
+            with pytest.raises(InvalidError, match=r"text, bytes, None or numbers .* Set the whole dict"):
+                store.update("t", {path: 1})
+        with pytest.raises(InvalidError, match=r"dict with plain keys nor a list.*\(at other\)"):
+            store.update("t", {("other", "x"): 1})
+        store.update("t", {"other": {key: "b"}})
+        assert store.get("t").state == {"plain": {1: "a"}, "other": {key: "b"}}
+
+
+def test_one_key_cannot_be_changed_twice() -> None:
+    with holdfast.open("memory://") as store, pytest.raises(InvalidError, match="two changes .* one value"):
+        store.update("t", {("d", 1, "a"): 1, ("d", True, "b"): 2})

@@ -85,7 +85,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "through a number": (
         lambda s: s.update("t", {("n", "x"): 1}),
         InvalidError,
-        r"neither a dict nor a list.*\(at n\)",
+        r"neither a dict with plain keys nor a list.*\(at n\)",
     ),
     "past the end of a list": (lambda s: s.update("t", {"l[9]": 1}), NotFoundError, r"list has.*\(at l\[9\]\)"),
     "a key of a list": (lambda s: s.update("t", {"l.x": 1}), InvalidError, r"its index \(at l\.x\)"),
@@ -96,7 +96,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "through what is deeper": (
         lambda s: s.update("t", {("d", "k", "x"): 1}),
         InvalidError,
-        r"neither a dict nor a list.*\(at d\.k\)",
+        r"neither a dict with plain keys nor a list.*\(at d\.k\)",
     ),
     "remove past a list": (lambda s: s.update("t", {}, remove=["l[9]"]), NotFoundError, r"list has.*\(at l\[9\]\)"),
     "remove what is not there": (

@@ -160,6 +160,11 @@ def is_bin(data: bytes) -> bool:
     return 0xC4 <= data[0] <= 0xC6
 
 
+def is_ext(data: bytes) -> bool:
+    """Whether packed bytes hold a value that is none of msgpack's own kinds."""
+    return 0xC7 <= data[0] <= 0xC9 or 0xD4 <= data[0] <= 0xD8
+
+
 def integer(data: bytes) -> int | None:
     """Return the whole number that packed bytes hold; None if they hold something else."""
     try:

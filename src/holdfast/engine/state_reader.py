@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.codec import Codec, msgpack
@@ -138,14 +139,29 @@ class StateReader(PartialState):
         value = await self.nodes(draft_reader.entry(self._ws, state, keys))
         if value is not None or len(keys) == 1:
             return value
-        # A value on the way may be a pointer: step by step, with those loaded.
+        # A value on the way may be a pointer, or a key be stored as an equal one of another type.
         below: Draft | None = state
-        for key in keys:
+        for key, packed in zip(path, keys, strict=True):
             below = await self._load_large(below)
             if below is None:
                 return None
-            below = await self.nodes(draft_reader.entry(self._ws, below, [key]))
+            _, below = await self._equal_entry(below, key, packed)
         return below
+
+    async def stored_key(self, path: Sequence[Any], key: Any) -> Any:
+        """Return the key of the dict at a path that equals this one, which may be of another type; else this one."""
+        value = await self._load_large(await self._find(path)) if type(key) in _NUMBERS and path else None
+        return key if value is None else (await self._equal_entry(value, key, self._codec.pack(key)))[0]
+
+    async def _equal_entry(self, value: Draft, key: Any, packed: bytes) -> tuple[Any, Draft | None]:
+        """Return the entry of a dict or list whose key equals this one: in Python 1, True and 1.0 are one key."""
+        found = await self.nodes(draft_reader.entry(self._ws, value, [packed]))
+        if found is None and type(key) in _NUMBERS and draft_reader.is_dict(value):
+            for other in _equal_numbers(key):
+                found = await self.nodes(draft_reader.entry(self._ws, value, [self._codec.pack(other)]))
+                if found is not None:
+                    return other, found
+        return key, found
 
     async def _load_large(self, value: Draft | None) -> Draft | None:
         """Return a value, loaded if it is a pointer to a large one."""
@@ -157,6 +173,19 @@ class StateReader(PartialState):
         """Read a value, with large values in place of their pointers."""
         resolved = await self._states.resolve_pointers(self._line, {b"": await self.nodes(rounds)})
         return resolved[b""]
+
+
+_NUMBERS = frozenset({bool, int, float})
+
+
+def _equal_numbers(key: float) -> list[float]:
+    """Return the numbers of other types that equal this one, and the other zero."""
+    equal: list[float] = [key == 1] if key in (0, 1) else []
+    if key == key // 1:  # neither a fraction nor infinite nor NaN
+        equal.append(int(key))
+    with suppress(OverflowError):
+        equal.append(float(key))
+    return [other for other in (*equal, *([0.0, -0.0] if key == 0 else [])) if other == key]
 
 
 # Changing -----------------------------------------------------------------------------------------------------
@@ -229,7 +258,14 @@ def _add_change(
             where=path_text(path[:3]),
             hint="Set a value higher up",
         )
-    *stem, last = codec.pack_items(path)
+    *stem, last = packed_path = codec.pack_items(path)
+    if any(map(msgpack.is_ext, packed_path[1:])):
+        # A dict with such keys is one value of the format: whether an equal key exists is known only by reading all.
+        raise InvalidError(
+            "the keys on a path are text, bytes, None or numbers of at most 64 bits",
+            where=path_text(path),
+            hint="Set the whole dict",
+        )
     for packed, key in zip(stem, path, strict=False):
         tree.indexed |= is_text and type(key) is int
         _, below = tree.setdefault(packed, (key, _ChangeTree()))
@@ -268,7 +304,8 @@ class _EditBuilder:
         put: list[tuple[bytes, Operation]] = []
         done: set[bytes] = set()
         for packed_key, (key, change) in tree.items():
-            key, packed_key = await self._stored_key(path, key, packed_key)
+            key = await self._state.stored_key(path, key)
+            packed_key = self._codec.pack(key) if type(key) in _NUMBERS else packed_key
             child = (*path, key)
             if packed_key in done:
                 raise InvalidError("two changes are made to one value", where=path_text(child))
@@ -282,14 +319,6 @@ class _EditBuilder:
                 if operation is not None:
                     put.append((packed_key, operation))
         return EditMap(tuple(removed), tuple(put))
-
-    async def _stored_key(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
-        """Return the key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are equal."""
-        if isinstance(key, int | float) and abs(key) < 1 << 53:
-            for kind in (bool, int, float):
-                if type(key) is not kind and kind(key) == key and await self._state.has((*path, kind(key))):
-                    return kind(key), self._codec.pack(kind(key))
-        return key, packed
 
     async def _set(self, path: tuple[Any, ...], new: Packed) -> Operation | None:
         if weigh(new) > _WORTH_COMPARING:
@@ -314,7 +343,7 @@ class _EditBuilder:
         if await self._state.is_list(path):
             return await self._edit_list(path, change)
         raise InvalidError(
-            "the value is neither a dict nor a list, and has no keys to set",
+            "the value is neither a dict with plain keys nor a list, and has no keys to set",
             where=path_text(path),
             hint="Set the whole value",
         )
@@ -366,6 +395,8 @@ class _EditBuilder:
             if isinstance(change, _Remove):
                 raise NotFoundError("there is nothing to remove", where=path_text((*path, key)))
             entries[packed_key] = self._new_dict((*path, key), change) if isinstance(change, _ChangeTree) else change
+        if len({key for key, _ in tree.values()}) < len(tree):
+            raise InvalidError("two changes are made to one value", where=path_text(path))
         return flatten(entries)
 
 

@@ -373,7 +373,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["patch", RESEARCHER, "plan", "done=x"], "the value is not JSON"),
     (["patch", RESEARCHER, "plan"], "a patch changes something"),
     (["patch", RESEARCHER, "plan", "steps[0]=1"], "only entries of dicts are patched"),
-    (["patch", RESEARCHER, "mood", "a=1"], "neither a dict nor a list"),
+    (["patch", RESEARCHER, "mood", "a=1"], "neither a dict with plain keys nor a list"),
     (["delete", RESEARCHER], "give keys or --all"),
     (["delete", RESEARCHER, "plan", "--all"], "give keys or --all"),
     (["delete", RESEARCHER, "a", "b", "--expected", "1"], "--expected needs exactly one key"),
