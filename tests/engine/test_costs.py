@@ -106,8 +106,8 @@ def test_a_set_in_a_map_of_many_keys_writes_little() -> None:
 
     counting.reset()
     lazy = store_on(counting).get("map", lazy=True).state
-    assert lazy.value("memory", f"key {keys[-1]:06}") == "a new value of some length, say"
-    assert lazy.value("memory", "key 099999").startswith("value 99999")
+    assert lazy.value(("memory", f"key {keys[-1]:06}")) == "a new value of some length, say"
+    assert lazy.value("memory.key 099999").startswith("value 99999")
     assert counting.bytes_read.total() < 300_000
 
 

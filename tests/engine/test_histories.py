@@ -57,8 +57,8 @@ class Thread:
         assert identical(dict(lazy), latest.state)
         for name, value in latest.state.items():
             if type(value) is list:
-                assert lazy.length(name) == len(value)
-                assert identical(lazy.slice(name, start=-3), value[-3:])
+                assert lazy.length((name,)) == len(value)
+                assert identical(lazy.slice((name,), start=-3), value[-3:])
         for branch, id in self.forks.items():
             assert self.store.get("t", at=branch).id == id
 

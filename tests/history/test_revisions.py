@@ -143,7 +143,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("dra", NotFoundError, "Did you mean 'draft'"),
     ("twi~1", NotFoundError, "Did you mean 'twig'"),
     ("twig-", InvalidError, r"several ids start with 'twig-': twig-0 \(save, 2023-\d\d-\d\d .*twig-1 .*Write more"),
-    ("3ab", NotFoundError, "needs 4 characters or more"),
+    ("3ab", NotFoundError, "has 4 characters or more"),
 ]
 
 

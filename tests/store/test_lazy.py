@@ -66,9 +66,9 @@ def reading(request: pytest.FixtureRequest) -> Reading:
 
 def test_one_key(reading: Reading) -> None:
     state = reading.lazy()
-    assert state.value("memory", "key 4321") == MEMORY["key 4321"]
-    assert state.has("memory", "key 1")
-    assert not state.has("memory", "key 9999")
+    assert state.value(("memory", "key 4321")) == MEMORY["key 4321"]
+    assert state.has(("memory", "key 1"))
+    assert not state.has(("memory", "key 9999"))
     assert reading.read() < FEW * reading.all
     assert reading.backend.rows_read["objects"] == 0
 
@@ -128,7 +128,7 @@ def test_a_state_that_was_never_folded() -> None:
     assert state["small"] == {"n": 2}
     assert backend.rows_read["objects"] == 0
     assert state.slice("messages", start=-2) == MESSAGES[-2:]
-    assert state.value("memory", "key 7") == MEMORY["key 7"]
+    assert state.value(("memory", "key 7")) == MEMORY["key 7"]
     assert state["large"] == LARGE
 
 
@@ -151,10 +151,15 @@ def test_what_is_not_there_or_no_list(store: Store) -> None:
     with pytest.raises(KeyError, match="zz"):
         state["zz"]
     with pytest.raises(NotFoundError, match=r"nothing there \(at d\.z\.y\)"):
-        state.value("d", "z", "y")
-    assert (state.value("l", 0), state.value("l", -1), state.has("l", 1), state.has("l", -2)) == (1, 1, False, False)
+        state.value(("d", "z", "y"))
+    assert (state.value(("l", 0)), state.value(("l", -1)), state.has(("l", 1)), state.has(("l", -2))) == (
+        1,
+        1,
+        False,
+        False,
+    )
     with pytest.raises(NotFoundError, match=r"at l\[1\]"):
-        state.value("l", 1)
+        state.value(("l", 1))
     for wrong in (state.length, state.slice):
         with pytest.raises(InvalidError, match=r"no list \(at d\)"):
             wrong("d")
@@ -193,9 +198,9 @@ def test_lazy_under_asyncio(url: str) -> None:
             assert await state.names() == ["messages", "d"]
             found = await asyncio.gather(*(state.slice("messages", start=n, stop=n + 1) for n in range(64)))
             assert found == [[message] for message in MESSAGES[:64]]
-            assert await state.value("d", "k") == 1
+            assert await state.value(("d", "k")) == 1
             assert await state.length("messages") == 500
-            assert not await state.has("d", "z")
+            assert not await state.has(("d", "z"))
             with pytest.raises(NotFoundError):
                 await state.value("z")
 

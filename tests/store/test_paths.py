@@ -111,8 +111,8 @@ def test_large_items_of_a_list_are_changed_in_part() -> None:
         thread.put({"m": [0]})
         thread.put({"m": [0, big]})
         lazy = thread.get(lazy=True).state
-        assert (lazy.has("m", 1, "k"), lazy.value("m", -1, "k"), lazy.length("m", 1, "inner")) == (True, 1, 2)
-        assert lazy.slice("m", 1, "inner", start=1) == [{"z": 1}]
+        assert (lazy.has("m[1].k"), lazy.value("m[-1].k"), lazy.length("m[1].inner")) == (True, 1, 2)
+        assert lazy.slice("m[1].inner", start=1) == [{"z": 1}]
         thread.update({"m[1].k": 2, "m[-1].inner[1].z": 3}, remove=["m[1].inner[0]"])
         assert thread.get().state == {"m": [0, {**big, "k": 2, "inner": [{"z": 3}]}]}
         thread.update({"m[1].content": "short"})
@@ -140,7 +140,7 @@ def test_numbers_that_are_equal_are_one_key(state: dict[float, int], changes: li
                 expected[key] = value
             stored = store.get("t").state["d"]
             assert (stored, list(map(repr, stored))) == (expected, list(map(repr, expected)))
-            assert store.get("t", lazy=True).state.value("d", key) == expected[key]
+            assert store.get("t", lazy=True).state.value(("d", key)) == expected[key]
         for key in list(expected)[::2]:
             store.update("t", {}, remove=[("d", next(other for other in NUMBERS if other == key))])
             del expected[key]

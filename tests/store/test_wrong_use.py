@@ -92,6 +92,25 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "an index of nothing": (lambda s: s.update("t", {"zz[0]": 1}), NotFoundError, r"no list to change.*\(at zz\)"),
     "a range": (lambda s: s.update("t", {"l[0:1]": 1}), InvalidError, r"range of items \(at l\[0:1\]\)"),
     "an item twice": (lambda s: s.update("t", {"l[0]": 1, "l[-1]": 2}), InvalidError, r"one value \(at l\[-1\]\)"),
+    "path without text": (lambda s: s.update("t", {"": 1}), InvalidError, r"path is not empty\. .*messages\[3\]"),
+    "blank after a name": (lambda s: s.update("t", {"d .k": 1}), InvalidError, r"column 2 of 'd \.k'"),
+    "no function": (lambda s: s.transact(5), InvalidError, "transact runs a function, not int"),  # type: ignore[arg-type]
+    "no attempt": (lambda s: s.transact(lambda _: None, attempts=0), InvalidError, "at least once"),
+    "no index": (
+        lambda s: s.get("t", lazy=True).state.slice("l", start="x"),
+        InvalidError,
+        "start is a whole number or None, not str",
+    ),
+    "hook in no scope": (
+        lambda s: s.hooks.before("state.set", scope=5),  # type: ignore[arg-type]
+        InvalidError,
+        "scope of a hook is a pattern, as text, not int",
+    ),
+    "no built-in hook": (
+        lambda s: s.hooks.add(circle),  # type: ignore[arg-type]
+        InvalidError,
+        r"^circle is no built-in hook",
+    ),
     "no path": (lambda s: s.update("t", {"d..k": 1}), InvalidError, "column 2 of 'd..k'"),
     "through what is deeper": (
         lambda s: s.update("t", {("d", "k", "x"): 1}),

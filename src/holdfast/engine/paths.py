@@ -19,7 +19,7 @@ _PART = re.compile(
     | \[\s*(?P<index>-?\d+)\s*\]
     | \[\s*(?P<text>"(?:[^"\\]|\\.)*")\s*\]
     | \[\s*'(?P<quoted>[^']*)'\s*\]
-    | (?P<dot>\.?)(?P<name>[^\s.\[\]"'][^.\[\]"']*)
+    | (?P<dot>\.?)(?P<name>[^\s.\[\]"'](?:[^.\[\]"']*[^\s.\[\]"'])?)
     """,
     re.VERBOSE,
 )
@@ -67,6 +67,8 @@ def require_range(path: object) -> tuple[Any, ...]:
 
 def parse_path(text: str) -> tuple[Any, ...]:
     """Parse a path into its keys: names as text, indexes as numbers, ranges as slices."""
+    if not text:
+        raise InvalidError("a path is not empty", hint=f'{_HINT}; a channel without a name is ("",)')
     keys: list[Any] = []
     at = 0
     while at < len(text):

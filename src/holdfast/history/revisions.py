@@ -185,7 +185,7 @@ class Revisions:
         if near:
             hint = f"Did you mean {' or '.join(map(repr, near))}?"
         elif len(base) < _SHORTEST:
-            hint = f"An abbreviated id needs {_SHORTEST} characters or more"
+            hint += f"; an abbreviated id has {_SHORTEST} characters or more"
         return NotFoundError(
             f"no checkpoint has the id or the tag {base!r}, and no branch has that name",
             where=f"thread {self._line}",

@@ -94,7 +94,8 @@ class HookOperations:
         """Register a built-in hook: `store.hooks.add(Validate(max_bytes=10_000), "state.*", scope="agent:*")`."""
         phase = getattr(hook, "phase", None)
         if phase not in (BEFORE, AFTER):
-            raise InvalidError(f"{hook!r} is no built-in hook", hint="Register functions with before() or after()")
+            name = getattr(hook, "__qualname__", repr(hook))
+            raise InvalidError(f"{name} is no built-in hook", hint="Register functions with before() or after()")
         options.setdefault("inline", hook.inline)
         closed = bool(getattr(hook, "fail_closed", False)) if fail_closed is None else fail_closed
         self._register(phase, points, closed, options)(hook)
@@ -148,7 +149,7 @@ class HookOperations:
         return registry
 
     def _register(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
-        if points and callable(points[0]):
+        if any(map(callable, points)):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
         matched = check_points(points)
         checked = _check_options(phase, options)
@@ -202,16 +203,24 @@ class _CheckedOptions(NamedTuple):
     rest: int
 
 
+def _check_pattern(name: str, pattern: object) -> str:
+    if pattern is None:
+        return ""
+    text = str(pattern) if isinstance(pattern, Scope) else pattern
+    if not isinstance(text, str):
+        raise InvalidError(f"the {name} of a hook is a pattern, as text, not {type(pattern).__name__}")
+    if text:
+        matcher(text)
+    return text
+
+
 def _check_options(phase: str, options: HookOptions) -> _CheckedOptions:
     unknown = options.keys() - HookOptions.__annotations__.keys()
     if unknown:
         raise InvalidError(
             f"a hook has no option {min(unknown)!r}", hint=f"There are {', '.join(HookOptions.__annotations__)}"
         )
-    scope, key = options.get("scope"), options.get("key")
-    scopes, keys = ("" if each is None else str(each) for each in (scope, key))
-    for pattern in filter(None, (scopes, keys)):
-        matcher(pattern)
+    scopes, keys = (_check_pattern(name, options.get(name)) for name in ("scope", "key"))
     budget = options.get("budget")
     if budget is None:
         budget = BEFORE_BUDGET if phase == BEFORE else AFTER_BUDGET

@@ -101,7 +101,10 @@ class ScopedOperations:
         It gets the transaction, may be called several times, and must do nothing that cannot be repeated. Returns its
         result.
         """
-        for attempt in range(1, validation.require_count(attempts, "number of attempts") + 1):
+        _check_transact(function, attempts)
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 with self.transaction() as together:
                     return function(together)
@@ -109,10 +112,12 @@ class ScopedOperations:
                 if not _is_stale(conflict, attempt, attempts):
                     raise
             run(_pause(attempt))
-        raise InvalidError("a transaction is attempted at least once")
 
     async def _async_transact(self, function: Callable[[Any], Awaitable[Any]], *, attempts: int = ATTEMPTS) -> Any:
-        for attempt in range(1, validation.require_count(attempts, "number of attempts") + 1):
+        _check_transact(function, attempts)
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 async with self.transaction() as together:
                     return await function(together)
@@ -120,7 +125,6 @@ class ScopedOperations:
                 if not _is_stale(conflict, attempt, attempts):
                     raise
             await arun(_pause(attempt))
-        raise InvalidError("a transaction is attempted at least once")
 
     transact = sync_or_async(_transact, _async_transact)
 
@@ -162,6 +166,15 @@ class ScopedOperations:
         return AsyncSharing(self._handle)
 
     sharing = sync_or_async_property(_sharing, _async_sharing)
+
+
+def _check_transact(function: object, attempts: object) -> None:
+    if not callable(function):
+        raise InvalidError(
+            f"transact runs a function, not {type(function).__name__}", hint="It gets the transaction as its argument"
+        )
+    if validation.require_count(attempts, "number of attempts") < 1:
+        raise InvalidError("a transaction is attempted at least once")
 
 
 def _is_stale(conflict: ConflictError, attempt: int, attempts: int) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine.paths import Path, require_path
 from holdfast.engine.state_reader import AbsentPath, StateReader
+from holdfast.errors import InvalidError
 
 
 class _Parts:
@@ -21,24 +23,24 @@ class _Parts:
         return await self._partial.names()
 
     @sync_and_async
-    async def value(self, name: str, *keys: Any) -> Any:
-        """Return the value of a channel, or of a path below it. Raises `NotFoundError`."""
-        return await self._partial.value((name, *keys))
+    async def value(self, path: Path) -> Any:
+        """Return the value at a path: `"messages[-1]"`, `("memory", "user")`. Raises `NotFoundError`."""
+        return await self._partial.value(require_path(path))
 
     @sync_and_async
-    async def has(self, name: str, *keys: Any) -> bool:
-        """Return whether there is a channel, or a value at a path below it."""
-        return await self._partial.has((name, *keys))
+    async def has(self, path: Path) -> bool:
+        """Return whether there is a value at a path."""
+        return await self._partial.has(require_path(path))
 
     @sync_and_async
-    async def length(self, name: str, *keys: Any) -> int:
-        """Return the length of a list, without loading it."""
-        return await self._partial.length((name, *keys))
+    async def length(self, path: Path) -> int:
+        """Return the length of the list at a path, without loading it."""
+        return await self._partial.length(require_path(path))
 
     @sync_and_async
-    async def slice(self, name: str, *keys: Any, start: int | None = None, stop: int | None = None) -> list[Any]:
-        """Return items of a list, as `list[start:stop]` does. Loads only the nodes that contain them."""
-        return await self._partial.slice((name, *keys), start, stop)
+    async def slice(self, path: Path, start: int | None = None, stop: int | None = None) -> list[Any]:
+        """Return items of the list at a path, as `list[start:stop]` does. Loads only the nodes that contain them."""
+        return await self._partial.slice(require_path(path), _index(start, "start"), _index(stop, "stop"))
 
 
 class LazyState(SyncApi, _Parts, Mapping[str, Any]):
@@ -46,12 +48,12 @@ class LazyState(SyncApi, _Parts, Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         try:
-            return self.value(name)
+            return self.value((name,))
         except AbsentPath:
             raise KeyError(name) from None
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.has(name)
+        return isinstance(name, str) and self.has((name,))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -62,3 +64,9 @@ class LazyState(SyncApi, _Parts, Mapping[str, Any]):
 
 class AsyncLazyState(AsyncApi, _Parts):
     """A lazy state for asyncio. Its methods are awaited; it is not a mapping."""
+
+
+def _index(index: object, name: str) -> int | None:
+    if index is None or (isinstance(index, int) and not isinstance(index, bool)):
+        return index
+    raise InvalidError(f"{name} is a whole number or None, not {type(index).__name__}")

@@ -90,9 +90,9 @@ def at_path(state: LazyState, path: Sequence[Any]) -> Any:
     value: Any
     try:
         if rest and isinstance(rest[0], slice):
-            value, rest = state.slice(name, start=rest[0].start, stop=rest[0].stop), rest[1:]
+            value, rest = state.slice((name,), start=rest[0].start, stop=rest[0].stop), rest[1:]
         else:
-            value = state.value(name)
+            value = state.value((name,))
     except NotFoundError:
         raise _not_found(path) from None
     for part in rest:
@@ -145,19 +145,19 @@ def _header(session: CliContext, store: Store, checkpoint: Checkpoint) -> Iterat
 def _channel(values: ValueWriter, state: LazyState, name: str, limits: DisplayLimits) -> Iterator[str]:
     """Format a channel. Of a long list, only what is shown is fetched."""
     try:
-        length = state.length(name)
+        length = state.length((name,))
     except InvalidError:  # not a list
-        yield from values.channel(name, state.value(name))
+        yield from values.channel(name, state.value((name,)))
         return
     if length <= limits.messages:
-        yield from values.channel(name, state.value(name))
+        yield from values.channel(name, state.value((name,)))
         return
     start = length - limits.messages
-    items = state.slice(name, start=start)
+    items = state.slice((name,), start=start)
     if is_conversation(name, items):
         yield from values.items(name, items, start, length)
     else:
-        yield from values.items(name, state.slice(name, stop=limits.items + 1), 0, length)
+        yield from values.items(name, state.slice((name,), stop=limits.items + 1), 0, length)
 
 
 def is_conversation(name: str, items: Sequence[Any]) -> bool:
