@@ -73,6 +73,8 @@ def test_what_is_not_there(store: holdfast.Store) -> None:
             store.thread("t").blame(path)
         with pytest.raises(NotFoundError):
             store.thread("t").history(path)
+    with pytest.raises(NotFoundError, match=r"no value at mesages\.x .*Did you mean messages\?"):
+        store.thread("t").blame("mesages.x")
     with pytest.raises(NotFoundError, match="not a list"):
         store.thread("t").blame("n[1:2]")
 

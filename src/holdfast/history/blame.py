@@ -15,6 +15,7 @@ from holdfast.engine.model.json_diff import Path, decoded, tree_of
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import MERGE, PRUNED, Line, StepRef
+from holdfast.engine.state_reader import StateReader
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.diff_result import as_changes
@@ -96,7 +97,7 @@ async def _blame(
     stem = path if part is None else path[:-1]
     located = await provenance.locate(point, stem)
     if located is None:
-        raise _not_found(line, stem, point)
+        raise await _not_found(engine, line, stem, point)
     reader, past = located
     stem = past.path
     length = None if past.value is None else draft_reader.length(past.value)
@@ -205,7 +206,7 @@ async def _history(
         if len(steps) > limit:
             break
     if not steps and last is None and await provenance.locate(point, path) is None:
-        raise _not_found(line, path, point)
+        raise await _not_found(engine, line, path, point)
     page = steps[:limit]
     writers = await _read_writers(engine, line, [step.origin for step in page])
     changes = [ValueChange(writers[step.origin], as_changes(engine.context.codec, step.edits)) for step in page]
@@ -247,9 +248,14 @@ def _writer(origin: nodes.WrittenBy, point: StepRef | None, metadata: Mapping[st
     return CheckpointRef(point.id, point.branch, point.depth, time, point.kind, point.hash.hex(), metadata, by)
 
 
-def _not_found(line: Line, path: Path, point: StepRef) -> NotFoundError:
+async def _not_found(engine: Engine, line: Line, path: Path, point: StepRef) -> NotFoundError:
+    from difflib import get_close_matches  # rarely needed
+
+    names = await StateReader(engine.states, engine.context.codec, line, point).names()
+    near = [] if path[0] in names else get_close_matches(str(path[0]), names, 3)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "thread.history() lists the changes there"
     return NotFoundError(
         f"the state has no value at {path_text(path)}",
         where=f"checkpoint {point.id} of thread {line}",
-        hint="history() lists the changes there",
+        hint=hint,
     )

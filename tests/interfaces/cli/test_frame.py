@@ -106,6 +106,7 @@ def test_wrong_commands_and_options(hf: Hf) -> None:
     found = hf("thread")
     assert found.code == 2
     assert "error[usage]: there is no command 'thread'. Did you mean threads?" in found.err
+    assert "there is no command 'get'. Did you mean show?" in hf("get").err
     assert kit.run("log").code == 2
     assert "Usage: holdfast log" in kit.run("log").err
     assert hf("threads", "--nonsense").code == 2

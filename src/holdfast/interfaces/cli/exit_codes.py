@@ -52,6 +52,7 @@ _CALLS = {
     "sessions.list()": "holdfast session list",
     "store.agents.list()": "holdfast agent list",
     "keys()": "holdfast state list",
+    "thread.history()": "holdfast log -p",
     "history()": "holdfast state history",
     "access.grants()": "holdfast grant list",
     "access.roles()": "holdfast grant roles",

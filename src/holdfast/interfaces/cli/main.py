@@ -121,7 +121,7 @@ class MainGroup(CliGroup):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, self.list_commands(ctx), 1)
+            near = _OTHER_WORDS.get(name) or get_close_matches(name, self.list_commands(ctx), 1)
             also = f" Did you mean {near[0]}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}.{also}", ctx)
         return super().resolve_command(ctx, args)
@@ -131,6 +131,22 @@ class MainGroup(CliGroup):
         for title, names in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(widest), line) for name, (_, line) in names.items()])
+
+
+_OTHER_WORDS = {
+    "get": ["show"],
+    "cat": ["show"],
+    "ls": ["threads"],
+    "list": ["threads"],
+    "history": ["log"],
+    "search": ["grep"],
+    "find": ["grep"],
+    "rm": ["delete"],
+    "checkout": ["switch"],
+    "gc": ["prune"],
+    "fsck": ["verify"],
+}
+"""The commands that people mean by words of other tools."""
 
 
 def _version(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
