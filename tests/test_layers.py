@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cases import case
+from tools import import_graph
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "holdfast"
@@ -369,3 +370,9 @@ def test_checker_allows(tmp_path: Path, subtests: pytest.Subtests) -> None:
     for number, (name, text) in enumerate(ALLOWED):
         with case(subtests, name, text[:80]):
             assert violations(write_package(tmp_path / str(number), {name: text})) == []
+
+
+def test_the_drawing_of_the_imports_is_current() -> None:
+    page = import_graph.PAGE.read_text(encoding="utf-8")
+    assert ("engine", "backends") in import_graph.arrows()
+    assert import_graph.draw(page) == page, "run python tools/import_graph.py"
