@@ -60,6 +60,10 @@ class Codec:
 
     `may_revive` restricts the classes whose instances are rebuilt, further than the codec does: it is called with
     `module:qualname`, and values of other classes are read as `OpaqueValue`.
+
+    A `lenient` codec packs two kinds of values that others refuse, with one warning for each class: instances of
+    subclasses of str, int, float, bytes, list and dict that add nothing become the built-in value; instances of classes
+    that cannot be found by their name, such as those defined in a function, are read as `OpaqueValue`.
     """
 
     def __init__(
@@ -68,11 +72,13 @@ class Codec:
         limits: Limits | None = None,
         *,
         may_revive: Callable[[str], bool] | None = None,
+        lenient: bool = False,
     ) -> None:
         self.registry = default_registry if registry is None else registry
         self._short = _SHORT if limits is None else min(_SHORT, limits.max_bytes)
         self.limits = Limits() if limits is None else limits
         self._may_revive = may_revive
+        self._lenient = lenient
         self._unpackers: list[Unpacker] = []  # idle ones: creating one takes as long as unpacking a small value
 
     def pack(self, value: Any) -> bytes:
@@ -82,14 +88,14 @@ class Codec:
         part at fault.
         """
         try:
-            return Packer(self.registry, self.limits.max_bytes).pack_top(value)
+            return Packer(self.registry, self.limits.max_bytes, lenient=self._lenient).pack_top(value)
         except (HoldfastError, RuntimeError) as error:
             raise self._located(value, error) from error.__cause__
 
     def pack_items(self, values: Iterable[Any]) -> list[bytes]:
         """Pack each of the values on its own."""
         values = list(values)
-        packer = Packer(self.registry, self.limits.max_bytes)
+        packer = Packer(self.registry, self.limits.max_bytes, lenient=self._lenient)
         try:
             return packer.pack_batch(values)
         except (HoldfastError, RuntimeError) as error:
@@ -111,7 +117,7 @@ class Codec:
             return TooDeepError("the value is nested too deeply for the remaining stack")
         if isinstance(error, RuntimeError):
             return InvalidError("the value changed while it was being saved", hint="Save a copy, or under a lock")
-        return locate(value, error, self.registry, self.limits.max_bytes)
+        return locate(value, error, self.registry, self.limits.max_bytes, lenient=self._lenient)
 
     def unpack(self, data: bytes) -> Any:
         """Unpack a value, equal to the one that was packed and of the same types throughout.

@@ -126,10 +126,16 @@ def find_loaded(name: str) -> type | None:
     return member
 
 
-def refusal(cls: type) -> str:
+def is_unnamed(cls: type) -> bool:
+    """Whether a class cannot be found by its name: it is defined in a function, or was renamed or replaced."""
+    return find_loaded(reference(cls)) is not cls
+
+
+def refusal(cls: type, *, unnamed: bool = False) -> str:
     """Return the reason why instances of this class cannot be revived, or "".
 
-    Also used when packing: a value that could not be read back is not written.
+    Also used when packing: a value that could not be read back is not written. With `unnamed`, the class need not be
+    found by its name.
     """
     if reference(type(cls)) not in _METACLASSES:
         return f"its metaclass {reference(type(cls))} may run code"
@@ -143,7 +149,7 @@ def refusal(cls: type) -> str:
                 if not _is_harmless(base, name, method):
                     return f"it defines {name}"
                 break
-    if find_loaded(reference(cls)) is not cls:
+    if not unnamed and is_unnamed(cls):
         return "it cannot be found by its name (it is defined in a function, or was renamed)"
     return ""
 

@@ -499,10 +499,15 @@ def _read(member: Any, obj: Any) -> Any:
         return None
 
 
-def plan_for(cls: type) -> ObjectPlan:
-    """Return the plan for a class. Raises `UnsupportedError` with the reason if it has none."""
+def plan_for(cls: type, *, unnamed: bool = False) -> ObjectPlan:
+    """Return the plan for a class. Raises `UnsupportedError` with the reason if it has none.
+
+    With `unnamed`, the class need not be found by its name: the plan only takes instances apart.
+    """
     ref = class_lookup.reference(cls)
-    reason = class_lookup.refusal(cls) if _is_data(cls) else "it is not a data class that Holdfast supports"
+    reason = (
+        class_lookup.refusal(cls, unnamed=unnamed) if _is_data(cls) else "it is not a data class that Holdfast supports"
+    )
     plan = None if reason else _build_plan(cls, ref)
     if plan is None:
         short = ref.rpartition(":")[2].rpartition(".")[2]

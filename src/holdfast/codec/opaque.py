@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
@@ -42,6 +42,29 @@ class OpaqueValue:
             return Tag(self.tag).name.lower()
         except ValueError:
             return f"unknown type {self.tag}"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of an instance of a class, by name, with typed values inside as `OpaqueValue`; empty if it is
+        another kind of value."""
+        parts = self._parts()
+        place = 2 if self.tag == Tag.SHAPED else 1
+        fields = parts[place] if len(parts) > place else None
+        return fields if type(fields) is dict and all(type(name) is str for name in fields) else {}
+
+    if not TYPE_CHECKING:  # to a type checker, an attribute that is missing is an error
+
+        def __getattr__(self, name: str):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            module, _, qualname = self.type_name.partition(":")
+            if "<locals>" in qualname:
+                why = "its class was defined in a function, and cannot be found"
+            elif qualname:
+                why = f"its class is not loaded here, or has changed; import {module} before reading"
+            else:
+                why = "this release does not know it"
+            raise AttributeError(f"{self!r} has no attribute {name!r}: {why}. Its fields are in .fields")
 
     def _parts(self) -> list[Any]:
         try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.msgpack import Ext
 
-from holdfast.codec import bulk_packing, class_lookup, msgpack
+from holdfast.codec import bulk_packing, class_lookup, msgpack, subclasses
 from holdfast.codec.bulk_packing import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch
 from holdfast.codec.object_plans import ObjectPlan, PydanticPlan, plan_for
 from holdfast.codec.opaque import OpaqueValue
@@ -37,12 +37,16 @@ _HINT = "Split it, or save it as an artifact"
 
 
 class Packer:
-    """Packs one value at a time: counts against the limits, and how deeply typed values are nested."""
+    """Packs one value at a time: counts against the limits, and how deeply typed values are nested.
 
-    __slots__ = ("_bytes_left", "_max_bytes", "_nesting", "_registry", "_values_left")
+    If `lenient`, it also packs values of which not everything can be read back; see `Codec`.
+    """
 
-    def __init__(self, registry: Registry, max_bytes: int, nesting: int = 0) -> None:
+    __slots__ = ("_bytes_left", "_lenient", "_max_bytes", "_nesting", "_registry", "_values_left")
+
+    def __init__(self, registry: Registry, max_bytes: int, nesting: int = 0, *, lenient: bool = False) -> None:
         self._registry = registry
+        self._lenient = lenient
         self._max_bytes = self._bytes_left = max_bytes
         self._values_left = MAX_VALUES
         self._nesting = nesting
@@ -84,6 +88,8 @@ class Packer:
                 return encode(value)
             except NOT_NATIVE:
                 pass
+        elif (builtin := self._as_builtin(value)) is not None:
+            return self.pack(builtin)
         return msgpack.ext(*self._typed(value))
 
     def _copy(self, value: Any, depth: int, *, careful: bool) -> Any:
@@ -97,6 +103,8 @@ class Packer:
         own: Any = value.copy()
         items: Any
         if type(own) is dict:
+            if not SCALARS.issuperset(map(type, own)):
+                own = {self._as_key(key): item for key, item in own.items()}
             if not SCALARS.issuperset(map(type, own)) or (careful and not all(map(_is_native, own))):
                 return self._ext(own)
             self.spend(sum(len(key) for key in own if type(key) is str or type(key) is bytes))
@@ -117,9 +125,40 @@ class Packer:
             elif kind is dict or kind is list:
                 own[key] = self._copy(item, depth + 1, careful=careful) if item else kind()
             elif kind not in NUMBERS or (careful and not _is_native(item)):
-                own[key] = self._ext(item)
+                own[key] = self._other(item, depth, careful=careful)
         self.spend(weight)
         return own
+
+    def _other(self, value: Any, depth: int, *, careful: bool) -> Any:
+        """Return what stands for a value of none of msgpack's kinds: an ext, or the built-in value that it is."""
+        builtin = self._as_builtin(value)
+        if builtin is None:
+            return self._ext(value)
+        kind = type(builtin)
+        if kind is list or kind is dict:
+            return self._copy(builtin, depth + 1, careful=careful)
+        if kind is str or kind is bytes:
+            self.spend(len(builtin))
+        return self._ext(builtin) if careful and not _is_native(builtin) else builtin
+
+    def _as_builtin(self, value: Any) -> Any:
+        """Return the built-in value that an instance of a subclass of it is; None if it must be packed otherwise."""
+        kind = type(value)
+        if kind in _STDLIB_DUMPERS or (convert := subclasses.conversion(kind)) is None:
+            return None
+        if self._registry.registration(kind) is not None or subclasses.has_attributes(value):
+            return None
+        if class_lookup.reference(kind) != subclasses.TEXT_ACCESSOR:
+            if not self._lenient:
+                return None
+            base = type(builtin := convert(value)).__name__
+            subclasses.warn_once(kind, f"instances are saved, and read, as {base}")
+            return builtin
+        return convert(value)
+
+    def _as_key(self, key: Any) -> Any:
+        builtin = None if type(key) in SCALARS else self._as_builtin(key)
+        return key if builtin is None else builtin
 
     def _ext(self, value: Any) -> Ext:
         tag, payload = self._typed(value)
@@ -159,9 +198,17 @@ class Packer:
         if issubclass(kind, _CODE):
             name = self._registry.name_of(value)
             return lambda packer, _: (Tag.REFERENCE, packer.pack(name))
-        dump = _DUMPERS.get(kind)
+        dump = _DUMPERS.get(kind) or (_LENIENT_DUMPERS.get(kind) if self._lenient else None)
         if dump is None:
-            dump = _DUMPERS[kind] = _find_dumper(kind)
+            if self._lenient and class_lookup.is_unnamed(kind):
+                dump = _LENIENT_DUMPERS[kind] = _find_dumper(kind, unnamed=True)
+                subclasses.warn_once(
+                    kind,
+                    "the class cannot be found by its name, so that its instances are read as OpaqueValue, with"
+                    " their fields; define it at the top of a module",
+                )
+            else:
+                dump = _DUMPERS[kind] = _find_dumper(kind)
         return dump
 
 
@@ -198,6 +245,7 @@ def _with_tag(tag: Tag, dump: Callable[[Packing, Any], bytes]) -> Dumper:
 
 _STDLIB_DUMPERS: dict[type, Dumper] = {handler.type: _with_tag(handler.tag, handler.dump) for handler in STDLIB_TYPES}
 _DUMPERS: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
+_LENIENT_DUMPERS: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
 _PLANS: weakref.WeakKeyDictionary[type, ObjectPlan] = weakref.WeakKeyDictionary()
 
 
@@ -205,13 +253,13 @@ def _library(kind: type) -> str:
     return class_lookup.reference(kind).partition(":")[0].partition(".")[0]
 
 
-def _find_dumper(kind: type) -> Dumper:
+def _find_dumper(kind: type, *, unnamed: bool = False) -> Dumper:
     library = _library(kind)
     if library in ARRAY_LIBRARIES:
         dump: Dumper | None = import_array_types(library).dumper(kind)
         if dump is not None:
             return dump
-    plan = _PLANS[kind] = plan_for(kind)
+    plan = _PLANS[kind] = plan_for(kind, unnamed=unnamed)
     number = KNOWN_CLASS_NUMBERS.get((plan.ref, plan.names))
     if number is None:
         return lambda packer, obj: (plan.tag, packer.pack(plan.dump(obj)))
@@ -233,7 +281,9 @@ def _find_dumper(kind: type) -> Dumper:
 _MAX_PATH = 1000
 
 
-def locate(value: Any, error: HoldfastError, registry: Registry, max_bytes: int) -> HoldfastError:
+def locate(
+    value: Any, error: HoldfastError, registry: Registry, max_bytes: int, *, lenient: bool = False
+) -> HoldfastError:
     """Return the error with the path to the innermost value that causes it.
 
     Packs smaller and smaller parts after an error, so that packing itself need not track the path.
@@ -247,7 +297,7 @@ def locate(value: Any, error: HoldfastError, registry: Registry, max_bytes: int)
         ancestors.add(id(value))
         if isinstance(error, TooLargeError) and path:
             break
-        child = _failing_child(value, error, registry, max_bytes)
+        child = _failing_child(value, error, lambda: Packer(registry, max_bytes, lenient=lenient))
         if child is None:
             break
         segment, value, error = child
@@ -256,7 +306,7 @@ def locate(value: Any, error: HoldfastError, registry: Registry, max_bytes: int)
 
 
 def _failing_child(
-    value: Any, error: HoldfastError, registry: Registry, max_bytes: int
+    value: Any, error: HoldfastError, packer: Callable[[], Packer]
 ) -> tuple[str, Any, HoldfastError] | None:
     # A value may be too large because it has too many parts to try them all.
     limit = 1000 if isinstance(error, TooLargeError) else None
@@ -267,7 +317,7 @@ def _failing_child(
         except (StopIteration, HoldfastError):
             return None  # no single part fails, or taking the value apart fails
         try:
-            Packer(registry, max_bytes).pack(child)
+            packer().pack(child)
         except HoldfastError as inner:
             return segment, child, inner
 

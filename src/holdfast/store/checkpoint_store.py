@@ -27,7 +27,7 @@ from holdfast.engine.row_format import Line, StepRef, check_name, readable
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import to_datetime
 from holdfast.engine.validation import optional_name
-from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
 from holdfast.store.store import StoreOperations
@@ -84,7 +84,8 @@ class CheckpointStore:
 
     `thread` is the name of a thread of the store: `thread_name(id, namespace)` for a namespace in a thread. With
     `may_revive`, objects of other classes than it accepts are returned as opaque values. `default_metadata` is called
-    with the number of a step that no framework saved, for metadata that the framework expects of every checkpoint.
+    with the number of a step that no framework saved, for metadata that the framework expects of every checkpoint. If
+    `lenient`, values are saved that cannot be read back as they were; see `Codec`.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class CheckpointStore:
         *,
         may_revive: Callable[[str], bool] | None = None,
         default_metadata: Callable[[int], Mapping[str, Any]] | None = None,
+        lenient: bool = False,
     ) -> None:
         if not isinstance(store, StoreOperations):
             raise InvalidError(
@@ -102,7 +104,9 @@ class CheckpointStore:
         self.store = store
         self._default_metadata = default_metadata
         own = store._engine.context.codec
-        self._codec = own if may_revive is None else Codec(own.registry, own.limits, may_revive=may_revive)
+        self._codec = own
+        if may_revive is not None or lenient:
+            self._codec = Codec(own.registry, own.limits, may_revive=may_revive, lenient=lenient)
 
     # Saving ---------------------------------------------------------------------------------------------------
 
@@ -205,7 +209,12 @@ class CheckpointStore:
         if not writes:
             return
         check_name(task_path, "path of a task")
-        packed = self._codec.pack_items([value for _, _, value in writes])
+        try:
+            packed = self._codec.pack_items([value for _, _, value in writes])
+        except HoldfastError:
+            for _, channel, value in writes:
+                self._codec.pack({channel: value})  # fails for the same reason, and reports the whole path
+            raise
         rows = [
             PendingWriteRow(task_path, task_id, number, check_name(channel, "name of a channel"), value)
             for (number, channel, _), value in zip(writes, packed, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from typing import Any, Self, cast
 
@@ -68,13 +69,18 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     On a store that is open already, `HoldfastSaver(store)`; closing the saver then leaves the store open. A thread of
     LangGraph's is a thread of the store, and a channel of the graph is a channel of its state.
 
-    Values are kept by Holdfast's codec, item by item. With a `serde` of your own they are kept as it dumps them, each
-    channel whole whenever its version changes.
+    Values are kept by Holdfast's codec, item by item. Like LangGraph's serializer, it takes values that cannot be read
+    back as they were, with one warning for each class: subclasses of str, int, float, list and dict are read as these,
+    and objects whose class is defined in a function as `OpaqueValue` with their fields. With `strict=True` they are
+    refused. With a `serde` of your own values are kept as it dumps them, each channel whole whenever its version
+    changes.
 
     Any number of threads and event loops may use a saver, or copies of it, at a time.
     """
 
-    def __init__(self, store: StoreOperations, *, serde: SerializerProtocol | None = None) -> None:
+    def __init__(
+        self, store: StoreOperations, *, serde: SerializerProtocol | None = None, strict: bool = False
+    ) -> None:
         if not isinstance(store, StoreOperations):
             raise InvalidError(
                 f"a saver is made on an open store, not on {type(store).__name__}",
@@ -85,22 +91,34 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         self._dumps = None if serde is None else self.serde
         self._owned = False
         self._classes: frozenset[tuple[str, ...]] | None = None
-        self._checkpoints = CheckpointStore(store, default_metadata=_default_metadata)
+        self._strict = strict
+        self._checkpoints = CheckpointStore(store, default_metadata=_default_metadata, lenient=not strict)
         if STRICT_MSGPACK_ENABLED:
             self._restrict(frozenset({*SAFE_MSGPACK_TYPES, _SERIALIZED}))
 
     @classmethod
     def from_conn_string(
-        cls, conn_string: str, *, serde: SerializerProtocol | None = None, **options: Any
+        cls,
+        conn_string: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        strict: bool = False,
+        **options: Any,
     ) -> HoldfastSaver:
-        """A saver on the store at a URL, which is opened, and closed together with the saver.
+        """A saver on the store at a URL or a path, which is opened, and closed together with the saver.
 
         Use it in `with` or `async with`, or close it by hand: `close()`, `await aclose()`. Further options are those of
         `holdfast.open`.
         """
-        saver = cls(open_store(conn_string, **options), serde=serde)
+        saver = cls(open_store(conn_string, **options), serde=serde, strict=strict)
         saver._owned = True
         return saver
+
+    def setup(self) -> None:
+        """Do nothing: a store is set up when it is opened. For programs that call it on other savers."""
+
+    async def asetup(self) -> None:
+        """Do nothing; see `setup`."""
 
     # Saving ---------------------------------------------------------------------------------------------------
 
@@ -348,7 +366,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             return (module, qualname.rpartition(".")[2]) in classes
 
         self._classes = classes
-        self._checkpoints = CheckpointStore(self.store, may_revive=may_revive, default_metadata=_default_metadata)
+        self._checkpoints = CheckpointStore(
+            self.store, may_revive=may_revive, default_metadata=_default_metadata, lenient=not self._strict
+        )
 
     # Closing --------------------------------------------------------------------------------------------------
 
