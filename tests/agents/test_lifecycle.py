@@ -185,7 +185,7 @@ def test_an_agent_for_asyncio() -> None:
         worker.what = ""
         await worker.fail("still")
         await worker.start()
-        assert worker.log == ["start ", "act 1", "pause ", "resume ", "stop ", "fail still", "start "]
+        assert worker.log == ["start ", "act 1", "pause ", "resume ", "fail still", "start "]
         assert (await store.agents.load("w")).status == "running"
         assert await worker.recover() == []
 

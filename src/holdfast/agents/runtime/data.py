@@ -13,6 +13,7 @@ from holdfast.agents.storage.record import AgentPosition, PendingChange, Status
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.events import Event
 from holdfast.engine.model.packed_state import Packed
+from holdfast.engine.row_format import StepRef
 
 
 @dataclass(slots=True)
@@ -51,6 +52,15 @@ class CapturedState(NamedTuple):
     position: AgentPosition
     mark: int = 0
     """How many changes were counted at the capture."""
+
+
+class SavedState(NamedTuple):
+    """The last saved state of an agent, to return to."""
+
+    point: StepRef | None
+    channels: dict[bytes, Packed]
+    messages: int
+    tokens: int
 
 
 class Attempt(NamedTuple):

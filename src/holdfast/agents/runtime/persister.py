@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.runtime.autosave import AutosaveWorker
-from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState
+from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
 from holdfast.agents.runtime.fair_lock import FairLock
 from holdfast.agents.runtime.message_buffer import UnsavedMessages
@@ -432,6 +432,26 @@ class AgentPersister:
                 self.tracker.mark_loaded()
         await line.handle.guard.saw(line.scope, ())
         return replace(record, fields=fields)
+
+    def saved_state(self) -> SavedState:
+        """Return the state of the agent, which was saved or loaded just now."""
+        conversation = self.data.conversation
+        with self.lock:
+            channels = self._pack_channels(conversation.unsaved_messages())
+            return SavedState(self.point, channels, len(conversation), conversation.tokens)
+
+    async def revert(self, saved: SavedState) -> None:
+        """Return to a saved state: fields, conversation, tools and all else. The step that follows saves it again."""
+        conversation, moved = self.data.conversation, self.point is not saved.point
+        messages = []
+        if moved and saved.point is not None:  # the agent was saved since
+            messages = await self.line.read_messages(saved.point, 0, saved.messages)
+        with self.lock:
+            self._apply(unpack_state(self.line.handle.codec, saved.channels))
+            if moved:
+                conversation.replace(messages)
+            else:
+                conversation.reset(saved.messages, saved.tokens, self.read_messages)
 
     def _check_class(self, record: AgentRecord) -> None:
         """Refuse the record of an agent of another class, which would be lost with the next step."""

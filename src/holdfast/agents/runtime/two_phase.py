@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bind, invoke
-from holdfast.agents.runtime.data import Attempt
+from holdfast.agents.runtime.data import Attempt, SavedState
 from holdfast.agents.runtime.dirty_tracker import TrackedAgent, suspend_autosave
 from holdfast.agents.runtime.fair_lock import FairLock
 from holdfast.agents.storage.agent_line import AgentLine
@@ -86,6 +86,8 @@ class PhasedAgent(TrackedAgent, Protocol):
     async def commit(self, kind: str, events: Sequence[Event], *, position: AgentPosition | None = None) -> StepRef: ...
     async def call_hooks(self, hook: str, **details: Any) -> FeatureHooks: ...
     async def resolve_uncertain(self) -> bool: ...
+    def saved_state(self) -> SavedState: ...
+    async def revert(self, saved: SavedState) -> None: ...
 
 
 class Lifecycle:
@@ -263,13 +265,15 @@ class Lifecycle:
         hooks.call_after(self.persister.version, self.persister.point.id if self.persister.point is not None else "")
 
     async def run_action(self, change: TwoPhaseChange, started: int, events: Sequence[Event] = ()) -> None:
-        """Run the action of a change; if it fails, save that."""
+        """Run the action of a change. If it fails, the agent is as it was before the action, and that is saved."""
         if change.action is None:
             return
+        saved = self.persister.saved_state()
         try:
             await change.action()
             self.persister.check_valid(change.after.state, self.persister.spec.persist(self.persister.agent))
         except Exception as error:
+            await self.persister.revert(saved)
             event = self.build_event(change.pending, started, error_text(error))
             await self.persister.commit(f"{change.pending.kind}.failed", [event, *events], position=change.failed)
             raise
