@@ -74,14 +74,24 @@ def test_the_rest_is_saved_after_an_error_too(store: Store) -> None:
     assert states(store) == [{"n": 0}]
 
 
+def test_leaving_saves_what_changed_since_without_a_step_too(store: Store) -> None:
+    state = {"n": 0}
+    with AutoCheckpointer(store, "t", lambda: state, EveryStep(5)):
+        state["n"] = 1
+    assert states(store) == [{"n": 1}]
+    with AutoCheckpointer(store, "t", lambda: state) as autosave:
+        state["n"] = 2
+        autosave.step()
+        state["n"] = 3
+    assert states(store) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
 def test_leaving_with_nothing_new_saves_nothing(store: Store) -> None:
+    store.put("t", {"n": 0})
     with AutoCheckpointer(store, "t", lambda: {"n": 0}, EveryStep(5)):
         pass
-    assert store.threads() == []
     with AutoCheckpointer(store, "t", lambda: {"n": 0}, EveryStep(5)) as autosave:
-        autosave.save()
         autosave.step()
-        assert autosave.flush() is not None  # the checkpoint that has it all
         assert autosave.flush() is None
     assert states(store) == [{"n": 0}]
 

@@ -125,7 +125,6 @@ class _AutoSaver:
         self._clock = clock
         self._steps = 0
         self._since = clock()
-        self._unsaved = False
 
     @sync_and_async
     async def step(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
@@ -147,20 +146,21 @@ class _AutoSaver:
 
     @sync_and_async
     async def flush(self) -> Checkpoint | None:
-        """Save now if there was a step or event since the last save, and the state has changed."""
-        if not self._unsaved:
-            return None
-        return await self._save(if_changed=True)
+        """Save now if the state differs from the one saved last. Returns the checkpoint, if one was saved."""
+        return await self._save_changes(None)
 
     async def _decide(self, event: str | None, metadata: Mapping[str, Any] | None) -> Checkpoint | None:
-        self._unsaved = True
         context = PolicyContext(self._steps, self._clock() - self._since, event)
         due = [policy for policy in self._policies if policy.due(context)]
         if not due:
             return None
-        if_changed = all(policy.if_changed for policy in due)
-        before = await self._latest() if if_changed else None
-        saved = await self._save(metadata=metadata, if_changed=if_changed)
+        if all(policy.if_changed for policy in due):
+            return await self._save_changes(metadata)
+        return await self._save(metadata=metadata)
+
+    async def _save_changes(self, metadata: Mapping[str, Any] | None) -> Checkpoint | None:
+        before = await self._latest()
+        saved = await self._save(metadata=metadata, if_changed=True)
         return None if saved.id == before else saved
 
     async def _latest(self) -> str | None:
@@ -171,13 +171,13 @@ class _AutoSaver:
         return latest[0].id if latest else None
 
     async def _save(self, **how: Any) -> Checkpoint:
-        steps, since, unsaved = self._steps, self._since, self._unsaved
+        steps, since = self._steps, self._since
         # Reset before the save is done: steps recorded meanwhile are not in it.
-        self._steps, self._since, self._unsaved = 0, self._clock(), False
+        self._steps, self._since = 0, self._clock()
         try:
             self.last = await StoreOperations.put(self.store, self.thread, self._state(), **how)
         except BaseException:
-            self._steps, self._since, self._unsaved = self._steps + steps, since, self._unsaved or unsaved
+            self._steps, self._since = self._steps + steps, since
             raise
         return self.last
 
@@ -189,7 +189,7 @@ def _is_sync(thing: object) -> bool:
 class AutoCheckpointer(SyncApi, _AutoSaver):
     """Saves a state automatically: `with AutoCheckpointer(store, "t1", lambda: state, EveryStep())`.
 
-    Leaving the block saves what is not saved yet.
+    Leaving the block saves the state if it differs from the one saved last.
     """
 
     def __init__(
