@@ -25,7 +25,7 @@ from holdfast.history.query import (
 NOW = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 
 TEXTS = st.text(min_size=1, max_size=12).filter(str.strip)
-NAMES = st.sampled_from(["thread", "id", "name", "tag", "branch", "kind", "channel", "role"])
+NAMES = st.sampled_from(["thread", "id", "tag", "label", "branch", "kind", "channel", "role"])
 
 
 def fields() -> st.SearchStrategy[Query]:

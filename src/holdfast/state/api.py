@@ -195,7 +195,6 @@ class StateTransaction:
 
         self._pending = TransactionChanges(handle)
         self._is_sync = isinstance(owner, SyncApi)
-        self._open = False
         self.written: list[WrittenKey] = []
         """The keys that were changed, with their versions; empty before the commit."""
 
@@ -203,7 +202,7 @@ class StateTransaction:
         """Return the state of a scope, as in `Store.state`, to be read and changed in this transaction."""
         from holdfast.state.transactions import AsyncTransactionState, TransactionState
 
-        self._check_open()
+        self._pending.check_open()
         found = parse_scope(self._pending.handle, scope, parts)
         return (TransactionState if self._is_sync else AsyncTransactionState)(self._pending, found)
 
@@ -213,25 +212,21 @@ class StateTransaction:
     def __enter__(self) -> Self:
         if not self._is_sync:
             raise InvalidError("a transaction of an AsyncStore is entered with `async with`")
-        self._open = True
+        self._pending.is_open = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        self._open = False
+        self._pending.is_open = False
         if kind is None:
             run(self._commit())
 
     async def __aenter__(self) -> Self:
         if self._is_sync:
             raise InvalidError("a transaction of a Store is entered with `with`")
-        self._open = True
+        self._pending.is_open = True
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        self._open = False
+        self._pending.is_open = False
         if kind is None:
             await arun(self._commit())
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise InvalidError("the transaction is not open", hint="Use it inside its `with` block")

@@ -8,27 +8,32 @@ first read; two scopes may be read as of two moments, which can show only in a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.backends.interface import Change as Condition
 from holdfast.backends.interface import Expect, Get
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.backends.tables import LINES, STEPS
+from holdfast.engine import validation
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import unpack
-from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.scopes import Scope, normal
+from holdfast.engine.pages import Page
+from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.step_info import StepInfo
-from holdfast.errors import ConflictError, NotFoundError
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.key_changes import expiry_time
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_line_at
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
 from holdfast.time_parser import Duration
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -40,6 +45,8 @@ class TransactionScope:
     """The step as of which the scope is read."""
     reads: dict[str, int] = field(default_factory=dict)
     """The versions of the keys that were read; 0 if there was none."""
+    listings: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """The stored keys that were listed, by prefix and pattern: a key that others add or delete is a conflict, too."""
     writes: dict[str, KeyWrite] = field(default_factory=dict)
 
 
@@ -48,32 +55,61 @@ class TransactionChanges:
 
     def __init__(self, handle: StoreHandle) -> None:
         self.handle = handle
+        self.is_open = False
         self._scopes: dict[Scope, TransactionScope] = {}
+
+    def check_open(self) -> None:
+        """Raise `InvalidError` outside the block of the transaction: a change would be lost."""
+        if not self.is_open:
+            raise InvalidError("the transaction is not open", hint="Use it inside its `with` block")
 
     async def get(self, scope: Scope, key: str) -> Any:
         """Return a value as the transaction sees it; `MISSING` if there is none."""
         key = self.handle.guard.key(scope, key)
-        part = self._scopes.setdefault(scope, TransactionScope())
+        part = self._part(scope)
         own = part.writes.get(key)
         if own is not None:
             return MISSING if own.action == "delete" else unpack(self.handle.codec, own.packed)
         await self.handle.guard.allow("read", scope, (key,))
-        if not part.was_read:
-            tip = await self.handle.engine.lines.revalidate_tip(self.handle.line(scope))
-            part.was_read, part.point = True, None if tip is None else tip.point
-        try:
-            found = await read_line_at(
-                self.handle, self.handle.line(scope), part.point, lambda view: view.find_live(key)
-            )
-        except NotFoundError:  # pruned or deleted meanwhile, which is to say changed
-            raise _stale_error(scope, key) from None
+        found = await self._read(scope, part, lambda view: view.find_live(key))
         await self.handle.guard.saw(scope, (key,))
         part.reads[key] = 0 if found is None else found.version
         return MISSING if found is None else unpack(self.handle.codec, found.entry.value)
 
+    async def keys(self, scope: Scope, prefix: str, pattern: str) -> list[str]:
+        """Return keys in order, as the transaction sees them."""
+        part = self._part(scope)
+        await self.handle.guard.allow("read", scope, ())
+        stored = await self._read(scope, part, lambda view: view.keys(prefix, pattern))
+        await self.handle.guard.saw(scope, ())
+        part.listings[prefix, pattern] = stored
+        matches = matcher(pattern) if pattern else None
+        own = [key for key in part.writes if key.startswith(prefix) and (matches is None or matches(key))]
+        deleted = {key for key in own if part.writes[key].action == "delete"}
+        return sorted({*stored, *own} - deleted)
+
+    async def _read(self, scope: Scope, part: TransactionScope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
+        """Read a scope as of its first read."""
+        line = self.handle.line(scope)
+        if not part.was_read:
+            tip = await self.handle.engine.lines.revalidate_tip(line)
+            part.was_read, part.point = True, None if tip is None else tip.point
+        try:
+            return await read_line_at(self.handle, line, part.point, look)
+        except NotFoundError:  # pruned or deleted meanwhile, which is to say changed
+            raise _stale_error(scope) from None
+
+    def written(self, scope: Scope, key: str) -> KeyWrite | None:
+        """Return the change of a key in this transaction."""
+        return self._part(scope).writes.get(self.handle.guard.key(scope, key))
+
     def put(self, scope: Scope, change: KeyWrite) -> None:
         """Add a change; of one key, the last one counts."""
-        self._scopes.setdefault(scope, TransactionScope()).writes[change.key] = change
+        self._part(scope).writes[change.key] = change
+
+    def _part(self, scope: Scope) -> TransactionScope:
+        self.check_open()
+        return self._scopes.setdefault(scope, TransactionScope())
 
     async def commit(self, savings: Sequence[AppendRequest] = ()) -> tuple[list[WrittenKey], list[StepInfo]]:
         """Make all changes, together with checkpoints to save. `ConflictError` if a read is out of date."""
@@ -81,8 +117,8 @@ class TransactionChanges:
         writes = {scope: list(part.writes.values()) for scope, part in parts.items() if part.writes}
         if not writes and not savings:
             return [], []
-        checks = {scope: self._check(scope, part) for scope, part in parts.items() if part.reads and part.writes}
-        only_read = {scope: part for scope, part in parts.items() if part.reads and not part.writes}
+        checks = {scope: self._check(scope, part) for scope, part in parts.items() if part.was_read and part.writes}
+        only_read = {scope: part for scope, part in parts.items() if part.was_read and not part.writes}
 
         async def guards(again: bool) -> list[Condition]:
             found: list[Condition] = []
@@ -97,8 +133,11 @@ class TransactionChanges:
             for key, version in part.reads.items():
                 if await view.version(key) != version:
                     raise _stale_error(scope, key)
+            for (prefix, pattern), keys in part.listings.items():
+                if await view.keys(prefix, pattern) != keys:
+                    raise _stale_error(scope)
             if part.point is not None and view.point != part.point and not await self._still_exists(scope, part.point):
-                raise _stale_error(scope, next(iter(part.reads)))
+                raise _stale_error(scope)
 
         return check
 
@@ -118,35 +157,33 @@ class TransactionChanges:
                 self.handle, line, point, self._check(scope, part)
             )  # also what has expired since is out of date
         except NotFoundError:
-            raise _stale_error(scope, next(iter(part.reads))) from None
+            raise _stale_error(scope) from None
         if tip is None or point is None:
             return [Expect(LINES, tuple(line), None if tip is None else tuple(tip.info))]
         after = (*line, point.branch, point.seq + 1)
         return [Expect(LINES, tuple(line), tuple(tip.info)), Expect(STEPS, after, None)]
 
 
-def _stale_error(scope: Scope, key: str) -> ConflictError:
+def _stale_error(scope: Scope, key: str = "") -> ConflictError:
     return ConflictError(
         "what the transaction read has changed since",
-        where=f"key {key!r} of {scope}",
-        hint="Begin it anew, as transact() does by itself",
+        where=f"key {key!r} of {scope}" if key else str(scope),
+        hint="Begin it again, as transact() does automatically",
         code="version-mismatch",
     )
 
 
 class TransactionOperations:
-    """The state of a scope in a transaction."""
+    """The state of a scope in a transaction. Its methods are those of `State`, with the changes of the transaction."""
 
     def __init__(self, pending: TransactionChanges, scope: Scope) -> None:
         self._pending = pending
         self.scope = scope
 
     def set(self, key: str, value: Any, *, ttl: Duration | None = None) -> None:
-        """Set a key."""
+        """Set a key, perhaps only for some time (`ttl`, in seconds)."""
         handle = self._pending.handle
-        key = handle.guard.key(self.scope, key)
-        change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expiry_time(handle, ttl))
-        self._pending.put(self.scope, change)
+        self._put(key, value, expires=expiry_time(handle, ttl))
 
     def delete(self, key: str) -> None:
         """Delete a key, if it exists."""
@@ -154,18 +191,105 @@ class TransactionOperations:
 
     @sync_and_async
     async def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, with the changes of this transaction."""
+        """Return the value of a key."""
         found = await self._pending.get(self.scope, key)
         return default if found is MISSING else found
 
     @sync_and_async
     async def has(self, key: str) -> bool:
-        """Whether a key exists."""
+        """Return whether a key exists."""
         return await self._pending.get(self.scope, key) is not MISSING
 
+    @sync_and_async
+    async def change(self, key: str, function: Callable[[Any], Any], default: Any = MISSING) -> Any:
+        """Set a key to what a function returns for its value, or for the default, and return that. The key is deleted
+        if it returns `MISSING`."""
+        found = await self._pending.get(self.scope, key)
+        new = function(default if found is MISSING else found)
+        if new is MISSING:
+            self.delete(key)
+        else:
+            self._put(key, new, keep_expiry=True)
+        return new
 
-class TransactionState(SyncApi, TransactionOperations):
-    """The state of a scope in a transaction, with subscripts: `tx.state(agent="a")["plan"]`."""
+    @sync_and_async
+    async def increment(self, key: str, by: float = 1) -> Any:
+        """Add a number to a value, which starts at 0. Returns the new value."""
+        return await TransactionOperations.change(self, key, lambda value: value + by, 0)
+
+    @sync_and_async
+    async def patch(self, key: str, changes: Mapping[Any, Any], *, remove: Iterable[Any] = ()) -> None:
+        """Change parts of a value. See `State.patch`."""
+        await TransactionOperations.change(
+            self, key, lambda value: patched(value, changes, remove, f"key {key!r} of {self.scope}"), {}
+        )
+
+    @sync_and_async
+    async def expire(self, key: str, ttl: Duration | None) -> None:
+        """Let a key expire after so many seconds, or never. Raises `NotFoundError`."""
+        value = await self._pending.get(self.scope, key)
+        if value is MISSING:
+            raise NotFoundError("there is no such key", where=f"key {key!r} of {self.scope}")
+        self.set(key, value, ttl=ttl)
+
+    @sync_and_async
+    async def list_keys(
+        self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None
+    ) -> Page[str]:
+        """List keys in order, a page of them. See `State.list_keys`."""
+        count = validation.require_count(limit, "limit")
+        start, after = normal(prefix, "start of keys"), normal(validation.cursor_text(cursor), "cursor")
+        keys = await self._pending.keys(self.scope, start, normal(pattern, "pattern"))
+        return Page.cut(
+            [key for key in keys if not after or key > after][: count + 1],
+            count,
+            str,
+            lambda cursor: TransactionOperations.list_keys(self, prefix, pattern=pattern, limit=count, cursor=cursor),
+        )
+
+    def _put(self, key: str, value: Any, *, expires: int = 0, keep_expiry: bool = False) -> None:
+        handle = self._pending.handle
+        key = handle.guard.key(self.scope, key)
+        before = self._pending.written(self.scope, key)
+        if keep_expiry and before is not None:  # of the value that this transaction has set
+            expires, keep_expiry = before.expires, before.keep_expiry
+        change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expires, keep_expiry=keep_expiry)
+        self._pending.put(self.scope, change)
+
+
+def patched(value: Any, changes: Mapping[Any, Any], remove: Iterable[Any], where: str) -> dict[Any, Any]:
+    """Return a dict with changes at paths of keys, and without what is removed. The value may be changed."""
+    for path, new in validation.require_mapping(changes, "set of changes").items():
+        *stem, last = _keys(path)
+        _dict_at(value, stem, where, create=True)[last] = new
+    for path in validation.require_several(remove, "path to remove"):
+        *stem, last = _keys(path)
+        below = _dict_at(value, stem, where, create=False)
+        if last not in below:
+            raise NotFoundError("there is nothing to remove", where=f"{path!r} in {where}")
+        del below[last]
+    return dict(_dict_at(value, (), where, create=False))
+
+
+def _keys(path: Any) -> tuple[Any, ...]:
+    return tuple(path) if isinstance(path, tuple | list) and path else (path,)
+
+
+def _dict_at(value: Any, path: Sequence[Any], where: str, *, create: bool) -> dict[Any, Any]:
+    for key in path:
+        if isinstance(value, dict) and create:
+            value = value.setdefault(key, {})
+        else:
+            value = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise InvalidError("the value is no dict, and has no keys to set", where=where, hint="Set the whole value")
+    return value
+
+
+class TransactionState(SyncApi, TransactionOperations, MutableMapping[str, Any]):
+    """The state of a scope in a transaction, as a mapping: `tx.state(agent="a")["plan"]`. Keys are in order."""
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __getitem__(self, key: str) -> Any:
         found = self.get(key, MISSING)
@@ -181,9 +305,25 @@ class TransactionState(SyncApi, TransactionOperations):
             raise KeyError(key)
         self.delete(key)
 
-    def __contains__(self, key: str) -> bool:
-        return self.has(key)
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self.has(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.list_keys().all())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class AsyncTransactionState(AsyncApi, TransactionOperations):
     """The state of a scope in a transaction, for asyncio; reads are awaited."""
+
+    async def keys(self) -> AsyncIterator[str]:
+        """Iterate over the keys, in order."""
+        async for key in (await self.list_keys()).all():
+            yield key
+
+    async def items(self) -> AsyncIterator[tuple[str, Any]]:
+        """Iterate over the keys, in order, with their values."""
+        async for key in self.keys():
+            yield key, await self.get(key)

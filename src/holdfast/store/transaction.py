@@ -32,7 +32,7 @@ class Transaction(StateTransaction):
     ) -> None:
         """Save the state of a thread, as `Thread.put` does. The state is packed now: later changes of the object are
         not saved."""
-        self._check_open()
+        self._pending.check_open()
         handle = ThreadOperations[Any](self._handle, thread)
         self._requests.append(
             handle._put_request(state, if_changed, append_fields(self._handle, handle._line, **_checked(fields)))
@@ -47,7 +47,7 @@ class Transaction(StateTransaction):
         **fields: Unpack[CheckpointFields],
     ) -> None:
         """Change parts of a thread's state, as `Thread.update` does."""
-        self._check_open()
+        self._pending.check_open()
         fields.setdefault("kind", "update")
         handle = ThreadOperations[Any](self._handle, thread)
         self._requests.append(
