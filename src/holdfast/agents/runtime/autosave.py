@@ -23,19 +23,16 @@ from typing import Any
 
 from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy, DirtyTracker, TrackedAgent, TrackerQueue
-from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, StoreMetrics, read_saves
+from holdfast.agents.runtime.metrics import AgentMetrics, StoreMetrics, read_saves
 from holdfast.agents.storage.record import error_text
+from holdfast.backends.runtime.breaker import BreakerState, CircuitBreaker
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError, UnavailableError
-from holdfast.hooks.breaker import HookBreaker
 
 _log = logging.getLogger("holdfast.agents")
-
-_BREAKER_STATES: dict[str, BreakerState] = {"on": "closed", "off": "open", "trying": "trying"}
-"""The states of a breaker by the names that metrics use for them."""
 
 _MAX_SAVES = 16
 """How many agents of a queue are saved at a time."""
@@ -64,7 +61,7 @@ class AutosaveWorker:
         """Statistics of all agents of the store."""
         self.creations: dict[Hashable, Any] = {}
         """New agents of which it is uncertain whether they were saved, by the request."""
-        self._breakers: dict[tuple[int, float, float], HookBreaker] = {}
+        self._breakers: dict[tuple[int, float, float], CircuitBreaker] = {}
         self._closed = False
         self.reinit_locks()
         reinit_after_fork(self)
@@ -96,13 +93,13 @@ class AutosaveWorker:
         for agent in agents:
             agent.reinit_locks()
 
-    def breaker(self, settings: Autosave) -> HookBreaker:
+    def breaker(self, settings: Autosave) -> CircuitBreaker:
         """Return the breaker that all agents with the same settings for it share."""
         key = (settings.failures, settings.rest, settings.max_rest)
         with self._lock:
             if key not in self._breakers:
                 rest, longest = (int(seconds * 1e9) for seconds in key[1:])
-                self._breakers[key] = HookBreaker(lambda: int(self.clock() * 1e9), settings.failures, rest, longest)
+                self._breakers[key] = CircuitBreaker(lambda: int(self.clock() * 1e9), settings.failures, rest, longest)
             return self._breakers[key]
 
     def register(self, agent: TrackedAgent) -> None:
@@ -174,7 +171,7 @@ class AutosaveWorker:
         agents = {each.line.id: metrics_of(each) for each in live}
         unsaved = sum(each.unsaved for each in agents.values())
         counts.changes += unsaved
-        states = {_BREAKER_STATES[breaker.state] for breaker in self._breakers.values()}
+        states = {breaker.state for breaker in self._breakers.values()}
         worst: BreakerState = "open" if "open" in states else "trying" if "trying" in states else "closed"
         oldest = max((each.oldest for each in agents.values()), default=0.0)
         return StoreMetrics(counts, buckets, agents, unsaved, oldest, worst)
@@ -242,7 +239,7 @@ def metrics_of(agent: TrackedAgent) -> AgentMetrics:
     if tracker is None:
         return AgentMetrics(agent.line.id, agent.version, counts, buckets, 0, 0.0, "closed", False, text)
     counts.changes += tracker.unsaved
-    state = (tracker.unsaved, tracker.oldest, _BREAKER_STATES[tracker.breaker.state], tracker.halt_error is None)
+    state = (tracker.unsaved, tracker.oldest, tracker.breaker.state, tracker.halt_error is None)
     return AgentMetrics(agent.line.id, agent.version, counts, buckets, *state, text)
 
 
