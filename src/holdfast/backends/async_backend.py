@@ -29,6 +29,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, Suspension
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
+from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
 _log = logging.getLogger("holdfast.backends")
@@ -48,9 +49,6 @@ PACE = 4 << 20
 
 _CONNECT_FAILED = re.compile(r"(?:\[Errno |Error )(\d+)\]? (.*?)Connect call failed \([^)]*\)")
 """The message of asyncio for a refused connection, which has the number of the error."""
-
-_CANCEL_SECONDS = 5.0
-"""How long cancelled tasks may take to end."""
 
 _FIRST_PAUSE = 0.02
 _MAX_PAUSE = 1.0
@@ -329,13 +327,13 @@ class LoopTask(Suspension[T]):
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """The loop of a store, which first connects. Calls wait for that."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._loop = asyncio.new_event_loop()
+        thread = LoopThread("holdfast-network")
+        self._loop = thread.loop
+        self.stop = thread.stop
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run_thread, name="holdfast-network", daemon=True)
-        self._thread.start()
         self._connected: Future[None] = Future()
         self._connected.set_running_or_notify_cancel()
         self._loop.call_soon_threadsafe(self._spawn, begin, self._connected)
@@ -389,13 +387,6 @@ class _Loop:
         """Return whether the store could not be connected."""
         return self._connected.done() and self._connected.exception() is not None
 
-    def stop(self) -> None:
-        """End the thread. Reads in progress fail, as the store is closed."""
-        if not self._loop.is_closed() and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            if threading.current_thread() is not self._thread:
-                self._thread.join()
-
     def _when_connected(self, proceed: Callable[[Future[None]], None]) -> None:
         if self._connected.done():
             self._loop.call_soon_threadsafe(proceed, self._connected)
@@ -411,20 +402,6 @@ class _Loop:
         task = self._loop.create_task(_run_into(start, future))
         self._tasks.add(task)
         task.add_done_callback(done)
-
-    def _run_thread(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            deadline = self._loop.time() + _CANCEL_SECONDS
-            # Reads in progress, and tasks of the client; all tasks, if the store was not closed.
-            while (left := asyncio.all_tasks(self._loop)) and (seconds := deadline - self._loop.time()) > 0:
-                for task in left:
-                    task.cancel()
-                self._loop.run_until_complete(asyncio.wait(left, timeout=seconds))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            self._loop.close()
 
 
 async def _run_into(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
 from collections.abc import Callable
@@ -55,47 +54,3 @@ def _work(queue: SimpleQueue[Task | None], idle: threading.Semaphore) -> None:
         task()
         del task  # what it holds is not kept until the next one comes
         idle.release()
-
-
-class LoopThread:
-    """An event loop in a thread, for async hooks of sync programs. Started on demand."""
-
-    def __init__(self) -> None:
-        self.reinit_locks()
-
-    def reinit_locks(self) -> None:
-        """Reinitialize in a forked child."""
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run_loop, args=(self._loop,), name="holdfast-hook-loop", daemon=True
-                )
-                self._thread.start()
-            return self._loop
-
-    def close(self) -> None:
-        """Cancel what is still running, and end the loop."""
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            if thread is not threading.current_thread():
-                thread.join(1.0)
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-    loop.close()

@@ -28,6 +28,7 @@ from holdfast.agents.storage.record import error_text
 from holdfast.backends.runtime.breaker import BreakerState, CircuitBreaker
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError, UnavailableError
@@ -256,7 +257,7 @@ class SaveQueue:
         self._clock = clock
         self._has_thread = loop is None
         self._loop: Callable[[], asyncio.AbstractEventLoop | None] = _none if loop is None else weakref.ref(loop)
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread | None = None
         self._lock = threading.Lock()
         self._numbers = count()
         self._heap: list[tuple[float, int, weakref.ref[DirtyTracker]]] = []
@@ -322,7 +323,7 @@ class SaveQueue:
             self._wake_time = inf
             if self._loop() is not None:
                 self._wake(0.0)
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             thread.join(_JOIN_TIMEOUT)
 
     def _keep_alive(self, tracker: DirtyTracker) -> None:
@@ -335,10 +336,9 @@ class SaveQueue:
             return
         loop = self._loop()
         if loop is None and self._has_thread:
-            loop = Context().run(asyncio.new_event_loop)  # it would keep the caller's context alive
-            thread = threading.Thread(target=_run_loop, args=(loop,), name="holdfast-autosave", daemon=True)
-            thread.start()
-            self._loop, self._thread = _always(loop), thread
+            self._thread = LoopThread("holdfast-autosave")
+            loop = self._thread.loop
+            self._loop = _always(loop)
         self._wake_time = at
         if loop is not None:
             try:
@@ -479,12 +479,3 @@ def _none() -> None:
 
 def _always(loop: asyncio.AbstractEventLoop) -> Callable[[], asyncio.AbstractEventLoop]:
     return lambda: loop
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()
