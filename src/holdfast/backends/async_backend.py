@@ -26,7 +26,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, Suspension
+from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row
+from holdfast.backends.runtime.drivers import FutureWait
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.backends.runtime.loop_thread import LoopThread
@@ -307,23 +308,15 @@ class ServerBackend(LoopBackend):
         return await self._retry(lambda: self._commit(batches, stamp), change=True, longer=extra_seconds(batches))
 
 
-class LoopTask(Suspension[T]):
+class LoopTask(FutureWait[T]):
     """A wait for the store's loop."""
 
     def __init__(self, start: Callable[[Future[T]], None]) -> None:
+        super().__init__()
         self._start = start
 
-    def wait(self) -> T:
-        return self._started().result()
-
-    def watch(self) -> asyncio.Future[T]:
-        return asyncio.wrap_future(self._started())
-
-    def _started(self) -> Future[T]:
-        future: Future[T] = Future()
-        future.set_running_or_notify_cancel()  # cancelling the wait cancels nothing
-        self._start(future)
-        return future
+    def begin(self) -> None:
+        self._start(self.future)
 
 
 class _Loop:

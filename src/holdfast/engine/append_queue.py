@@ -15,10 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from holdfast.backends.interface import Backend, Suspension
+from holdfast.backends.interface import Backend
+from holdfast.backends.runtime.drivers import FutureWait
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import copy_error
 from holdfast.engine.append import Appender, AppendRequest
@@ -38,7 +38,7 @@ _MAX_CHAIN = 64
 """The most saves in a chain."""
 
 
-class _QueuedSave(Suspension[list[StepInfo] | None]):
+class _QueuedSave(FutureWait[list[StepInfo] | None]):
     """A save that waits: for its result, or for the lead, which is None."""
 
     loop: asyncio.AbstractEventLoop | None = None
@@ -48,19 +48,18 @@ class _QueuedSave(Suspension[list[StepInfo] | None]):
     """The id of the step, if a leader that was interrupted may have stored it."""
 
     def __init__(self, queue: AppendQueue, requests: Sequence[AppendRequest]) -> None:
+        super().__init__()
         self._queue = queue
         self.requests = requests
         self.line = requests[0].line
-        self.future: Future[list[StepInfo] | None] | None = None
 
     def wait(self) -> list[StepInfo] | None:
-        future = self.required_future
         # A task of a loop that this thread keeps from running will not pass the lead on.
         patience = 0.0 if _runs_loop() else _PATIENCE
         seconds = patience
         while True:
             try:
-                return future.result(seconds)
+                return self.future.result(seconds)
             except TimeoutError:
                 seconds = self._queue.take_over(self, patience)
 
@@ -68,7 +67,7 @@ class _QueuedSave(Suspension[list[StepInfo] | None]):
         import asyncio
 
         self.loop = loop = asyncio.get_running_loop()
-        future = asyncio.wrap_future(self.required_future)
+        future = super().watch()
 
         def take_over() -> None:
             if not future.done():
@@ -76,16 +75,6 @@ class _QueuedSave(Suspension[list[StepInfo] | None]):
 
         loop.call_later(_PATIENCE, take_over)
         return future
-
-    @property
-    def required_future(self) -> Future[list[StepInfo] | None]:
-        assert self.future is not None  # noqa: S101 - created when it was queued
-        return self.future
-
-    def starts(self) -> bool:
-        """Return whether it was not cancelled; from now on it cannot be."""
-        future = self.required_future
-        return future.running() or future.set_running_or_notify_cancel()
 
     def may_follow(self, leader: _QueuedSave) -> bool:
         """Whether another save may be chained before this one, and saved by the leader.
@@ -107,7 +96,7 @@ class _LineQueue:
 
     __slots__ = ("leader", "since", "waiting")
 
-    def __init__(self, leader: _QueuedSave) -> None:
+    def __init__(self, leader: object) -> None:
         self.leader = leader
         self.since = 0.0
         self.waiting: deque[_QueuedSave] = deque()
@@ -148,14 +137,22 @@ class AppendQueue:
         """Append steps like `Appender.append`, when earlier saves of the first one's line are done."""
         if not requests[0].follows_latest:
             return await self._appender.append(*requests)
-        save = _QueuedSave(self, requests)
+        line, save = requests[0].line, None
+        leader: object = requests
+        with self._mutex:
+            queue = self._queues.get(line)
+            if queue is None:
+                self._queues[line] = _LineQueue(leader)
+            else:
+                leader = save = _QueuedSave(self, requests)
+                queue.append(save)
         try:
-            if self._enter(save):
+            if save is None:
                 return await self._appender.append(*requests)
             heads = await save
             return await self._lead(save) if heads is None else heads
         finally:
-            self._leave(save)
+            self._leave(line, leader)
 
     def take_over(self, save: _QueuedSave, patience: float) -> float:
         """Give a waiting save the lead, if one leader had it for too long. Returns in how many seconds to try again."""
@@ -169,40 +166,26 @@ class AppendQueue:
                 self._give_lead(queue, save)
             return max(left, 0.0)
 
-    def _enter(self, save: _QueuedSave) -> bool:
-        """Queue a save. Returns whether it leads."""
-        with self._mutex:
-            queue = self._queues.get(save.line)
-            if queue is None:
-                self._queues[save.line] = _LineQueue(save)
-                return True
-            save.future = Future()
-            queue.append(save)
-            return False
-
-    def _leave(self, save: _QueuedSave) -> None:
+    def _leave(self, line: Line, leader: object) -> None:
         """Remove a save that waits, and pass on the lead if it has it."""
         with self._mutex:
-            queue = self._queues.get(save.line)
+            queue = self._queues.get(line)
             if queue is None:
                 return
-            if save.is_waiting:
-                queue.remove(save)
-            if queue.leader is not save:
+            if isinstance(leader, _QueuedSave) and leader.is_waiting:
+                queue.remove(leader)
+            if queue.leader is not leader:
                 return
-            while queue.waiting:
-                if self._give_lead(queue, queue.pop()):
-                    return
-            del self._queues[save.line]
+            if queue.waiting:
+                self._give_lead(queue, queue.pop())
+            else:
+                del self._queues[line]
 
     @staticmethod
-    def _give_lead(queue: _LineQueue, save: _QueuedSave) -> bool:
-        """Make a save the leader, unless it was cancelled. Called under the lock."""
-        if not save.starts():
-            return False
+    def _give_lead(queue: _LineQueue, save: _QueuedSave) -> None:
+        """Make a save the leader. Called under the lock."""
         queue.leader, queue.since = save, time.monotonic()
-        save.required_future.set_result(None)
-        return True
+        save.future.set_result(None)
 
     async def _lead(self, save: _QueuedSave) -> list[StepInfo]:
         if save.possible_id:
@@ -245,9 +228,7 @@ class AppendQueue:
             while queue is not None and queue.waiting and len(followers) < _MAX_CHAIN - 1:
                 if not queue.waiting[0].may_follow(save):
                     break
-                follower = queue.pop()
-                if follower.starts():
-                    followers.append(follower)
+                followers.append(queue.pop())
         return followers
 
     def _finish(
@@ -261,12 +242,12 @@ class AppendQueue:
         """Hand out the results. The saves that were not stored wait again, before the others. May be repeated."""
         left = []
         for number, each in enumerate(followers):
-            if each.required_future.done() or each.is_waiting:
+            if each.future.done() or each.is_waiting:
                 continue
             if number < len(heads):
-                each.required_future.set_result([heads[number]])
+                each.future.set_result([heads[number]])
             elif failure is not None:
-                each.required_future.set_exception(copy_error(failure))
+                each.future.set_exception(copy_error(failure))
             else:
                 if chain.in_flight and not heads and number + 1 < len(chain.ids):
                     each.possible_id = chain.ids[number + 1]

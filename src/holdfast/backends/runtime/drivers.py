@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from functools import update_wrapper
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -17,7 +18,7 @@ from holdfast.backends.interface import Suspension
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["AsyncApi", "Pause", "SyncApi", "arun", "make_both", "run", "sync_and_async", "sync_or_async"]
+__all__ = ["AsyncApi", "FutureWait", "Pause", "SyncApi", "arun", "make_both", "run", "sync_and_async", "sync_or_async"]
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -126,6 +127,27 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
         if instance is None:
             return self
         return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
+
+
+class FutureWait(Suspension[T]):
+    """A wait for a result that another thread or task sets in the future. Cancelling the wait cancels nothing."""
+
+    def __init__(self) -> None:
+        self.future: Future[T] = Future()
+        self.future.set_running_or_notify_cancel()
+
+    def begin(self) -> None:
+        """Start what is waited for. Called once, when the wait begins."""
+
+    def wait(self) -> T:
+        self.begin()
+        return self.future.result()
+
+    def watch(self) -> asyncio.Future[T]:
+        import asyncio
+
+        self.begin()
+        return asyncio.wrap_future(self.future)
 
 
 class Pause(Suspension[None]):
