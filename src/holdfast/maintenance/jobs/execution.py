@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.backends.interface import BlockingCall
-from holdfast.backends.runtime.drivers import run
+from holdfast.backends.interface import BlockingCall, Suspension
+from holdfast.backends.runtime.drivers import drive, run
 from holdfast.engine.leases import Lease
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
@@ -357,17 +357,10 @@ class JobExecution:
 
 async def run_with_checks(work: Coroutine[Any, Any, T], holder: LeaseHolder) -> T:
     """Await a coroutine that waits only for the store. Before each wait it is checked whether it is to end."""
-    try:
-        suspension = work.send(None)
-        while True:
-            try:
-                if holder.must_check():
-                    await BlockingCall(holder.check)
-                value = await suspension
-            except BaseException as error:  # noqa: BLE001 - raised inside the coroutine
-                suspension = work.throw(error)
-            else:
-                suspension = work.send(value)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+
+    async def check_and_wait(suspension: Suspension[Any]) -> Any:
+        if holder.must_check():
+            await BlockingCall(holder.check)
+        return await suspension
+
+    return await drive(work, check_and_wait)
