@@ -17,10 +17,10 @@ from typing import Any
 
 from holdfast.backends.interface import Suspension
 from holdfast.backends.runtime.loop_thread import LoopThread
+from holdfast.backends.runtime.threads import WorkerPool
 from holdfast.engine import trace_context
 from holdfast.errors import InvalidError, VetoError
 from holdfast.hooks.context import HookContext, HookResult
-from holdfast.hooks.workers import WorkerThreads
 
 _THREADS = 32
 """The number of hooks of a store that run in threads at a time, including those that never end."""
@@ -111,7 +111,7 @@ class HookRunner:
     """Runs the hooks of a store in threads and on an event loop."""
 
     def __init__(self) -> None:
-        self.workers = WorkerThreads("holdfast-hook", _THREADS)
+        self.workers = WorkerPool("holdfast-hook", _THREADS)
         self._lock = threading.Lock()
         self._loop_thread: LoopThread | None = None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextvars import Context
+
+from holdfast.backends.runtime.threads import WorkerThread
 
 _CANCEL_SECONDS = 5.0
 """How long cancelled tasks may take to end."""
@@ -16,8 +17,8 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         # Without the caller's context, which the loop would keep alive.
         self.loop = Context().run(asyncio.new_event_loop)
-        self._thread = threading.Thread(target=_run_loop, args=(self.loop,), name=name, daemon=True)
-        self._thread.start()
+        self._thread = WorkerThread(name, _run_loop, self.loop)
+        self.join = self._thread.join
 
     def stop(self, timeout: float | None = None) -> None:
         """Cancel what is still running, end the loop, and wait for the thread, for some seconds or as long as it takes.
@@ -31,12 +32,7 @@ class LoopThread:
         except RuntimeError:
             if not self.loop.is_closed():  # it ended just now
                 raise
-        self.join(timeout)
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the thread, unless this is it, until the loop has ended."""
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout)
+        self._thread.join(timeout)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
