@@ -44,7 +44,7 @@ from holdfast.engine.row_format import (
 )
 from holdfast.engine.state_loader import LoadedState, StateLoader, weigh
 from holdfast.engine.step_info import StepInfo, StepInfoReader
-from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, QuotaError
 
 if TYPE_CHECKING:
     from holdfast.engine.projection.projector import Projector
@@ -206,7 +206,13 @@ class Appender:
                 if await self._up_to_date(batch):
                     raise
                 continue
-            failed = await self._context.backend.apply(batch.changes)
+            try:
+                failed = await self._context.apply(batch.changes)
+            except QuotaError:
+                # Another writer may have created the line, or stored what is to be saved.
+                if await self._up_to_date(batch):
+                    raise
+                continue
             if failed is None:
                 heads = [self.remember(each) for each in batch.steps]
                 for rows in batch.rows:

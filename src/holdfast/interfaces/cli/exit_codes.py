@@ -54,6 +54,7 @@ _CALLS = {
     "keys()": "holdfast state list",
     "history()": "holdfast state history",
     "access.grants()": "holdfast grant list",
+    "store.maintenance.set_quota(…)": "holdfast quota",
     "access.roles()": "holdfast grant roles",
     "store.audit.export()": "holdfast audit export",
     'on_end="archive"': "--on-end archive",
