@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -272,6 +274,41 @@ def test_system_lines_are_free() -> None:
     store.maintenance.set_quota(steps=0, bytes=0, threads=0)
     store.access.grant("agent:y", "read", "agent:x")
     assert store.maintenance.quota().used == QuotaUsage()
+
+
+_PROGRAM = """
+import sys
+import holdfast
+from holdfast.errors import QuotaError
+
+with holdfast.open(sys.argv[1], tenant="acme") as store:
+    try:
+        for n in range(1000):
+            store.put(sys.argv[2], {"n": n})
+            print(n, flush=True)
+    except QuotaError:
+        print("refused", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)])
+def test_processes_together_never_exceed_a_limit(kind: str, tmp_path: Path) -> None:
+    url, limit = place(kind, tmp_path), 130
+    with holdfast.open(url, tenant="acme") as store:
+        store.maintenance.set_quota(steps=limit)
+        command = [sys.executable, "-c", _PROGRAM, url]
+        writers = [subprocess.Popen([*command, f"t{n}"], stdout=subprocess.PIPE, text=True) for n in range(3)]
+        killed, *others = writers
+        assert killed.stdout is not None
+        lines = [killed.stdout.readline() for _ in range(5)]
+        killed.kill()
+        killed.communicate()
+        assert lines == [f"{n}\n" for n in range(5)]
+        for writer in others:
+            assert writer.communicate(timeout=300)[0].endswith("refused\n")
+        used = store.maintenance.quota().used.steps
+        # Each kept at most one in 64 of what was left, and the killed one what it did not come to use.
+        assert limit - 3 * (limit // 64) <= used <= limit
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

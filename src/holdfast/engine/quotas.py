@@ -267,9 +267,10 @@ class QuotaLimiter:
 
     async def _take_allotment(self, tenant: str, state: _TenantState, cost: QuotaUsage) -> None:
         """Take an allotment from the ledger, if nobody changes that meanwhile. `QuotaError` if there is no room."""
-        limits, ledgers = await self._backend.read([Get(REFS, [quota_key(tenant)]), Get(REFS, [_ledger_key(tenant)])])
-        self.note(tenant, limits[0] if limits else None)
-        if state.limits is None:
+        quotas, ledgers = await self._backend.read([Get(REFS, [quota_key(tenant)]), Get(REFS, [_ledger_key(tenant)])])
+        self.note(tenant, quotas[0] if quotas else None)
+        limits = state.limits
+        if limits is None:
             return
         now = self._clock()
         with self._lock:
@@ -281,10 +282,11 @@ class QuotaLimiter:
         is_due = not ledgers or ledger.counted < state.set_at + _EXPIRY_NS <= now
         # What is in flight stays with the allotment: who counts the lines meanwhile may not find it.
         settled = ledger.add(done, self._process, in_flight, now)
-        if is_due or (not settled.room(state.limits).covers(cost) and self._may_count(state, now)):
+        if is_due or (not settled.room(limits).covers(cost) and self._may_count(state, now)):
             counted = ledger._replace(used=await self._timed_count(tenant, state), counted=now)
+            now = self._clock()  # that may have taken long
             settled = counted.add(QuotaUsage(), self._process, in_flight, now)
-        room = settled.room(state.limits)
+        room = settled.room(limits)
         amount = self._amount(state, room, cost, now) if room.covers(cost) else None
         new = settled.add(QuotaUsage(), self._process, in_flight.plus(amount or QuotaUsage()), now).row(tenant)
         expected = ledgers[0].columns if ledgers else None
@@ -292,7 +294,7 @@ class QuotaLimiter:
             with self._lock:
                 state.start_allotment(number, amount or QuotaUsage(), done, now)
         if amount is None:
-            raise _quota_error(tenant, state.limits, room, cost)
+            raise _quota_error(tenant, limits, room, cost)
 
     def _amount(self, state: _TenantState, room: QuotaUsage, cost: QuotaUsage, now: int) -> QuotaUsage:
         """Return the amount of an allotment: for all that wait, and more if there were others just before."""
