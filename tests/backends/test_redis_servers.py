@@ -62,7 +62,7 @@ def seqs(store: RedisBackend) -> list[int]:
 
 WRONG = {
     "a database that is no number": ("redis://localhost/first", "not the number of a database"),
-    "a port that is no number": ("redis://localhost:port/0", "not the URL"),
+    "a port that is no number": ("redis://localhost:port/0", "the port in the URL is not a number"),
     "a parameter nobody knows": ("redis://localhost/0?no_such_thing=1", "no_such_thing"),
     "a parameter of the wrong kind": ("redis://localhost/0?socket_timeout=soon", "socket_timeout"),
     "a prefix with braces": ("redis://localhost/0?prefix={a}", "prefix"),
@@ -433,7 +433,7 @@ def test_a_connection_that_never_answers_is_not_waited_for_to_the_end() -> None:
     with (
         redis_server() as server,
         _deaf_at_first(server.port) as port,
-        opened(f"redis://127.0.0.1:{port}?socket_timeout=1", timeout=120) as store,
+        opened(f"redis://127.0.0.1:{port}?socket_timeout=1", timeout=120, connect_timeout=120) as store,
     ):
         assert run(store.apply([Create(STEPS, step(0))])) is None
 

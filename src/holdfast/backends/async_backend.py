@@ -197,14 +197,12 @@ class LoopBackend(Backend):
                     # Nothing was changed by this attempt, but an earlier one may have succeeded.
                     raise self._give_up_error(str(error), sent) from error
                 raise
-            left = deadline - loop.time()
-            if left <= _FIRST_PAUSE or (unreachable and not self._connect_timeout):
+            if loop.time() + pause >= deadline or (unreachable and not self._connect_timeout):
                 raise self._unreachable(why) if unreachable else self._give_up_error(why, sent)
             if first:  # once aloud: the others say the same
                 _log.log(logging.DEBUG if retried else logging.WARNING, "opening %s is retried: %s", self.url, why)
                 retried = True
-            # At random, so that not all retry at once; and once more shortly before the end.
-            await asyncio.sleep(min(pause, left / 2) * random.uniform(0.5, 1))  # noqa: S311
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all retry at once
             if loop.time() >= deadline:  # on a busy machine; an attempt would only be cancelled
                 raise self._unreachable(why) if unreachable else self._give_up_error(why, sent)
             pause = min(2 * pause, _MAX_PAUSE)
