@@ -245,6 +245,8 @@ FINER_CODES = {
     "disk-full": TransientError,
     "closed": UnavailableError,
     "write-failed": UnavailableError,
+    "file-replaced": UnavailableError,
+    "lost-writes": CorruptError,
     "unreachable": UnavailableError,
     "not-installed": ConfigError,
     "no-store-named": ConfigError,
