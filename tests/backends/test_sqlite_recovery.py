@@ -281,6 +281,21 @@ def test_a_file_that_another_process_uses_is_not_replaced(path: Path, store: Sto
     assert numbers(store) == [5, 4, 3, 2, 1, 0]
 
 
+@linux_only
+def test_a_log_that_is_deleted_while_no_connection_is_open(path: Path, store: Store) -> None:
+    """Before a fork all connections are closed; the last other process then deletes the log, as SQLite does."""
+    store.thread("t").put({"n": 0})
+    backend = store._engine.context.backend
+    assert isinstance(backend, SQLiteBackend)
+    backend._connections.before_fork()
+    with holdfast.open(path) as other:
+        other.thread("t").put({"n": 1})
+    assert not Path(f"{path}-wal").exists()
+    backend._connections.after_fork_in_parent()
+    store.thread("t").put({"n": 2})
+    assert numbers(store) == [2, 1, 0]
+
+
 # Full disks
 
 

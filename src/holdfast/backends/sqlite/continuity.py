@@ -68,8 +68,9 @@ class FileIdentity:
         now = time.monotonic()
         if now >= self._check_at or self._log is None:
             log = _stamp(self._log_path)
-            if log is None or (self._log is not None and log.inode != self._log.inode):
+            if self._log is not None and (log is None or log.inode != self._log.inode):
                 return False
+            # A new connection creates the log when it is first used.
             self._file, self._log, self._commits = file, log, connection.pragma("data_version")
             self._check_at = now + _INTERVAL
         return True
