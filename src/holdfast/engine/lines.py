@@ -312,7 +312,7 @@ class LineIndex:
         if not rows:
             # It may be queued for writing: an empty batch waits for what this process submitted before.
             await self._backend.apply([])
-            rows, *answers = await self._backend.read(queries)
+            rows, *answers = await self._backend.read([self._query(line, at, bodies, required=at is not None), *more])
         if not rows:
             raise await self._not_found(line, at)
         if StepRef.of(rows[0]).pruned:
@@ -390,7 +390,8 @@ class LineIndex:
     async def run_up(self, line: Line, last: StepRef, limit: int) -> list[StepRef]:
         """Return a step and those before it on its branch, the last first, up to a limit or a pruned one."""
         start = max(0, last.seq + 1 - limit)
-        scan = Scan(STEPS, (*line, last.branch), (start,), (last.seq + 1,), reverse=True, bodies=False)
+        count = last.seq + 1 - start
+        scan = Scan(STEPS, (*line, last.branch), (start,), (last.seq + 1,), reverse=True, bodies=False, required=count)
         (rows,) = await self._backend.read([scan])
         return list(takewhile(lambda point: not point.pruned, map(StepRef.of, rows)))
 
@@ -399,7 +400,8 @@ class LineIndex:
         last = end.seq
         while last >= 0:
             start = max(0, last + 1 - _NAMES)
-            scan = Scan(STEPS, (*line, end.branch), (start,), (last + 1,), reverse=True, bodies=False)
+            count = last + 1 - start
+            scan = Scan(STEPS, (*line, end.branch), (start,), (last + 1,), reverse=True, bodies=False, required=count)
             (rows,) = await self._backend.read([scan])
             for point in map(StepRef.of, rows):
                 if not point.pruned:
@@ -440,7 +442,10 @@ class LineIndex:
         todo = {end.branch: (0, end.seq, end.seq) for end in ends}  # first, last, and the one to read next
         while todo:
             rows = await self._backend.read(
-                [Scan(STEPS, (*line, branch), (at,), (at + 1,), bodies=False) for branch, (_, _, at) in todo.items()]
+                [
+                    Scan(STEPS, (*line, branch), (at,), (at + 1,), bodies=False, required=1)
+                    for branch, (_, _, at) in todo.items()
+                ]
             )
             for branch, step in zip(list(todo), rows, strict=True):
                 low, high, at = todo.pop(branch)
@@ -455,12 +460,12 @@ class LineIndex:
                     todo[branch] = (low, high, (low + high) // 2)
         return [best[end.branch] for end in ends if end.branch in best]
 
-    def _query(self, line: Line, at: str | Position | None, bodies: bool = True) -> Query:
+    def _query(self, line: Line, at: str | Position | None, bodies: bool = True, *, required: bool = False) -> Query:
         if at is None:
-            return Scan(STEPS, tuple(line), (), (), True, 1, "id", bodies)
+            return Scan(STEPS, tuple(line), (), (), True, 1, "id", bodies, int(required))
         if isinstance(at, str):
-            return Scan(STEPS, (*line, at), (), (), True, 1, "id", bodies)
-        return Scan(STEPS, (*line, at.branch, at.seq), bodies=bodies)
+            return Scan(STEPS, (*line, at), (), (), True, 1, "id", bodies, int(required))
+        return Scan(STEPS, (*line, at.branch, at.seq), bodies=bodies, required=int(required))
 
     def _latest_query(self, line: Line) -> Query:
         return self._query(line, None, bodies=False)
@@ -487,7 +492,8 @@ class LineIndex:
         """Return the id of the step that a branch starts from; None at the line's start, and if it was pruned."""
         if not branch.base_length:
             return None
-        (rows,) = await self._backend.read([Get(STEPS, [(*line, branch.base_branch, branch.base_length - 1)])])
+        base = (*line, branch.base_branch, branch.base_length - 1)
+        (rows,) = await self._backend.read([Get(STEPS, [base], required=True)])
         return StepRef.of(rows[0]).id or None if rows else None
 
     async def branch(self, line: Line, name: str) -> int:

@@ -428,7 +428,7 @@ def _run_query(cursor: apsw.Cursor, query: Query) -> list[Row]:
     if isinstance(query, Get):
         cursor.executemany(statements.get, dict.fromkeys(query.keys))
     else:
-        _, prefix, start, stop, reverse, limit, by, bodies = query
+        _, prefix, start, stop, reverse, limit, by, bodies, _ = query
         sql = statements.scan(by, len(prefix), len(start), len(stop), reverse, bodies)
         cursor.execute(sql, (*prefix, *start, *stop, -1 if limit is None else limit))
     width = len(query.space.key)

@@ -32,7 +32,7 @@ from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Cr
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.tables import JOURNAL, Key, encode_key
 from holdfast.backends.urls import compose, parse_duration, parse_int, redacted_url
-from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
+from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition, require_files
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
 from holdfast.errors import ConfigError, TransientError, UnavailableError
@@ -54,6 +54,7 @@ class CacheBackend(Wrapper):
 
     schemes = ("cache",)
     takes_tenant = True
+    takes_read_only = True
 
     def __init__(self, inner: Backend, storage: CacheStorage, max_age: float = MAX_AGE, name: bytes = b"") -> None:
         """`name` distinguishes the store from others that share the cache; it is stored in the store itself."""
@@ -68,7 +69,9 @@ class CacheBackend(Wrapper):
         self._lock = ForkSafeLock()
 
     @classmethod
-    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> CacheBackend:
+    async def open(
+        cls, url: str, *, tenant: str | None = None, read_only: bool = False, **options: Any
+    ) -> CacheBackend:
         parts = parse_composition(url, "cache", ("max_age", "size"), options)
         max_age = parse_duration(url, "max_age", parts.get("max_age", MAX_AGE), 0, 86_400)
         cache_url = parts.get("in") or "memory:"
@@ -78,8 +81,12 @@ class CacheBackend(Wrapper):
             )
         size = parse_int(url, "size", parts.get("size", SIZE), 1)
         in_memory = cache_url in ("memory:", "memory://")
-        # The row with the name of the store is no tenant's.
-        (store,) = await open_parts(parts["store"], tenant=tenant if in_memory else None)
+        if read_only:
+            require_files(parts["store"])
+        # The row with the name of the store is no tenant's, and has to be written once.
+        (store,) = await open_parts(
+            parts["store"], tenant=tenant if in_memory else None, read_only=read_only and in_memory
+        )
         try:
             if in_memory:
                 return cls(store, MemoryCacheStorage(size), max_age)
@@ -190,7 +197,9 @@ class CacheBackend(Wrapper):
     def _key(self, queries: Sequence[Query]) -> bytes:
         """Return the key of the answer to some queries."""
         requests = [
-            ("get", query.space.name, list(query.keys)) if isinstance(query, Get) else (query.space.name, *query[1:])
+            ("get", query.space.name, list(query.keys), query.required)
+            if isinstance(query, Get)
+            else (query.space.name, *query[1:])
             for query in queries
         ]
         return b"r" + self._digest(msgspec.msgpack.encode(requests))

@@ -5,17 +5,19 @@ the remote store does not take it within `patience` seconds (5), the mirror is d
 and the copy catches up when it can. With `strict`, that is an error instead: `OutcomeUnknownError` for the batch that
 is in one store only, then `TransientError`, before anything is written, until the copy has caught up.
 
-**Healing.** Rows that cannot be read from the local store, or do not pass the row check, are read from the copy, if it
-has caught up; they are written back where possible, counted in `status` and logged.
+**Healing.** Rows that cannot be read from the local store, do not pass the row check, or are missing though others
+refer to them, are read from the copy, if it has caught up; they are written back where possible, counted in `status`
+and logged.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.interface import Backend, Batch, Change, Expect, Get, Put, Query, Row, RowCheck
+from holdfast.backends.interface import Backend, Batch, Expect, Get, Put, Query, Row, RowCheck, lacks_rows
 from holdfast.backends.tables import JOURNAL, Key, Table
 from holdfast.backends.urls import parse_bool
 from holdfast.backends.wrappers import journal
@@ -31,6 +33,9 @@ _NEAR = 64
 """How many entries the copy may lag when writers start to wait for it again."""
 
 _MAX_REPAIRED = 1_000
+
+_ATTEMPTS = 5
+"""How often a row is written back while others write."""
 
 
 class MirrorBackend(ReplicatingBackend):
@@ -88,6 +93,12 @@ class MirrorBackend(ReplicatingBackend):
         if await self._sender.wait_sent(number, self._patience):
             return None
         self._degraded = True
+        if self._sender.fatal_error is not None:
+            raise OutcomeUnknownError(
+                f"stored here, and will not be in the copy: {self._sender.fatal_error.what}",
+                where=self.remote.url,
+                hint=self._sender.fatal_error.hint,
+            )
         _log.warning("%s: the copy does not answer; continuing without it", self.url)
         if self._strict:
             raise OutcomeUnknownError(
@@ -122,19 +133,20 @@ class MirrorBackend(ReplicatingBackend):
             await self._repair_unreadable(queries, *copied)
             return copied[1]
         damaged = self._damaged_rows(queries, found)
-        if not damaged:
+        if not damaged and not any(map(lacks_rows, queries, found)):
             return found
         copied = await self._read_copy(queries)
         if copied is None:
             return found
-        await self._repair(damaged, copied[0])
+        await self._repair([*damaged, *_lost_rows(queries, found, copied[1])], copied[0])
         return copied[1]
 
     async def heal(self) -> list[str]:
-        """Compare both stores completely, and repair what is damaged in one and OK in the other.
+        """Compare both stores completely, and repair what is damaged in one and OK in the other or missing in the copy.
 
-        Returns descriptions of the differences. Rows that are OK in both and still differ are left as they are: only
-        you can know which of the two is right.
+        Returns descriptions of the differences. Rows that are OK in both and still differ, and rows that only the copy
+        has, are left as they are: only you can know which of the two is right. A row that is missing here is repaired
+        when something that refers to it is read.
         """
         found = await self._compare()
         for difference in found:
@@ -145,7 +157,7 @@ class MirrorBackend(ReplicatingBackend):
             there = difference.remote is not None and self._is_intact(difference.space, difference.remote)
             if there and not here and (difference.local is not None or difference.damaged):
                 await self._repair([(difference.space, difference.key)], cursor)
-            elif here and not there and difference.remote is not None:
+            elif here and not there:
                 await self._repair_copy(difference.space, difference.key, cursor)
         return [difference.describe() for difference in found]
 
@@ -194,26 +206,34 @@ class MirrorBackend(ReplicatingBackend):
         await self._repair(damaged, cursor)
 
     async def _repair(self, rows: list[tuple[Table, Key]], cursor: ReplicaCursor) -> None:
-        """Write rows of the copy back, unless anything was written after the cursor."""
-        unchanged: list[Change] = [
-            cursor.last.condition,
-            Expect(JOURNAL, (*journal.LINE, cursor.number + 1), None),
-        ]
-        for space, key in rows:
+        """Write rows of the copy back, and count them."""
+        healed: Counter[str] = Counter()
+        for space, key in dict.fromkeys(rows):
             try:
-                row, _ = await read_row(self.remote, space, key)
-                repaired = (
-                    row is not None
-                    and self._is_intact(space, row)
-                    and await self.inner.apply([*unchanged, Put(space, row)]) is None
-                )
+                repaired = await self._restore_row(space, key, cursor)
             except HoldfastError as error:
                 _log.warning("%s: a row of %s could not be repaired: %s", self.inner.url, space.name, error)
                 repaired = False
-            self._healed += repaired
+            healed[space.name] += repaired
             self._unhealed += not repaired
-            if repaired:
-                _log.warning("%s: a row of %s was damaged, and is repaired", self.inner.url, space.name)
+        self._healed += healed.total()
+        for name, count in (+healed).items():
+            _log.warning("%s: rows of %s were damaged or missing: %d repaired", self.inner.url, name, count)
+
+    async def _restore_row(self, space: Table, key: Key, cursor: ReplicaCursor | None) -> bool:
+        """Write a row of the copy back, at a moment at which both stores are at the cursor. False if there is none."""
+        for _ in range(_ATTEMPTS):
+            if cursor is None:
+                break
+            row, _ = await read_row(self.remote, space, key)
+            if row is None or not self._is_intact(space, row):
+                break
+            unchanged = [cursor.last.condition, Expect(JOURNAL, (*journal.LINE, cursor.number + 1), None)]
+            if await self.inner.apply([*unchanged, Put(space, row)]) is None:
+                return True
+            # Something was written since.
+            cursor = await read_cursor(self.remote) if await self._wait_caught_up() else None
+        return False
 
     async def _repair_copy(self, space: Table, key: Key, cursor: ReplicaCursor) -> None:
         """Write a row into the copy, if both stores are still at the cursor."""
@@ -223,3 +243,13 @@ class MirrorBackend(ReplicatingBackend):
         if await self.remote.apply([cursor.condition, Put(space, rows[0])]) is None:
             self._healed += 1
             _log.warning("%s: a row of %s was damaged, and is repaired", self.remote.url, space.name)
+
+
+def _lost_rows(queries: Sequence[Query], found: list[list[Row]], copied: list[list[Row]]) -> list[tuple[Table, Key]]:
+    """Return the rows of the copy that queries require and the local store lacks."""
+    lost: list[tuple[Table, Key]] = []
+    for query, here, there in zip(queries, found, copied, strict=True):
+        if query.space is not JOURNAL and lacks_rows(query, here):
+            keys = {row.key for row in here}
+            lost += ((query.space, row.key) for row in there if row.key not in keys)
+    return lost

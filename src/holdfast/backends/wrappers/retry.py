@@ -36,6 +36,7 @@ class RetryBackend(Wrapper):
 
     schemes = ("retry",)
     takes_tenant = True
+    takes_read_only = True
 
     def __init__(
         self,
@@ -55,7 +56,9 @@ class RetryBackend(Wrapper):
         self._breaker = _Breaker(breaker, rest)
 
     @classmethod
-    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> RetryBackend:
+    async def open(
+        cls, url: str, *, tenant: str | None = None, read_only: bool = False, **options: Any
+    ) -> RetryBackend:
         found = parse_composition(url, "retry", ("attempts", "deadline", "pause", "breaker", "rest"), options)
         settings: dict[str, Any] = {
             name: parse_int(url, name, found[name], 1, 1_000_000) for name in ("attempts", "breaker") if name in found
@@ -63,7 +66,7 @@ class RetryBackend(Wrapper):
         settings |= {
             name: parse_duration(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found
         }
-        (store,) = await open_parts(found["store"], tenant=tenant)
+        (store,) = await open_parts(found["store"], tenant=tenant, read_only=read_only)
         return cls(store, **settings)
 
     @property

@@ -86,7 +86,7 @@ class LineDecoder:
             before = LoadedState(before.root, before.form, (*before.tail, (WrittenBy(*point[:2]), step.edit)))
         if point.tail:
             return before
-        (folds,) = await self._context.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
+        (folds,) = await self._context.backend.read([Get(FOLDS, [(*self._line, *point[:2])], required=True)])
         if not folds:
             return None  # rewritten meanwhile
         folded = LoadedState(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
