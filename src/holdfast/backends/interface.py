@@ -237,6 +237,13 @@ class Backend(ABC):
             hint="Search without an index, or copy the threads to a store that has one, such as sqlite:///agents.db",
         )
 
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:  # noqa: ARG002 - for subclasses
+        """Return how many rows each scan has, all as of about now; None if the store cannot count without reading them.
+
+        The scans are of one table other than `JOURNAL`, by key, and without a limit.
+        """
+        return None
+
     @abstractmethod
     async def size(self) -> int:
         """Return the approximate size of the store in bytes."""

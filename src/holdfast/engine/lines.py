@@ -13,7 +13,16 @@ from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import AGENTS, LineKind, below, line_kind, root_of, short_name
+from holdfast.engine.namespaces import (
+    AGENTS,
+    LineKind,
+    below,
+    count_lines,
+    line_kind,
+    name_ranges,
+    root_of,
+    short_name,
+)
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
@@ -206,6 +215,24 @@ class LineIndex:
             if len(rows) < page or not lines or lines[-1].name != rows[-1].key[1]:
                 return lines
             start, page = lines[-1].name + "\0", _NAMES
+
+    async def count(self, tenant: str, limit: int | None) -> tuple[dict[str, int], bool]:
+        """Count lines by kind, those of sessions as scopes. Returns False if a limit was reached.
+
+        The limit applies only to stores that cannot count, where the lines are read.
+        """
+        ranges = name_ranges()
+        scans = [Scan(LINES, (tenant,), (start,), (stop,) if stop else ()) for _, start, stop in ranges]
+        totals = {"threads": 0, "agents": 0, "scopes": 0, "system": 0}
+        counts = await self._backend.count_rows(scans)
+        if counts is not None:
+            for (kind, _, _), count in zip(ranges, counts, strict=True):
+                totals[kind] += count
+            return totals, True
+        (rows,) = await self._backend.read([Scan(LINES, (tenant,), limit=None if limit is None else limit + 1)])
+        by_kind = count_lines(str(row.key[1]) for row in rows[:limit])
+        by_kind["scopes"] += by_kind.pop("sessions")
+        return totals | by_kind, limit is None or len(rows) <= limit
 
     async def family(self, line: Line) -> list[Line]:
         """Return a thread's line, which need not exist, and those of its namespaces; of a namespace, its line only."""

@@ -149,15 +149,18 @@ class BranchInfo:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """Statistics of a store: its size, and how many lines of each kind the tenant has."""
+    """Statistics of a store: its size, and how many lines of each kind the tenant has. Those of sessions are scopes.
+
+    If the store was not counted to the end, `complete` is False, and there are more than these.
+    """
 
     url: str
     bytes: int
     threads: int
     agents: int
     scopes: int
-    sessions: int
     system: int
+    complete: bool
     cache_bytes: int
     cache_limit: int
     cache_hits: int

@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async,
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import COUNTS, LineKind, count_lines
+from holdfast.engine.namespaces import COUNTS, LineKind
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path
 from holdfast.engine.row_format import Line, check_name
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
     from holdfast.store.transaction import Transaction
+
+_COUNTED = 1_000
+"""How many lines `stats` reads where the store cannot count them."""
 
 _WINDOW = 5.0
 
@@ -429,14 +432,19 @@ class StoreOperations(ScopedOperations):
         return await import_.import_threads(self._engine, file, selection, dry_run, progress)
 
     @sync_and_async
-    async def stats(self) -> StoreStats:
-        """Count: the size of the store, this tenant's threads, agents, scopes and sessions, and what is cached."""
+    async def stats(self, *, exact: bool = False) -> StoreStats:
+        """Count: the size of the store, this tenant's threads, agents and scopes, and what is cached.
+
+        SQLite, PostgreSQL, MongoDB and Redis count by themselves. Files and object storage cannot: there, counting
+        stops after 1,000, and `complete` is False, unless `exact` is set.
+        """
         cache, backend = self._engine.context.cache, self._engine.context.backend
-        lines, size = await self._engine.lines.names(self._handle.tenant), await backend.size()
+        counts, complete = await self._engine.lines.count(self._handle.tenant, None if exact else _COUNTED)
         return StoreStats(
             url=backend.url,
-            bytes=size,
-            **count_lines(line.name for line in lines),
+            bytes=await backend.size(),
+            **counts,
+            complete=complete,
             cache_bytes=cache.size,
             cache_limit=cache.max_bytes,
             cache_hits=cache.hits,

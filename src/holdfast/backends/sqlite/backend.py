@@ -145,6 +145,10 @@ class SQLiteBackend(Backend):
         call: BlockingCall[int | None] = BlockingCall(lambda: self._read_with(_find_refused, batch))
         return await call
 
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
+        call: BlockingCall[list[int]] = BlockingCall(lambda: self._read_with(_count_rows, scans))
+        return await call
+
     async def match_words(self, match: WordMatch) -> WordMatches:
         call: BlockingCall[WordMatches] = BlockingCall(lambda: self._read_with(find_words, match))
         return await call
@@ -414,6 +418,15 @@ def read_rows(cursor: apsw.Cursor, queries: Sequence[Query]) -> list[list[Row]]:
     rows = [_run_query(cursor, query) for query in queries]
     cursor.execute("COMMIT")
     return rows
+
+
+def _count_rows(cursor: apsw.Cursor, scans: Sequence[Scan]) -> list[int]:
+    counts = []
+    for scan in scans:
+        sql = STATEMENTS[scan.space.name].count(len(scan.prefix), len(scan.start), len(scan.stop))
+        rows: list[tuple[Any, ...]] = cursor.execute(sql, (*scan.prefix, *scan.start, *scan.stop)).fetchall()
+        counts.append(int(rows[0][0]))
+    return counts
 
 
 def _find_refused(cursor: apsw.Cursor, batch: Batch) -> int | None:

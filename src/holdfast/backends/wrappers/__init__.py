@@ -15,6 +15,7 @@ from holdfast.backends.interface import (
     Query,
     Row,
     RowCheck,
+    Scan,
     WordMatch,
     WordMatches,
 )
@@ -62,6 +63,9 @@ class Wrapper(Backend):
 
     async def match_words(self, match: WordMatch) -> WordMatches:
         return await self.inner.match_words(match)
+
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
+        return await self.inner.count_rows(scans)
 
     async def size(self) -> int:
         return await self.inner.size()

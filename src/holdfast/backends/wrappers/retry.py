@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
+from holdfast.backends.interface import Backend, Batch, Query, Row, Scan, WordMatch, WordMatches
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.urls import compose, parse_duration, parse_int
@@ -81,6 +81,9 @@ class RetryBackend(Wrapper):
 
     async def match_words(self, match: WordMatch) -> WordMatches:
         return await self._retry(lambda: self.inner.match_words(match))
+
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
+        return await self._retry(lambda: self.inner.count_rows(scans))
 
     async def size(self) -> int:
         return await self._retry(self.inner.size)
