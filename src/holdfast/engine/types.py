@@ -27,6 +27,9 @@ else:
 Progress: TypeAlias = "Callable[[int, int | None, str], None]"
 """Called from time to time with how much is done, the total if it is known, and what was done last."""
 
+SCAN_LIMIT = 10_000
+"""How many checkpoints a search without an index reads by default."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
