@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ SIZE = 64 << 20
 _MARK_SECONDS = 3600.0
 _MAX_LINES = 64
 _MARK = 16
+_CHECKSUM = 4
 _NAME: Key = ("", "cached", 0)
 
 _Rows = list[tuple[tuple[Any, ...], tuple[Any, ...], bytes]]
@@ -255,17 +257,22 @@ def _line_of(change: Change) -> Key:
 
 
 def _pack(rows: list[list[Row]], marks: bytes) -> bytes:
-    return marks + msgspec.msgpack.encode(rows)
+    """Return an answer to cache, with the marks of its lines and a checksum."""
+    data = marks + msgspec.msgpack.encode(rows)
+    return data + zlib.crc32(data).to_bytes(_CHECKSUM)
 
 
 def _unpack(stored: bytes | None, marks: bytes, queries: Sequence[Query]) -> list[list[Row]] | None:
     """Return a cached answer, if it has these marks."""
     if stored is None or not stored.startswith(marks):
         return None
-    try:
-        found = _decoder.decode(memoryview(stored)[len(marks) :])
-    except msgspec.DecodeError:
+    data = memoryview(stored)[:-_CHECKSUM]
+    if zlib.crc32(data).to_bytes(_CHECKSUM) != stored[-_CHECKSUM:]:
         return None  # not what was stored there
+    try:
+        found = _decoder.decode(data[len(marks) :])
+    except msgspec.DecodeError:
+        return None
     if len(found) != len(queries):
         return None
     return [[Row(*row) for row in rows] for rows in found]
