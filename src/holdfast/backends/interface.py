@@ -252,6 +252,10 @@ class Backend(ABC):
     async def check(self) -> list[str]:
         """Run the store's own check. Returns descriptions of problems; none if it is OK."""
 
+    async def heal(self) -> list[str]:
+        """Repair the store from its copy, if it has one. Returns descriptions of what differed."""
+        return []
+
     @abstractmethod
     async def tidy(self) -> None:
         """Release space that deletions freed, as far as that is cheap."""

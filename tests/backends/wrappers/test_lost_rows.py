@@ -17,7 +17,7 @@ from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Backend, Create, Delete, Expect, Get, Put, Scan, lacks_rows
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS, Key, Table
+from holdfast.backends.tables import FOLDS, JOURNAL, LINES, NODES, OBJECTS, REFS, STEPS, TABLES, Key, Table
 from holdfast.backends.urls import compose
 from holdfast.backends.wrappers.mirror import MirrorBackend
 from holdfast.backends.wrappers.replica_pair import ReplicaMismatch, attach, read_cursor
@@ -199,6 +199,48 @@ def test_a_lost_body_of_a_cold_mirror(tmp_path: Path) -> None:
     with holdfast.open(url) as store:
         assert store.get("chat").state == list(states())[-1]
         assert store.status()["cold_healed"] != 0
+
+
+@pytest.mark.parametrize("kind", ["mirror", "write-behind"])
+@pytest.mark.parametrize("side", [0, 1], ids=["local", "remote"])
+def test_a_repair_restores_every_lost_row(tmp_path: Path, kind: str, side: int) -> None:
+    """Also those that nothing refers to; and the pair still works afterwards."""
+    url, parts = pair_url(tmp_path, kind), files(tmp_path)
+    with holdfast.open(url) as store:
+        for name in ("chat", "gone"):
+            for number in range(40):
+                store.put(name, {"n": number, "text": f"{name} {number} " * 50})
+        store.thread("chat").tag("v1", at=3)
+    whole = contents_at(parts[0])
+    assert contents_at(parts[1]) == whole
+    damaged = opened(parts[side])
+    lost = [Delete(space, ("", "gone")) for space in TABLES if space is not JOURNAL]
+    lost += [Delete(STEPS, ("", "chat", 0, 39)), Delete(STEPS, ("", "chat", 0, 20)), Delete(LINES, ("", "chat"))]
+    lost += [Delete(REFS, ("", "chat")), Delete(FOLDS, ("", "chat"))]
+    assert run(damaged.apply(lost)) is None
+    run(damaged.close())
+    with holdfast.open(url) as store:
+        assert store.maintenance.repair().ok
+        assert store.status()["healed"] != 0
+        assert store.get("chat").state["n"] == store.get("gone").state["n"] == 39
+        store.put("chat", {"n": 40})
+        assert settled(store._engine.context.backend)["trouble"] == ""
+        assert store.maintenance.verify(level="decode").ok
+    assert contents_at(parts[0]) == contents_at(parts[1])
+    assert len(contents_at(parts[0])["steps"]) == len(whole["steps"]) + 1
+
+
+def test_a_repair_leaves_a_thread_that_was_written_directly(tmp_path: Path) -> None:
+    url, (local, remote) = pair_url(tmp_path, "write-behind"), files(tmp_path)
+    put_directly(url, "both")
+    put_directly(local, "here")
+    put_directly(remote, "there")
+    put_directly(remote, "there, later")
+    before = contents_at(local), contents_at(remote)
+    pair = opened(url)
+    assert len(run(pair.heal())) >= 2
+    run(pair.close())
+    assert (contents_at(local), contents_at(remote)) == before
 
 
 # Stores that were written directly

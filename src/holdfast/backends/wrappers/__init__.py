@@ -73,6 +73,9 @@ class Wrapper(Backend):
     async def check(self) -> list[str]:
         return await self.inner.check()
 
+    async def heal(self) -> list[str]:
+        return await self.inner.heal()
+
     async def tidy(self) -> None:
         await self.inner.tidy()
 

@@ -13,11 +13,10 @@ and logged.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.interface import Backend, Batch, Expect, Get, Put, Query, Row, RowCheck, lacks_rows
+from holdfast.backends.interface import Backend, Batch, Get, Query, Row, lacks_rows
 from holdfast.backends.tables import JOURNAL, Key, Table
 from holdfast.backends.urls import parse_bool
 from holdfast.backends.wrappers import journal
@@ -34,9 +33,6 @@ _NEAR = 64
 
 _MAX_REPAIRED = 1_000
 
-_ATTEMPTS = 5
-"""How often a row is written back while others write."""
-
 
 class MirrorBackend(ReplicatingBackend):
     """Acknowledges a batch once it is in both stores. See the module."""
@@ -50,20 +46,12 @@ class MirrorBackend(ReplicatingBackend):
         identity: ReplicaIdentity,
         *,
         strict: bool = False,
-        row_check: RowCheck | None = None,
         patience: float = PATIENCE,
         **settings: float,
     ) -> None:
         super().__init__(local, remote, identity, patience=patience, **settings)
-        self._row_check = row_check
         self._strict = strict
         self._degraded = False
-        self._healed = 0
-        self._unhealed = 0
-
-    def set_row_check(self, check: RowCheck) -> None:
-        self._row_check = check
-        super().set_row_check(check)
 
     @classmethod
     def _options(cls) -> tuple[str, ...]:
@@ -74,13 +62,8 @@ class MirrorBackend(ReplicatingBackend):
         return {"strict": parse_bool(url, "strict", parts.get("strict", False))}
 
     async def status(self) -> dict[str, int | float | str]:
-        """As for `write-behind:`; and whether the mirror is degraded, and how many rows were healed or could not be."""
-        return {
-            **await super().status(),
-            "degraded": int(self._degraded),
-            "healed": self._healed,
-            "unhealed": self._unhealed,
-        }
+        """As for `write-behind:`; and whether the mirror is degraded."""
+        return {**await super().status(), "degraded": int(self._degraded)}
 
     # Writing
 
@@ -138,31 +121,8 @@ class MirrorBackend(ReplicatingBackend):
         copied = await self._read_copy(queries)
         if copied is None:
             return found
-        await self._repair([*damaged, *_lost_rows(queries, found, copied[1])], copied[0])
+        await self._healer.restore([*damaged, *_lost_rows(queries, found, copied[1])], copied[0])
         return copied[1]
-
-    async def heal(self) -> list[str]:
-        """Compare both stores completely, and repair what is damaged in one and OK in the other or missing in the copy.
-
-        Returns descriptions of the differences. Rows that are OK in both and still differ, and rows that only the copy
-        has, are left as they are: only you can know which of the two is right. A row that is missing here is repaired
-        when something that refers to it is read.
-        """
-        found = await self._compare()
-        for difference in found:
-            cursor = await read_cursor(self.remote)
-            if cursor is None:
-                break
-            here = difference.local is not None and self._is_intact(difference.space, difference.local)
-            there = difference.remote is not None and self._is_intact(difference.space, difference.remote)
-            if there and not here and (difference.local is not None or difference.damaged):
-                await self._repair([(difference.space, difference.key)], cursor)
-            elif here and not there:
-                await self._repair_copy(difference.space, difference.key, cursor)
-        return [difference.describe() for difference in found]
-
-    def _is_intact(self, space: Table, row: Row) -> bool:
-        return self._row_check is None or self._row_check(space, row)
 
     def _damaged_rows(self, queries: Sequence[Query], found: list[list[Row]]) -> list[tuple[Table, Key]]:
         """Return the rows that do not pass the check. Rows without bodies cannot be checked."""
@@ -171,7 +131,7 @@ class MirrorBackend(ReplicatingBackend):
             for query, rows in zip(queries, found, strict=True)
             if (isinstance(query, Get) or query.bodies) and query.space is not JOURNAL
             for row in rows
-            if not self._is_intact(query.space, row)
+            if not self._healer.is_intact(query.space, row)
         ]
 
     async def _read_copy(self, queries: Sequence[Query]) -> tuple[ReplicaCursor, list[list[Row]]] | None:
@@ -203,46 +163,7 @@ class MirrorBackend(ReplicatingBackend):
             for row in rows
         ]
         damaged = [at for at in rows[:_MAX_REPAIRED] if (await read_row(self.inner, *at))[1]]
-        await self._repair(damaged, cursor)
-
-    async def _repair(self, rows: list[tuple[Table, Key]], cursor: ReplicaCursor) -> None:
-        """Write rows of the copy back, and count them."""
-        healed: Counter[str] = Counter()
-        for space, key in dict.fromkeys(rows):
-            try:
-                repaired = await self._restore_row(space, key, cursor)
-            except HoldfastError as error:
-                _log.warning("%s: a row of %s could not be repaired: %s", self.inner.url, space.name, error)
-                repaired = False
-            healed[space.name] += repaired
-            self._unhealed += not repaired
-        self._healed += healed.total()
-        for name, count in (+healed).items():
-            _log.warning("%s: rows of %s were damaged or missing: %d repaired", self.inner.url, name, count)
-
-    async def _restore_row(self, space: Table, key: Key, cursor: ReplicaCursor | None) -> bool:
-        """Write a row of the copy back, at a moment at which both stores are at the cursor. False if there is none."""
-        for _ in range(_ATTEMPTS):
-            if cursor is None:
-                break
-            row, _ = await read_row(self.remote, space, key)
-            if row is None or not self._is_intact(space, row):
-                break
-            unchanged = [cursor.last.condition, Expect(JOURNAL, (*journal.LINE, cursor.number + 1), None)]
-            if await self.inner.apply([*unchanged, Put(space, row)]) is None:
-                return True
-            # Something was written since.
-            cursor = await read_cursor(self.remote) if await self._wait_caught_up() else None
-        return False
-
-    async def _repair_copy(self, space: Table, key: Key, cursor: ReplicaCursor) -> None:
-        """Write a row into the copy, if both stores are still at the cursor."""
-        (last,), rows = await self.inner.read([journal.LAST, Get(space, [key])])
-        if journal.parse_row(last) != cursor.last or not rows or not self._is_intact(space, rows[0]):
-            return
-        if await self.remote.apply([cursor.condition, Put(space, rows[0])]) is None:
-            self._healed += 1
-            _log.warning("%s: a row of %s was damaged, and is repaired", self.remote.url, space.name)
+        await self._healer.restore(damaged, cursor)
 
 
 def _lost_rows(queries: Sequence[Query], found: list[list[Row]], copied: list[list[Row]]) -> list[tuple[Table, Key]]:
