@@ -62,6 +62,12 @@ def test_without_a_limit_it_reads_everything(store: Store) -> None:
     assert len(page) == 1, "the default is enough for a small store"
 
 
+def test_a_scan_that_ends_at_the_limit_is_not_stopped(store: Store) -> None:
+    for limit, is_stopped in ((THREADS * EACH - 1, False), (THREADS * EACH - EACH, True)):
+        page = store.search("nowhere", scan_limit=limit)
+        assert (page.stopped, page.next is not None) == (is_stopped, is_stopped), limit
+
+
 def test_an_index_has_no_limit(store: Store) -> None:
     store.maintenance.build_index()
     page = store.search("needle", scan_limit=1)

@@ -330,6 +330,9 @@ class SearchRun:
                     if not before:
                         break
                     if self._is_enough(skipped):
+                        (more,) = await self._engine.lines.pages([(summary.line, before)], 1)
+                        if not more:
+                            break
                         return results, at._replace(before=before), True
                 if self._is_enough(skipped) and (done < len(threads) or following is not None):
                     return results, at, True
