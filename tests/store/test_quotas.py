@@ -46,7 +46,9 @@ class Time:
 
 def opened(backend: Backend, clock: Any = time.time_ns, tenant: str = "acme") -> Store:
     """Another process, as far as quotas are concerned."""
-    return Store(Engine(EngineContext(backend, MemoryCache(1 << 22), clock=clock)), tenant)
+    context = EngineContext(backend, MemoryCache(1 << 22))
+    context.quotas._clock = clock
+    return Store(Engine(context), tenant)
 
 
 def save(store: Store, count: int, thread: str = "t", **state: Any) -> int:
