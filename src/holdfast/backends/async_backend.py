@@ -13,6 +13,7 @@ that arrives after a later group of its slot is refused.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import math
 import os
@@ -21,12 +22,13 @@ import re
 import secrets
 import threading
 import time
+import warnings
 import weakref
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, Suspension
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
@@ -83,6 +85,12 @@ class ServerUnreachable(ServerInterrupted):
         super().__init__(_CONNECT_FAILED.sub(lambda found: found[2] + os.strerror(int(found[1])), why), sent=sent)
 
 
+class Closable(Protocol):
+    """Has connections that can be closed."""
+
+    def close(self) -> Awaitable[None] | None: ...
+
+
 class GroupStamp(NamedTuple):
     """The identity of a group: the client, one of its slots, and a number in that slot."""
 
@@ -106,8 +114,9 @@ class LoopBackend(Backend):
         reinit_after_fork(self)
 
     @abstractmethod
-    async def _connect(self) -> object:
-        """Open the client, and check that the store exists. Returns what a forked child must not touch."""
+    async def _connect(self) -> Closable:
+        """Open the client, and check that the store exists. Returns what has the connections: it is closed if the store
+        is dropped, so it does not refer to the store; and a forked child must not touch it."""
 
     @abstractmethod
     async def _disconnect(self) -> None:
@@ -258,17 +267,20 @@ class LoopBackend(Backend):
             self._loop = None  # try again
         if self._loop is None:
             self._loop = loop = _Loop(self._start_up)
-            self._finalizer = weakref.finalize(self, loop.stop)
+            _running_loops.add(loop)
+            weakref.finalize(self, loop.abandon, self.url).atexit = False
             self._on_new_loop()
         return self._loop
 
     def _on_new_loop(self) -> None:
         """Prepare for a new loop, before anything runs in it: at the start, and in a forked child."""
 
-    async def _start_up(self) -> None:
+    async def _start_up(self) -> Closable:
         deadline = time.monotonic() + (self._connect_timeout or self._timeout)
-        self._abandoned.append(await self._retry(self._connect, deadline))
+        connected = await self._retry(self._connect, deadline)
+        self._abandoned.append(connected)
         self._was_open = True
+        return connected
 
     async def _shut_down(self) -> None:
         await self._disconnect()
@@ -342,19 +354,20 @@ class LoopTask(Suspension[T]):
 class _Loop:
     """An event loop in a thread of its own."""
 
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Closable]]) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = False
         self._thread = threading.Thread(target=self._run_thread, name="holdfast-network", daemon=True)
         self._thread.start()
-        self._connected: Future[None] = Future()
+        self._connected: Future[Closable] = Future()
         self._connected.set_running_or_notify_cancel()
         self._loop.call_soon_threadsafe(self._spawn, begin, self._connected)
 
     def run(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
         """Run a coroutine once the store is connected, and put its result into a future."""
 
-        def proceed(connected: Future[None]) -> None:
+        def proceed(connected: Future[Closable]) -> None:
             error = connected.exception()
             if error is None:
                 self._spawn(start, future)
@@ -366,7 +379,7 @@ class _Loop:
     def finish(self, end: Callable[[], Coroutine[Any, Any, None]], future: Future[None]) -> None:
         """Run a coroutine if the store was connected."""
 
-        def proceed(connected: Future[None]) -> None:
+        def proceed(connected: Future[Closable]) -> None:
             if connected.exception() is None:
                 self._spawn(end, future)
             else:
@@ -387,7 +400,7 @@ class _Loop:
     def call(self, function: Callable[[T], None], argument: T, future: Future[Any]) -> None:
         """Call a function once the store is connected, or fail its future."""
 
-        def proceed(connected: Future[None]) -> None:
+        def proceed(connected: Future[Closable]) -> None:
             error = connected.exception()
             if error is None:
                 function(argument)
@@ -402,12 +415,28 @@ class _Loop:
 
     def stop(self) -> None:
         """End the thread. Reads in progress fail, as the store is closed."""
+        self._ended = True
         if not self._loop.is_closed() and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
 
-    def _when_connected(self, proceed: Callable[[Future[None]], None]) -> None:
+    def abandon(self, where: str) -> None:
+        """Close the connections of a store that was dropped, and end the thread, which may be the one that calls."""
+        if self._ended or self._loop.is_closed():
+            return
+        warnings.warn(f"the store at {where} was not closed", ResourceWarning, stacklevel=2)
+        closed: Future[None] = Future()
+        closed.set_running_or_notify_cancel()
+        closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        self.finish(self._close_connections, closed)
+
+    async def _close_connections(self) -> None:
+        closing = self._connected.result().close()
+        if closing is not None:
+            await closing
+
+    def _when_connected(self, proceed: Callable[[Future[Closable]], None]) -> None:
         if self._connected.done():
             self._loop.call_soon_threadsafe(proceed, self._connected)
         else:
@@ -436,6 +465,16 @@ class _Loop:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+
+
+_running_loops: weakref.WeakSet[_Loop] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_loops() -> None:
+    """End the threads of stores that were not closed, before the interpreter does."""
+    for loop in list(_running_loops):
+        loop.stop()
 
 
 async def _run_into(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
@@ -491,8 +530,8 @@ class _GroupSender:
             queued.future.set_result(None)
             return
         self._queued.append(queued)
-        if self._expiry is None:
-            self._expiry = asyncio.get_running_loop().call_at(queued.deadline, self._expire)
+        if self._expiry is None or queued.deadline < self._expiry.when():
+            self._expire_at(queued.deadline)
         self._start()
 
     def _expire(self) -> None:
@@ -514,7 +553,21 @@ class _GroupSender:
                 queued.future.set_exception(self._give_up_error(why, sent))
                 if not sent:
                     self._queued.remove(queued)
-        self._expiry = loop.call_at(min(left), self._expire) if left else None
+        self._expiry = None
+        if left:
+            self._expire_at(min(left))
+
+    def _expire_at(self, time: float) -> None:
+        expire = weakref.WeakMethod(self._expire)  # the loop keeps no store alive that was dropped
+
+        def call() -> None:
+            method = expire()
+            if method is not None:
+                method()
+
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_at(time, call)
 
     async def drain(self) -> None:
         """Wait until all batches have outcomes."""
