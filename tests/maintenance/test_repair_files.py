@@ -18,7 +18,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.urls import compose
-from holdfast.engine.row_format import is_intact
+from holdfast.engine.checked_rows import is_intact
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, TransientError, UnavailableError
 from holdfast.maintenance.verify.heads import StoreHeads
 from holdfast.store.store import Store

@@ -1,8 +1,8 @@
 """Salvages a damaged SQLite file: copies what can be read to a new file, which replaces it.
 
 Rows on a damaged page can be neither read nor removed. So all readable rows are copied into a new file beside it, row
-by row around the damage; rows on pages with wrong checksums are copied if they pass the row check. The damaged file is
-renamed. At every moment one of the two complete files has the name of the store.
+by row around the damage, if they pass the row check. The damaged file is renamed. At every moment one of the two
+complete files has the name of the store.
 
 Without its header and its schema nothing of a file can be read, though all rows may be there. Both are the same in
 every file of this release: so they are copied from a new one.
@@ -22,7 +22,7 @@ import apsw
 
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Ensure, Query, Row, RowCheck
-from holdfast.backends.paging import UnreadableRange, scan_readable_rows, scan_rows
+from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import database_file, errors
 from holdfast.backends.sqlite.backend import SQLiteBackend, read_rows
@@ -106,7 +106,6 @@ def _from_copy(path: Path, new: Path, copy: Path, error: CorruptError) -> tuple[
         if not _copy_with_header(path, new, copy, tables=tables):
             break
         connection = _connect(str(copy), alone=True)
-        _ignore_checksums(connection)
         source = _Source(connection)
         try:
             found = source.tables()
@@ -212,16 +211,10 @@ def _connect(path: str, *, alone: bool) -> apsw.Connection:
         except apsw.Error as error:
             if not errors.is_damage(error):
                 raise errors.translate(error, path) from error
-            _ignore_checksums(connection)
     except BaseException:
         connection.close(force=True)
         raise
     return connection
-
-
-def _ignore_checksums(connection: apsw.Connection) -> None:
-    """Read pages with wrong checksums too."""
-    connection.execute("PRAGMA checksum_verification = 0")
 
 
 class _Source:
@@ -235,11 +228,6 @@ class _Source:
             return {name for (name,) in self.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         except apsw.Error as error:
             raise _unreadable_error(self.connection.filename, str(error)) from error
-
-    def ignore_checksums(self, ignore: bool) -> None:
-        """Set whether to read pages with wrong checksums."""
-        self.connection.execute(f"PRAGMA checksum_verification = {int(not ignore)}")
-        self.connection.execute("PRAGMA shrink_memory")
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         cursor = self.connection.cursor()
@@ -295,19 +283,7 @@ class _Copy:
         self.holes: list[UnreadableRange] = []
 
     async def space(self, space: Table) -> None:
-        """Copy a table: all of it if its checksums are right; otherwise the rows that pass the check."""
-        self._source.ignore_checksums(False)
-        try:
-            async for row in scan_rows(self._source, space, ()):
-                await self._add(space, row)
-        except CorruptError:
-            await self._flush()
-            await self._copy_readable(space)
-        await self._flush()
-
-    async def _copy_readable(self, space: Table) -> None:
-        """Copy the readable rows of a table that pass the check, in addition to what was copied before."""
-        self._source.ignore_checksums(True)
+        """Copy the readable rows of a table that pass the check."""
         holes: list[UnreadableRange] = []
         async for row in scan_readable_rows(self._source, space, (), holes):
             await self._copy_if_intact(space, row)
@@ -316,6 +292,7 @@ class _Copy:
             for row in self._source.rows_by_rowid(space):
                 await self._copy_if_intact(space, row)
         self.holes += holes
+        await self._flush()
 
     async def _copy_if_intact(self, space: Table, row: Row) -> None:
         if _fits(space, row) and self._check(space, row):

@@ -63,6 +63,7 @@ class FindingCode(StrEnum):
     DAMAGED_OBJECT = "damaged-object"
     DAMAGED_WRITE = "damaged-write"
     DAMAGED_EVENT = "damaged-event"
+    DAMAGED_ROW = "damaged-row"
     UNDECODABLE = "undecodable"
     UNKNOWN_FORMAT = "unknown-format"
     UNREADABLE_ROWS = "unreadable-rows"

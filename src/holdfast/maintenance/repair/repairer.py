@@ -293,7 +293,7 @@ async def _dry_run(
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         scratch = await SQLiteBackend.open(f"sqlite:///{Path(folder) / 'scratch.db'}", synchronous="normal")
         try:
-            await _copy(engine.context.backend, scratch, line)
+            await _copy(engine.context.stored, scratch, line)
             context = replace(engine.context, backend=scratch, cache=MemoryCache(_CACHE_BYTES), project=False)
             return await repair_line(Engine(context), line, sources, whole=whole, heads=heads)
         finally:

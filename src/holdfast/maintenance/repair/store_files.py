@@ -18,9 +18,9 @@ from holdfast.backends.sqlite.salvage import SalvageReport, salvage
 from holdfast.backends.urls import url_to_path
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.replication import ReplicatingBackend
+from holdfast.engine.checked_rows import is_intact
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import FindingCode
-from holdfast.engine.row_format import is_intact
 from holdfast.errors import CorruptError
 from holdfast.maintenance.verify.verifier import VerifyReport
 
