@@ -35,7 +35,7 @@ _TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", JsonText:
 _PYTHON: dict[type, type] = {JsonText: str, WordList: str}
 
 # Large rows in the tree of the key would make it deep and slow; small ones are found one step sooner in it.
-_WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
+WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
 
 # A row that shrinks in place leaves its page partly empty for good, since SQLite merges pages only when rows are
 # deleted. So the stub of a pruned or moved row is put at the end of the table, and whole pages become free.
@@ -87,7 +87,7 @@ def upgrade_statements() -> list[str]:
 def _table(space: Table, condition: str = "") -> str:
     columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
     lines = [*columns, "body BLOB NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
-    options = "STRICT" if space in _WITH_ROWID else "STRICT, WITHOUT ROWID"
+    options = "STRICT" if space in WITH_ROWID else "STRICT, WITHOUT ROWID"
     if space is WORDS:
         lines = [f"{NUMBER} INTEGER PRIMARY KEY", *lines[:-1], f"UNIQUE ({', '.join(space.key)})"]
         options = "STRICT"

@@ -68,6 +68,7 @@ class FindingCode(StrEnum):
     UNKNOWN_FORMAT = "unknown-format"
     UNREADABLE_ROWS = "unreadable-rows"
     STORE_CHECK = "store-check"
+    LOST_ROWS = "lost-rows"
     STALE_ROWS = "stale-rows"
     STALE_WORDS = "stale-words"
     ORPHAN = "orphan"

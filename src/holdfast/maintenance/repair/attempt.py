@@ -40,6 +40,7 @@ from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import (
+    LEASE,
     PRUNED,
     Branch,
     Line,
@@ -47,7 +48,6 @@ from holdfast.engine.row_format import (
     StepRef,
     fold_row,
     info_row,
-    is_about_step,
     node_row,
     object_rows,
     open_fold,
@@ -498,9 +498,9 @@ class RepairAttempt:
             for source in self._chains.agreeing[0]:
                 for space in (WRITES, EVENTS, LINKS):
                     self._changes += (Ensure(space, row) for row in await source.rows(space, self._line))
-                for row in await source.rows(REFS, self._line):
-                    if is_about_step(row):
-                        self._changes.append(Ensure(REFS, row))
+                self._changes += (
+                    Ensure(REFS, row) for row in await source.rows(REFS, self._line) if row.key[2] != LEASE
+                )
 
     async def _drop(self, space: Table, finding: Finding) -> None:
         """Remove a row that nothing needs."""

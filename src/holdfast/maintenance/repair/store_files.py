@@ -11,16 +11,17 @@ import tempfile
 import time
 from typing import NamedTuple
 
-from holdfast.backends.interface import Backend, Put
+from holdfast.backends.interface import Backend, Put, Row
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.backends.sqlite.salvage import SalvageReport, salvage
+from holdfast.backends.sqlite.salvage import LostRows, SalvageReport, salvage
 from holdfast.backends.urls import url_to_path
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.replication import ReplicatingBackend
 from holdfast.engine.checked_rows import is_intact
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import FindingCode
+from holdfast.engine.lost_rows import stored_mark
 from holdfast.errors import CorruptError
 from holdfast.maintenance.verify.verifier import VerifyReport
 
@@ -32,6 +33,8 @@ class FileRepairReport(NamedTuple):
     rows: int
     unreadable: int
     damaged: list[str]
+    lost: list[LostRows] = []  # noqa: RUF012 - never changed
+    """Rows that are gone, as far as they are known."""
 
 
 def salvage_file(url: str, *, dry_run: bool = False) -> SalvageReport | None:
@@ -43,9 +46,13 @@ def salvage_file(url: str, *, dry_run: bool = False) -> SalvageReport | None:
     if path is None:
         return None
     if not dry_run:
-        return salvage(str(path), is_intact)
+        return salvage(str(path), is_intact, mark=_mark)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        return salvage(str(path), is_intact, into=f"{folder}/dry-run.db")
+        return salvage(str(path), is_intact, into=f"{folder}/dry-run.db", mark=_mark)
+
+
+def _mark(tenant: str, tables: list[str]) -> Row:
+    return stored_mark(tenant, tables, time.time_ns())
 
 
 async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
@@ -53,9 +60,9 @@ async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
     backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.while_closed(lambda: salvage(path, is_intact))
+        done = await backend.while_closed(lambda: salvage(path, is_intact, mark=_mark))
         engine.context.cache.clear()
-        return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged])
+        return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged], done.lost)
     if isinstance(backend, ObjectStoreBackend):
         stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
         shards = await backend.damaged_shards(tenant)
@@ -75,9 +82,9 @@ async def dry_run_files(engine: Engine, tenant: str, scratch: str) -> tuple[Back
     backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.while_closed(lambda: salvage(path, is_intact, into=scratch))
+        done = await backend.while_closed(lambda: salvage(path, is_intact, into=scratch, mark=_mark))
         return await SQLiteBackend.open(f"sqlite:///{scratch}"), FileRepairReport(
-            done.rows, len(done.holes) + done.refused, []
+            done.rows, len(done.holes) + done.refused, [], done.lost
         )
     if not isinstance(backend, ObjectStoreBackend):
         return None
