@@ -205,12 +205,12 @@ class _Repair:
         await self._copy_missing(sorted(missing - set(await self._names())))
         await self._rebuild_derived(report)
         left = [each for each in report.damage if not each.thread]
-        if left and not self._dry_run:
-            again = await own_findings(self._engine.context.backend)
-            left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.message in again]
         if lost and self._sources and threads is None and not self._dry_run and not self.done.left:
             await remove_mark(self._engine.context.backend, self._tenant)
             left = [each for each in left if each.code is not FindingCode.LOST_ROWS]
+        if left and not self._dry_run:
+            again = await own_findings(self._engine.context.backend)
+            left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.message in again]
         self.done.left += left
 
     async def verify(self, threads: Sequence[str] | None, progress: Progress | None = None) -> VerifyReport:
