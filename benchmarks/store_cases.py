@@ -18,7 +18,6 @@ import holdfast
 from benchmarks.measure import Figure, in_turns, percentiles
 from holdfast.backends.interface import Batch, Create
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.context import EngineContext
@@ -62,13 +61,8 @@ class Agent:
 
 
 def bare_commit(path: str, rows: _Rows) -> Any:
-    """A function that commits the row of the last append with nothing but apsw, to a table of the same shape.
-
-    With the same page checksums, too: they are part of what a commit of ours costs SQLite.
-    """
-    connection = apsw.Connection(path, vfs=checksum_vfs())
-    if checksum_vfs() is not None:
-        connection.reserve_bytes("main", 8)
+    """A function that commits the row of the last append with nothing but apsw, to a table of the same shape."""
+    connection = apsw.Connection(path)
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "full")
     names = ", ".join([*STEPS.all_columns, "body"])

@@ -29,7 +29,7 @@ from langgraph.types import Command, Interrupt, Send
 from holdfast.backends.tables import decode_key, encode_key
 from holdfast.codec import Codec, Registry
 from holdfast.codec.compression import Compression
-from holdfast.codec.envelope import RecordContext, unwrap, wrap
+from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
 from holdfast.codec.msgpack import inner, split_ext, top
 from holdfast.codec.tags import Tag
 from holdfast.engine.model.large_pointers import LargePointer, parse_pointer
@@ -150,7 +150,7 @@ if app.HAS_V1:
 
 CHILD = ChildRef(b"i" * 20, 0, 1, b"d" * 20, b"\x01a")
 HERE = WrittenBy(0, 7)
-CONTEXT = RecordContext("acme", "thread", "step", b"id")
+CONTEXT = RecordContext("steps", ("acme", "thread", 0, 7), ("id", b"hash"))
 EDIT = EditMap(
     (b"\xa1r",),
     (
@@ -185,7 +185,8 @@ RECORDS: dict[str, bytes] = {
     "node: index": encode_node(INDEX)[1],
     "root": encode_root(MapRoot(CHILD, 3)),
     "pointer": LargePointer(100_000, b"d" * 32).encode(),
-    "envelope": wrap(b"content", CONTEXT, schema="1.2.0", compression=Compression.NONE),
+    "envelope": protect(wrap(b"content", schema="1.2.0", compression=Compression.NONE), CONTEXT),
+    "envelope: empty": protect(b"", CONTEXT),
 }
 
 
@@ -235,7 +236,8 @@ def test_records_of_the_model_are_read() -> None:
         assert decode_node(encode_node(node)[0], frozen[f"node: {name}"]) == node
     assert decode_root(frozen["root"]) == MapRoot(CHILD, 3)
     assert parse_pointer(frozen["pointer"]) == LargePointer(100_000, b"d" * 32)
-    opened = unwrap(frozen["envelope"], CONTEXT)
+    assert expose(frozen["envelope: empty"], CONTEXT) == b""
+    opened = unwrap(expose(frozen["envelope"], CONTEXT))
     assert (opened.content, opened.schema) == (b"content", "1.2.0")
 
 

@@ -105,10 +105,10 @@ def test_held_and_repaired(store: Store, tmp_path: Path) -> None:
         from holdfast.backends.runtime.drivers import run
         from holdfast.backends.tables import STEPS
 
-        backend = store._engine.context.backend
+        backend = store._engine.context.stored
         (rows,) = run(backend.read([Scan(STEPS, ("", LINE))]))
         body = bytearray(rows[-1].body)
-        body[-1] ^= 1
+        body[-17] ^= 1
         run(backend.apply([Put(STEPS, Row(rows[-1].key, rows[-1].columns, bytes(body)))]))
         store._engine.context.cache.clear()
         with pytest.raises(holdfast.errors.CorruptError):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -16,17 +13,14 @@ import apsw
 import apsw.sqlite_extra
 import pytest
 
-from holdfast.errors import UnsupportedError
 from tests.support.sqlite.powercut import Labels, Log, check_cuts, images, record
 from tests.support.sqlite.recording import Create, Delete, Existing, Mark, Recorder, Sync, Truncate, Write
-from tests.support.sqlite.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
 
 COMMITS = 30
 
 
 def connect(path: Path, vfs: str, synchronous: str = "full") -> apsw.Connection:
     connection = apsw.Connection(str(path), vfs=vfs)
-    connection.reserve_bytes(reserve=8)  # room for checksums
     connection.pragma("locking_mode", "exclusive")
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", synchronous)
@@ -285,146 +279,3 @@ def test_a_failure_says_where_it_was_cut() -> None:
     described = [image.describe(log) for image in images(log, Random(0), 4)]
     assert "write of 3 bytes at 3 of 1" in described[2]
     assert "f: 6 bytes" in described[3]
-
-
-# Under checksums
-
-
-def record_with_checksums() -> None:
-    names = apsw.vfs_names()
-    log = record(workload("full"), checksums=True)
-    assert apsw.vfs_names() == names
-    load_checksums()
-    assert check_cuts(log, verify_checksums, cuts=300) == 300
-    assert broken_pages_are_found(log)
-
-
-def test_checksums_are_recorded_and_survive_where_they_were_loaded_before() -> None:
-    load_checksums()
-    record_with_checksums()
-
-
-def test_checksums_are_recorded_and_survive_where_they_were_not() -> None:
-    """In a process of its own, for the checksum VFS can be loaded and not unloaded."""
-    root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.insert(0, {root!r}); from tests.backends.test_powercut_vfs import *"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; record_with_checksums()"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_without_the_checksum_vfs_there_is_no_recording_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apsw.sqlite_extra, "has", lambda _: None)
-    with pytest.raises(UnsupportedError, match="checksum VFS"):
-        record(workload("full"), checksums=True)
-
-
-def load_checksums() -> None:
-    default = apsw.vfs_names()[0]
-    with closing(apsw.Connection(":memory:")) as connection:
-        apsw.sqlite_extra.load(connection, "cksumvfs")
-    apsw.set_default_vfs(default)
-
-
-def verify_checksums(directory: Path, labels: Labels) -> None:
-    verify(directory, labels, vfs="cksmvfs")
-    if labels:
-        with closing(apsw.Connection(str(directory / "x.db"), vfs="cksmvfs")) as connection:
-            assert connection.execute("SELECT count(*) FROM t").get >= 0
-            assert int(connection.pragma("checksum_verification")) == 1
-
-
-def broken_pages_are_found(log: Log) -> bool:
-    """Whether the pages that were recorded have checksums that tell."""
-    (image,) = [image for image in images(log, Random(1), len(log) + 1) if image.point == len(log)]
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        image.write(directory)
-        (directory / "x.db-wal").unlink(missing_ok=True)
-        content = bytearray((directory / "x.db").read_bytes())
-        content[4096 + 2000] ^= 1  # in the second page, which is the root of the table
-        (directory / "x.db").write_bytes(content)
-        with (
-            closing(apsw.Connection(str(directory / "x.db"), vfs="cksmvfs")) as connection,
-            pytest.raises(apsw.IOError),
-        ):
-            connection.execute("SELECT body FROM t").fetchall()
-    return True
-
-
-# Failing disks
-
-
-@pytest.fixture
-def faulty() -> Iterator[FaultyVFS]:
-    vfs = FaultyVFS()
-    yield vfs
-    vfs.unregister()
-
-
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [
-        (disk_full(1), apsw.FullError),
-        (disk_full(3, times=2, ending="-wal"), apsw.FullError),
-        (write_error(2), apsw.IOError),
-        (sync_error(1), apsw.IOError),
-        (DiskFault("truncate", 1, apsw.SQLITE_IOERR_TRUNCATE), None),
-    ],
-    ids=["disk full", "disk full for long", "write", "sync", "nothing truncated"],
-)
-def test_a_commit_fails_when_its_disk_does(
-    faulty: FaultyVFS, tmp_path: Path, fault: DiskFault, error: type[apsw.Error] | None
-) -> None:
-    with closing(connect(tmp_path / "x.db", faulty.name)) as connection:
-        connection.execute("CREATE TABLE t (n)")
-        faulty.restart([fault])
-        if error is None:
-            connection.execute("INSERT INTO t VALUES (1)")
-        else:
-            with pytest.raises(error):
-                connection.execute("INSERT INTO t VALUES (randomblob(20000))")
-            assert faulty.struck == [fault]
-        faulty.restart([])
-        assert connection.execute("SELECT count(*) FROM t").get == (1 if error is None else 0)
-
-
-def test_opening_reading_and_deleting_may_fail(faulty: FaultyVFS, tmp_path: Path) -> None:
-    path = tmp_path / "x.db"
-    with closing(connect(path, faulty.name)) as connection:
-        connection.execute("CREATE TABLE t (n)")
-    faulty.restart([DiskFault("open", 1, apsw.SQLITE_CANTOPEN, ending="x.db")])
-    with pytest.raises(apsw.CantOpenError):
-        apsw.Connection(str(path), vfs=faulty.name)
-    faulty.restart([read_error(2)])
-    with pytest.raises(apsw.IOError), closing(connect(path, faulty.name)) as connection:
-        connection.execute("SELECT * FROM t").fetchall()
-    faulty.restart([DiskFault("delete", 1, apsw.SQLITE_IOERR_DELETE)])
-    with closing(apsw.Connection(str(path), vfs=faulty.name)) as connection, pytest.raises(apsw.IOError):
-        connection.pragma("journal_mode", "delete")
-
-
-def test_what_a_failed_flush_did_not_flush_is_lost_in_a_cut() -> None:
-    def run(directory: Path, recorder: Recorder) -> None:
-        faulty = FaultyVFS(base=recorder.vfs)
-        with closing(connect(directory / "x.db", faulty.name)) as connection:
-            connection.execute("CREATE TABLE t (n)")
-            recorder.mark("made")
-            faulty.restart([sync_error(1)])
-            with pytest.raises(apsw.IOError):
-                connection.execute("INSERT INTO t VALUES (1)")
-            recorder.mark("failed")
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        faulty.unregister()
-
-    log = record(run)
-    counts = set()
-
-    def look(directory: Path, labels: Labels) -> None:
-        if "failed" in labels:
-            with closing(apsw.Connection(str(directory / "x.db"))) as connection:
-                counts.add(connection.execute("SELECT count(*) FROM t").get)
-
-    check_cuts(log, look, cuts=20 * len(log))
-    assert counts == {0, 1}

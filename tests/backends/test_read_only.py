@@ -13,7 +13,6 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Expect
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.tables import JOBS, LATER, LINES
 from holdfast.errors import ConfigError, DeniedError, NotFoundError
 from holdfast.maintenance.doctor.result import CheckLevel
@@ -143,7 +142,7 @@ def test_an_older_file_lacks_tables_and_is_read_as_it_is(tmp_path: Path) -> None
     url, path = f"sqlite:///{tmp_path}/store", tmp_path / "store"
     with holdfast.open(url) as store:
         store.put("t", {"n": 1})
-    with apsw.Connection(str(path), vfs=checksum_vfs()) as connection:
+    with apsw.Connection(str(path)) as connection:
         for space in LATER:
             connection.execute(f"DROP TABLE {space.name}")
     connection.close()

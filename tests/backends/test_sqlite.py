@@ -19,7 +19,6 @@ from holdfast.backends.interface import Batch, Create, Delete, Ensure, Expect, G
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite import database_file as sqlite_files
-from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.sqlite.schema import APPLICATION_ID, STATEMENTS, create_statements
 from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS, TABLES, Key, Scalar, Table
 from holdfast.errors import (
@@ -116,11 +115,9 @@ def test_settings(store: SQLiteBackend) -> None:
     assert writer.pragma("fullfsync") == writer.pragma("checkpoint_fullfsync") == 1
     assert writer.pragma("auto_vacuum") == 2
     assert writer.pragma("application_id") == APPLICATION_ID
-    assert writer.pragma("checksum_verification") == reader.pragma("checksum_verification") == "1"
     assert writer.pragma("wal_autocheckpoint") == reader.pragma("wal_autocheckpoint") == 0
     assert reader.pragma("query_only") == 1
     assert store.capabilities.durable
-    assert apsw.vfs_names()[0] != "cksmvfs"  # other users of apsw in this process are left alone
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
@@ -166,38 +163,19 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
     run(store.close())
 
 
-def test_an_empty_database_becomes_a_store_without_checksums(path: Path) -> None:
+def test_an_empty_database_becomes_a_store(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA user_version = 3")
     store = opened(path)
     assert run(store.apply([Create(STEPS, step(0))])) is None
-    assert [text for text in run(store.check()) if "checksums" in text]
+    assert run(store.check()) == []
     run(store.tidy())
     run(store.close())
 
 
-def test_without_the_checksum_vfs_it_works_and_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_files, "_CHECKSUM_VFS", "cksmvfs, if it were there")
-    monkeypatch.setattr(sqlite_files, "checksum_extension", lambda: None)
-    store = opened(path)
-    assert run(store.apply([Create(STEPS, step(0))])) is None
-    assert [text for text in run(store.check()) if "checksums" in text]
-    run(store.close())
-
-
-def test_checksums_are_not_spoilt_where_they_are_not_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(opened(path).close())
-    before = path.read_bytes()
-    monkeypatch.setattr(sqlite_files, "_CHECKSUM_VFS", "cksmvfs, if it were there")
-    monkeypatch.setattr(sqlite_files, "checksum_extension", lambda: None)
-    with pytest.raises(UnsupportedError, match="cksumvfs"):
-        opened(path)
-    assert path.read_bytes() == before
-
-
 def test_a_newer_layout(path: Path) -> None:
     run(opened(path).close())
-    with closing(apsw.Connection(str(path), vfs=checksum_vfs())) as other:
+    with closing(apsw.Connection(str(path))) as other:
         other.execute("PRAGMA user_version = 2")
     before = path.read_bytes()
     with pytest.raises(UnsupportedError, match="Update holdfast"):
@@ -207,7 +185,7 @@ def test_a_newer_layout(path: Path) -> None:
 
 def test_a_table_that_is_gone(path: Path) -> None:
     run(opened(path).close())
-    with closing(apsw.Connection(str(path), vfs=checksum_vfs())) as other:
+    with closing(apsw.Connection(str(path))) as other:
         other.execute("DROP VIEW log; DROP VIEW threads; DROP TABLE steps")
     store = opened(path)
     with pytest.raises(CorruptError):
@@ -220,7 +198,7 @@ def test_a_table_that_is_gone(path: Path) -> None:
 
 def test_triggers_in_the_file_are_not_run(path: Path) -> None:
     run(opened(path).close())
-    with closing(apsw.Connection(str(path), vfs=checksum_vfs())) as other:
+    with closing(apsw.Connection(str(path))) as other:
         other.execute("CREATE TRIGGER evil AFTER INSERT ON steps BEGIN DELETE FROM steps; END")
     store = opened(path)
     assert run(store.apply([Create(STEPS, step(0))])) is None
@@ -459,27 +437,6 @@ def test_size_counts_the_log(store: SQLiteBackend, path: Path) -> None:
     before = run(store.size())
     assert run(store.apply([Create(STEPS, step(0, body=bytes(500_000)))])) is None
     assert run(store.size()) > before + 500_000
-
-
-# Damage
-
-
-def test_a_flipped_byte_is_found(path: Path) -> None:
-    store = opened(path)
-    rows = [Create(STEPS, step(n, body=bytes(3_000))) for n in range(50)]
-    assert run(store.apply(rows)) is None
-    run(store.close())
-    damaged = bytearray(path.read_bytes())
-    place = damaged.index(bytes(2_900), len(damaged) // 2) + 100
-    damaged[place] ^= 1
-    path.write_bytes(damaged)
-    store = opened(path)
-    with pytest.raises(CorruptError, match="damaged"):
-        run(store.read([Scan(STEPS, ())]))
-    assert any("the checksums of 1 of" in each for each in run(store.check()))
-    with pytest.raises(CorruptError, match="damaged"):
-        run(store.apply([Delete(STEPS, ())]))
-    run(store.close())
 
 
 # Waiting for others

@@ -35,7 +35,7 @@ from msgspec.msgpack import encode
 
 from holdfast.codec import Codec, Limits, OpaqueValue, msgpack
 from holdfast.codec.compression import Compression, decompress
-from holdfast.codec.envelope import RecordContext, unwrap, wrap
+from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
 from holdfast.codec.packer import MAX_VALUES
 from holdfast.codec.tags import Tag
 from holdfast.errors import CorruptError, HoldfastError, TooDeepError, TooLargeError, UnsupportedError
@@ -731,14 +731,14 @@ def test_a_window_over_the_limit_is_refused() -> None:
 def test_an_envelope_with_forged_header(subtests: pytest.Subtests) -> None:
     for position in range(12):
         with case(subtests, position):
-            context = RecordContext("t", "l", "step", b"n")
-            record = wrap(b"content" * 100, context, schema="7")
+            context = RecordContext("steps", ("t", "l", 0, 7))
+            record = protect(wrap(b"content" * 100, schema="7"), context)
             for byte in range(256):
                 forged = record[:position] + bytes([byte]) + record[position + 1 :]
                 if forged == record:
                     continue
                 with pytest.raises(HoldfastError):
-                    unwrap(forged, context)
+                    unwrap(expose(forged, context))
 
 
 NO_ZONES: list[Any] = [b"../../etc/passwd", b"/etc/passwd", b"A\0B", b".", b"", b"\xff", b"a/../b", b"C:\\x"]

@@ -1,4 +1,4 @@
-"""The envelope opens only unaltered records in their own context."""
+"""The envelope opens only unaltered records in their own rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.codec.compression import Compression, compress, decompress
-from holdfast.codec.envelope import BodyKind, RecordContext, unwrap, wrap
+from holdfast.codec.envelope import BodyKind, RecordContext, Sealer, expose, protect, strip, unwrap, wrap
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError, TooLargeError, UnsupportedError
 from tests.support.cases import case
 
-HERE = RecordContext("acme", "thread-1", "step", b"id-1")
+HERE = RecordContext("steps", ("acme", "thread-1", 0, 7), ("id-1", 5))
 
 
 class Aes:
@@ -41,90 +41,108 @@ class Aes:
 KEYS = {b"k1": Aes()}
 
 
+def stored(content: bytes, context: RecordContext = HERE, sealer: Sealer | None = None, **how: Any) -> bytes:
+    return protect(wrap(content, **how), context, sealer)
+
+
 @given(st.binary(max_size=2000), st.text(max_size=20), st.sampled_from([None, *Compression]), st.booleans())
 def test_wrapped_content_is_unwrapped(content: bytes, schema: str, how: Compression | None, sealed: bool) -> None:
-    record = wrap(content, HERE, schema=schema, compression=how, sealer=KEYS[b"k1"] if sealed else None)
-    opened = unwrap(record, HERE, keys=KEYS)
-    assert opened == (content, BodyKind.PACKED, schema, b"k1" if sealed else b"")
-    assert unwrap(wrap(content, HERE, codec=BodyKind.RAW), HERE).codec is BodyKind.RAW
+    body = stored(content, sealer=KEYS[b"k1"] if sealed else None, schema=schema, compression=how)
+    assert unwrap(expose(body, HERE, KEYS)) == (content, BodyKind.PACKED, schema)
+    assert unwrap(wrap(content, codec=BodyKind.RAW)).codec is BodyKind.RAW
+
+
+@pytest.mark.parametrize("sealer", [None, Aes()])
+def test_a_row_without_content_has_an_empty_record(sealer: Any) -> None:
+    body = protect(b"", HERE, sealer)
+    assert body.startswith(b"HF")
+    assert expose(body, HERE, KEYS) == b""
+    with pytest.raises(CorruptError):
+        expose(body, HERE._replace(columns=("id-2", 5)), KEYS)
+    assert strip(protect(b"", HERE)) == b""
 
 
 @pytest.mark.parametrize("sealer", [None, Aes()])
 def test_every_flipped_bit_and_every_cut_is_noticed(sealer: Any) -> None:
-    record = wrap(b"some content " * 20, HERE, schema="1.2.0", sealer=sealer)
-    for i in range(len(record)):
+    body = stored(b"some content " * 20, sealer=sealer, schema="1.2.0")
+    for i in range(len(body)):
         for bit in range(8):
-            damaged = bytearray(record)
+            damaged = bytearray(body)
             damaged[i] ^= 1 << bit
             with pytest.raises(HoldfastError):
-                unwrap(bytes(damaged), HERE, keys=KEYS)
+                expose(bytes(damaged), HERE, KEYS)
         with pytest.raises(HoldfastError):
-            unwrap(record[:i], HERE, keys=KEYS)
+            expose(body[:i], HERE, KEYS)
     with pytest.raises(CorruptError):
-        unwrap(record + b"\0", HERE, keys=KEYS)
+        expose(body + b"\0", HERE, KEYS)
 
 
 ELSEWHERE: list[Any] = [
-    HERE._replace(tenant="other"),
-    HERE._replace(line="thread-2"),
-    HERE._replace(kind="node"),
-    HERE._replace(name=b"id-2"),
-    RecordContext("acm", "ethread-1", "step", b"id-1"),
+    HERE._replace(table="folds"),
+    HERE._replace(key=("other", "thread-1", 0, 7)),
+    HERE._replace(key=("acme", "thread-1", 0, 8)),
+    HERE._replace(columns=("id-1", 6)),
+    HERE._replace(columns=("id-1", "5")),
+    RecordContext("steps", ("acme", "thread-1", 0), (7, "id-1", 5)),
+    RecordContext("steps", ("acm", "ethread-1", 0, 7), ("id-1", 5)),
 ]
 
 
-def test_a_record_opens_only_where_it_belongs(subtests: pytest.Subtests) -> None:
+def test_a_record_opens_only_in_its_row(subtests: pytest.Subtests) -> None:
     for sealer in [None, Aes()]:
         for elsewhere in ELSEWHERE:
             with case(subtests, "sealed" if sealer else "open", elsewhere), pytest.raises(CorruptError):
-                unwrap(wrap(b"content", HERE, sealer=sealer), elsewhere, keys=KEYS)
+                expose(stored(b"content", sealer=sealer), elsewhere, KEYS)
 
 
 def test_errors_say_where() -> None:
-    record = wrap(b"content", HERE)
-    with pytest.raises(CorruptError, match="checksum differs .at step id-1 of line 'thread-1', tenant 'acme'."):
-        unwrap(record[:-1] + b"x", HERE)
-    with pytest.raises(CorruptError, match="step ff00"):
-        unwrap(record, HERE._replace(name=b"\xff\x00"))
+    body = stored(b"content")
+    with pytest.raises(CorruptError, match=r"checksum differs .at row \('acme', 'thread-1', 0, 7\) of steps"):
+        expose(body[:-1] + b"x", HERE)
+    with pytest.raises(CorruptError, match="row .ff00. of nodes"):
+        expose(body, RecordContext("nodes", (b"\xff\x00",)))
     with pytest.raises(CorruptError, match="shorter than its header"):
-        unwrap(b"HF", HERE)
+        expose(b"HF", HERE)
+    with pytest.raises(CorruptError, match="shorter than its checksum"):
+        expose(body[:14], HERE)
     with pytest.raises(CorruptError, match="Holdfast's magic bytes"):
-        unwrap(b"XX" + record[2:], HERE)
+        expose(b"XX" + body[2:], HERE)
     with pytest.raises(UnsupportedError, match="format version 2.*newer release"):
-        unwrap(b"HF\x02" + record[3:], HERE)
+        expose(b"HF\x02" + body[3:], HERE)
     with pytest.raises(UnsupportedError, match="protected by method 9"):
-        unwrap(record[:5] + b"\x09" + record[6:], HERE)
+        expose(body[:5] + b"\x09" + body[6:], HERE)
     with pytest.raises(DeniedError, match="key 6b31, which this store does not have"):
-        unwrap(wrap(b"content", HERE, sealer=Aes()), HERE)
+        expose(stored(b"content", sealer=Aes()), HERE)
 
 
 def test_records_of_a_newer_release() -> None:
-    record = wrap(b"content", HERE, codec=7)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="content is of kind 7"):
-        unwrap(record, HERE)
+        unwrap(wrap(b"content", codec=7))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="compressed by method 5"):
         decompress(5, b"x", 1, 10)
 
 
-def test_names_of_any_unicode() -> None:
-    odd = RecordContext("\ud800", "\0\U0001f600", "step", b"")
-    assert unwrap(wrap(b"x", odd), odd).content == b"x"
+def test_names_that_are_not_text_are_refused() -> None:
+    with pytest.raises(InvalidError, match="lone surrogates"):
+        protect(b"", RecordContext("lines", ("\ud800", "x")))
 
 
 def test_limits() -> None:
-    record = wrap(b"x" * 1000, HERE)
+    record = wrap(b"x" * 1000)
     with pytest.raises(TooLargeError, match="claims to hold 1000 bytes, over the limit of 999"):
-        unwrap(record, HERE, max_bytes=999)
-    for sealer, schema in ((Aes(b""), ""), (Aes(b"k" * 256), ""), (None, "s" * 256)):
+        unwrap(record, max_bytes=999)
+    for sealer in (Aes(b""), Aes(b"k" * 256)):
         with pytest.raises(InvalidError, match="1 to 255 bytes"):
-            wrap(b"", HERE, sealer=sealer, schema=schema)
+            protect(b"", HERE, sealer)
+    with pytest.raises(InvalidError, match="at most 255 bytes"):
+        wrap(b"", schema="s" * 256)
 
     class Huge(bytes):
         def __len__(self) -> int:
             return 1 << 32
 
     with pytest.raises(TooLargeError, match="over the limit of 4 GB"):
-        wrap(Huge(), HERE)
+        wrap(Huge())
 
 
 def test_compression_is_chosen_by_size() -> None:

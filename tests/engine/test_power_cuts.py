@@ -77,7 +77,7 @@ def recorded(synchronous: str) -> Log:
         play(store_on(backend, fold_every=3, clock=Clock()), recorder.mark)
         run(backend.close())
 
-    return record(workload, checksums=True)
+    return record(workload)
 
 
 def expected(labels: Labels) -> tuple[dict[str, dict[str, Any]], tuple[str, ...] | None]:

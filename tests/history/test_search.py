@@ -452,9 +452,9 @@ def test_tenants_see_their_own(tmp_path: Path) -> None:
 def test_damaged_checkpoints_are_counted(store: holdfast.Store) -> None:
     for n in range(3):
         store.put("t", {"a": f"hello {n}"}, id=str(n))
-    backend = store._engine.context.backend
+    backend = store._engine.context.stored
     ((row,),) = run(backend.read([Get(STEPS, [("", "t", 0, 1)])]))
-    run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
+    run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body, -17)))]))
     store._engine.context.cache.clear()
     page = store.search("hello")
     assert [match.id for match in page] == ["2", "0"]

@@ -347,7 +347,7 @@ def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -
 
 def watched(url: str) -> tuple[holdfast.Store, InterferingBackend]:
     with_backend = holdfast.open(url)
-    backend = InterferingBackend(with_backend._engine.context.backend)
+    backend = InterferingBackend(with_backend._engine.context.stored)
     return holdfast.Store(Engine(EngineContext(backend, MemoryCache(1 << 20))), ""), backend
 
 
@@ -396,9 +396,9 @@ def test_damaged_steps_have_no_row(url: str) -> None:
     with holdfast.open(url) as store:
         store.put("t", {"say": "hello"}, id="1")
         store.put("t", {"say": "there"}, id="2")
-        backend = store._engine.context.backend
+        backend = store._engine.context.stored
         ((row,),) = run(backend.read([Get(STEPS, [("", "t", 0, 0)])]))
-        run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
+        run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body, -17)))]))
         store._engine.context.cache.clear()
         assert store.maintenance.build_index() == (1, 1)
         assert by_index(store, "there") == ["2"]

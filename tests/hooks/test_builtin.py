@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import MISSING, InvalidError
-from holdfast.engine.row_format import Line, open_event
+from holdfast.engine.row_format import open_body
 from holdfast.errors import ConfigError, VetoError
 from holdfast.hooks import AddAuditFields, CountChanges, HookContext, InvalidateCache, Validate
 from tests.hooks.kit import Clock, events, store
@@ -129,7 +129,7 @@ def test_audit_adds_fields_to_the_row_of_the_change(fields: Any) -> None:
     held.hooks.add(AddAuditFields(fields), "state.*")
     held.state(agent="a")["k"] = 1
     row, _ = events(held)
-    packed = open_event(Line("", "␞agent:a"), str(row.key[2]), 0, row.body, 1 << 20)
+    packed = open_body(row, 1 << 20)
     assert held._engine.context.codec.unpack(packed)["ticket"] == "T-1"
     held.close()
 
@@ -272,7 +272,7 @@ def test_fields_of_several_are_put_together() -> None:
     for each, expected in ((held, {"team": "search", "release": 7}), (other, {"team": "search"})):
         changes = [row for row in events(each) if row.columns[1] == "change"]
         for row in changes:
-            packed = open_event(Line("", "␞agent:a"), str(row.key[2]), 0, row.body, 1 << 20)
+            packed = open_body(row, 1 << 20)
             assert each._engine.context.codec.unpack(packed) == expected
         assert changes
         each.close()

@@ -32,11 +32,11 @@ LATER = Clock().now + 3600 * 10**9
 
 def spoil(store: Store, thread: str, *seqs: int) -> None:
     """Damage steps of a thread, and take a node away."""
-    backend = store._engine.context.backend
+    backend = store._engine.context.stored
     steps, nodes = run(backend.read([Scan(STEPS, ("", thread, 0)), Scan(NODES, ("", thread), limit=1)]))
     for row in steps:
         if row.key[3] in seqs:
-            run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
+            run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body, -17)))]))
     run(backend.apply([Delete(NODES, row.key) for row in nodes]))
 
 
@@ -73,7 +73,7 @@ def test_power_cuts(copy: bool) -> None:
         finally:
             run(opened.close())
 
-    check_cuts(record(workload, checksums=True), verify, cuts=60)
+    check_cuts(record(workload), verify, cuts=60)
     assert 0 < len(readable) < len(whole)
 
 

@@ -18,7 +18,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.urls import compose
-from holdfast.engine.row_format import is_intact
+from holdfast.engine.checked_rows import is_intact
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, TransientError, UnavailableError
 from holdfast.maintenance.verify.heads import StoreHeads
 from holdfast.store.store import Store
@@ -229,7 +229,7 @@ def break_something(kind: str, folder: Path) -> None:
     if kind == "sqlite":
         data = bytearray((folder / "store.db").read_bytes())
         for page in range(10, 14):
-            data[page * _PAGE + 2000] ^= 1
+            data[page * _PAGE : page * _PAGE + 8] = bytes(8)
         (folder / "store.db").write_bytes(data)
     else:
         entry = next(folder.glob("tenant=/line=chat/log/*.00000001.*/00"))
@@ -256,10 +256,11 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path, kind: str,
             assert (one.thread, one.restored, one.rebuilt, one.quarantined, one.left) == (
                 other.thread, other.restored, other.rebuilt, other.quarantined, other.left
             )  # fmt: skip
-        assert done.ok
         if copy:
+            assert done.ok
             assert everything(store) == truth
-        assert store.maintenance.verify(level="decode").findings == []
+        found = store.maintenance.verify(level="decode").findings
+        assert [each.code for each in found] == (["lost-rows"] if kind == "sqlite" and not copy else [])
         again = store.maintenance.repair(source)
         assert (again.files, again.repaired) == (None, [])
 
@@ -295,7 +296,7 @@ def test_a_damaged_or_missing_file_of_a_thread_is_found_and_mended(tmp_path: Pat
 def test_what_was_deleted_before_a_thread_was_made_anew_does_not_come_back(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with holdfast.open(url("file", tmp_path / "store") + "?grace=10") as store:
-        backend: Any = store._engine.context.backend
+        backend: Any = store._engine.context.stored
         for number in range(40):
             store.put("chat", {"secret": number}, id=f"old {number}")
         store.delete("chat")

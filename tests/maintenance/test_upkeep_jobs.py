@@ -11,6 +11,7 @@ import holdfast
 from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, STEPS
+from holdfast.codec.envelope import wrap
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError, UnsupportedError
@@ -36,9 +37,9 @@ def done(store: holdfast.Store, kind: str, **settings: Any) -> tuple[str, str]:
 
 
 def damage(store: holdfast.Store, thread: str) -> None:
-    backend = store._engine.context.backend
+    backend = store._engine.context.stored
     (rows,) = run(backend.read([Scan(STEPS, ("", thread))]))
-    run(backend.apply([Put(STEPS, Row(rows[2].key, rows[2].columns, flipped(rows[2].body)))]))
+    run(backend.apply([Put(STEPS, Row(rows[2].key, rows[2].columns, flipped(rows[2].body, -17)))]))
     store._engine.context.cache.clear()
 
 
@@ -132,7 +133,7 @@ def test_index_and_project_and_tidy_and_compact(store: holdfast.Store) -> None:
 
 
 def test_orphans_are_removed(store: holdfast.Store) -> None:
-    row = Row(("", "gone", 1, b"node"), (), b"left by a process that died")
+    row = Row(("", "gone", 1, b"node"), (), wrap(b"left by a process that died"))
     run(store._engine.context.backend.apply([Put(NODES, row)]))
     assert done(store, "orphans")[0] == "ok"  # it may yet be completed
     outcome, said = done(store, "orphans", grace="0s")

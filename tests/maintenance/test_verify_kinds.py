@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 
-from holdfast.backends.interface import Delete, Put, Row, Scan
+from holdfast.backends.interface import Backend, Delete, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import FOLDS, NODES, OBJECTS, REFS, STEPS, Table
-from holdfast.codec.envelope import BodyKind, RecordContext, wrap
+from holdfast.codec.envelope import BodyKind, wrap
+from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity
 from holdfast.engine.row_format import Line, fold_row, open_fold
 from holdfast.maintenance.verify import verifier
@@ -21,14 +22,14 @@ from tests.engine.lines import store_on
 LINE = Line("", "t")
 
 
-def made(backend: MemoryBackend, count: int = 9, **more: object) -> Store:
+def made(backend: Backend, count: int = 9, **more: object) -> Store:
     store = store_on(backend, fold_every=3)
     for turn in range(count):
         store.put("t", {"items": [f"item {n}" for n in range(turn)], **more}, id=str(turn))
     return store
 
 
-def rows(backend: MemoryBackend, space: Table) -> list[Row]:
+def rows(backend: Backend, space: Table) -> list[Row]:
     return run(backend.read([Scan(space, tuple(LINE))]))[0]
 
 
@@ -37,10 +38,10 @@ def codes(found: list[Finding]) -> set[FindingCode]:
 
 
 def test_a_folded_state_that_is_another_one_is_found_by_making_it_again() -> None:
-    store = made(backend := MemoryBackend())
+    store = made(backend := CheckedBackend(MemoryBackend()))
     first, second, *_ = rows(backend, FOLDS)
     form, commit = second.columns
-    root = open_fold(LINE, first, bytes(first.columns[1]))  # type: ignore[arg-type]
+    root = open_fold(first, bytes(first.columns[1]))  # type: ignore[arg-type]
     place = (int(second.key[2]), int(second.key[3]))
     run(backend.apply([Put(FOLDS, fold_row(LINE, place, bytes(commit), int(form), root))]))  # type: ignore[arg-type]
     assert codes(store.maintenance.verify().damage) == set()
@@ -50,15 +51,14 @@ def test_a_folded_state_that_is_another_one_is_found_by_making_it_again() -> Non
 
 def test_large_values_of_which_a_piece_is_not_there_or_is_another() -> None:
     large = Random(1).randbytes(2_500_000)
-    store = made(backend := MemoryBackend(), large=large)
+    store = made(backend := CheckedBackend(MemoryBackend()), large=large)
     first, middle, last = rows(backend, OBJECTS)
     for piece in (first, middle, last):
         run(backend.apply([Delete(OBJECTS, piece.key)]))
         (found,) = store.maintenance.verify().damage
         assert (found.code, found.affected_count) == (FindingCode.MISSING_OBJECT, 9)
         run(backend.apply([Put(OBJECTS, piece)]))
-    name = bytes(last.key[2]) + (2).to_bytes(4, "big")  # type: ignore[arg-type]
-    other = wrap(b"other", RecordContext(*LINE, "object", name), codec=BodyKind.RAW)
+    other = wrap(b"other", codec=BodyKind.RAW)
     run(backend.apply([Put(OBJECTS, last._replace(body=other))]))
     (found,) = store.maintenance.verify().damage
     assert (found.code, found.affected_count) == (FindingCode.DAMAGED_OBJECT, 9)
@@ -66,7 +66,7 @@ def test_large_values_of_which_a_piece_is_not_there_or_is_another() -> None:
 
 
 def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
-    store = store_on(backend := MemoryBackend(), fold_every=3)
+    store = store_on(backend := CheckedBackend(MemoryBackend()), fold_every=3)
     for turn in range(8):
         store.put("t", {"items": list(range(1500)), "turn": turn}, id=str(turn))
     affected: dict[FindingCode, int] = {}
@@ -85,7 +85,7 @@ def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_what_was_merged_must_be_there(pruned: bool) -> None:
-    store = made(backend := MemoryBackend(), 4)
+    store = made(backend := CheckedBackend(MemoryBackend()), 4)
     store.thread("t").fork("side", at="1")
     store.put("t", {"side": 1}, branch="side", id="side")
     merge = store.thread("t").merge("side", into="main", strategy="ours")
@@ -109,7 +109,7 @@ def test_what_was_merged_must_be_there(pruned: bool) -> None:
 
 
 def test_metadata_as_people_read_it() -> None:
-    store = store_on(backend := MemoryBackend())
+    store = store_on(backend := CheckedBackend(MemoryBackend()))
     store.put("t", {}, id="plain", metadata={"source": "loop", "list": [1, None, 2.5]})
     store.put("t", {}, id="other", metadata={"day": date(2026, 11, 15)})
     assert store.maintenance.verify().findings == []
@@ -131,7 +131,7 @@ def test_metadata_as_people_read_it() -> None:
 
 
 def test_many_names_and_some_that_point_to_nothing() -> None:
-    store = made(backend := MemoryBackend())
+    store = made(backend := CheckedBackend(MemoryBackend()))
     for number in range(150):
         store.thread("t").tag(f"name {number}", str(number % 9))
     assert store.maintenance.verify().findings == []

@@ -15,6 +15,7 @@ from holdfast import Store
 from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, LINES, LINKS, STATE_VALUES, TABLES, TRANSITIONS, WORDS
+from holdfast.engine.checked_rows import protect_row
 from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.row_format import event_body
 from holdfast.errors import InvalidError, NotFoundError
@@ -203,18 +204,13 @@ def test_pruning_keeps_the_events_and_what_is_kept_can_be_read(store: Store) -> 
 def test_a_damaged_event_is_found_and_repaired(store: Store, tmp_path: Path) -> None:
     filled(store)
     (event, *_) = rows(store, EVENTS)
-    body = event_body(
-        store._handle.thread_line(LINE),
-        str(event.key[2]),
-        int(event.key[3]),
-        store._engine.context.codec.pack({"a": 1}),
-    )
+    body = event_body(store._engine.context.codec.pack({"a": 1}))
     whole = event._replace(body=body)
     run(store._engine.context.backend.apply([Put(EVENTS, whole)]))
     assert store.maintenance.verify().findings == []
     store.copy_to(f"sqlite:///{tmp_path}/copy.db")
-    spoilt = event._replace(body=flipped(body))
-    run(store._engine.context.backend.apply([Put(EVENTS, spoilt)]))
+    spoilt = protect_row(EVENTS, whole)
+    run(store._engine.context.stored.apply([Put(EVENTS, spoilt._replace(body=flipped(spoilt.body)))]))
     (finding,) = store.maintenance.verify().findings
     assert (finding.code, finding.thread, finding.space) == (FindingCode.DAMAGED_EVENT, LINE, "events")
     store.maintenance.repair(f"sqlite:///{tmp_path}/copy.db")

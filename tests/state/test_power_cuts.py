@@ -60,7 +60,7 @@ def recorded(synchronous: str) -> Log:
         play(store_on(backend, Clock()), recorder.mark)
         run(backend.close())
 
-    return record(workload, checksums=True)
+    return record(workload)
 
 
 def verify(folder: Path, labels: Labels) -> None:

@@ -531,10 +531,9 @@ def test_of_a_thread_with_a_pending_write_that_is_too_large_nothing_is_left() ->
 def test_a_damaged_thread_is_named_and_the_others_are_copied(space: Any) -> None:
     source, target = store_on(MemoryBackend(), fold_every=4), store_on(MemoryBackend())
     fill(source)
-    row = run(backend_of(source).read([Scan(space, ("", "thread 1"))]))[0][0]
-    body = bytearray(row.body)
-    body[-1] ^= 1
-    run(backend_of(source).apply([Put(space, row._replace(body=bytes(body)))]))
+    stored = source._engine.context.stored
+    row = run(stored.read([Scan(space, ("", "thread 1"))]))[0][0]
+    run(stored.apply([Put(space, row._replace(body=flipped(row.body)))]))
     with pytest.raises(CorruptError, match="thread 'thread 1'"):
         source.copy_to(target)
     assert [each.thread for each in target.threads()] == ["thread 0", "thread 2"]

@@ -1,8 +1,10 @@
-"""The envelope around every stored record.
+"""The envelope: the body of every stored row.
 
-It has the version of the format, the compression, the protection, the id of the key, and the version of the
-application's schema. A checksum, or the tag of an authenticated cipher, covers the header, the body and the *context*:
-where the record belongs. A record that was damaged, truncated, or moved to another tenant, line or name does not open.
+A *record* has the version of the format, the compression, the version of the application's schema, and the content. As
+the body of a row it is *protected*: a checksum, or the tag of an authenticated cipher, covers the record and its
+*context*, which is the table, the key and the columns of the row. So a row that was damaged, truncated or moved
+anywhere does not open, whatever byte of it differs, and whichever program wrote it. A row without content has an empty
+record.
 
 Layout, big-endian; see `docs/format.md`::
 
@@ -10,7 +12,8 @@ Layout, big-endian; see `docs/format.md`::
     1  format version      1  length of the schema version
     1  codec               4  size of the content, uncompressed
     1  compression         …  key id, schema version
-    1  protection          …  checksum (16 bytes, unless sealed), body
+    1  protection          …  body
+                           16 checksum, unless sealed
 """
 
 from __future__ import annotations
@@ -47,25 +50,30 @@ class Protection(IntEnum):
     SEALED = 1
 
 
+_PREFIX = _MAGIC + bytes([FORMAT_VERSION])
+_EMPTY = _HEADER.pack(_MAGIC, FORMAT_VERSION, BodyKind.RAW, Compression.NONE, Protection.CHECKSUM, 0, 0, 0)
+"""The record of a row without content."""
+
+_EMPTY_SIZE = len(_EMPTY) + _CHECKSUM_SIZE
+
+
 class RecordContext(NamedTuple):
-    """Where a record belongs. It is covered by the checksum, but not stored in the record.
+    """The row that a record is the body of. It is covered by the checksum, but not stored in the record."""
 
-    `name` must stay the same when a line is rewritten or copied: an id or a digest, not a position.
-    """
-
-    tenant: str
-    line: str
-    kind: str
-    name: bytes
+    table: str
+    key: tuple[str | int | bytes, ...]
+    columns: tuple[str | int | bytes, ...] = ()
 
     def encode(self) -> bytes:
         """Encode the context. Different contexts have different bytes."""
-        how = "utf-8", "surrogatepass"
-        return encode((self.tenant.encode(*how), self.line.encode(*how), self.kind.encode(*how), self.name))
+        try:
+            return encode(self)
+        except UnicodeEncodeError:
+            raise InvalidError("a name or a column is not text: it has lone surrogates", where=ascii(self)) from None
 
     def __str__(self) -> str:
-        name = self.name.decode("ascii", "replace") if self.name.isascii() else self.name.hex()
-        return f"{self.kind} {name} of line {self.line!r}, tenant {self.tenant!r}"
+        parts = [part.hex() if isinstance(part, bytes) else repr(part) for part in self.key]
+        return f"row ({', '.join(parts)}) of {self.table}"
 
 
 class Sealer(Protocol):
@@ -91,42 +99,46 @@ class OpenedRecord(NamedTuple):
     content: bytes
     codec: BodyKind
     schema: str
-    key_id: bytes
+
+
+# Records
 
 
 def wrap(
     content: bytes,
-    context: RecordContext,
     *,
     codec: BodyKind = BodyKind.PACKED,
     schema: str = "",
     compression: Compression | None = None,
-    sealer: Sealer | None = None,
 ) -> bytes:
-    """Put content into an envelope: compressed if that makes it smaller, sealed if there is a sealer."""
+    """Return a record with some content: compressed if that makes it smaller."""
     if len(content) >= 1 << 32:
         raise TooLargeError(f"a record of {len(content)} bytes is over the limit of 4 GB", hint="Split it")
-    key_id = b"" if sealer is None else sealer.key_id
     schema_bytes = schema.encode()
-    if len(key_id) > 255 or len(schema_bytes) > 255 or (sealer is not None and not key_id):
-        raise InvalidError("a key id must have 1 to 255 bytes, and a schema version at most 255")
+    if len(schema_bytes) > 255:
+        raise InvalidError("a schema version has at most 255 bytes", where=schema[:40])
     method, body = compress(content, compression)
-    protection = Protection.CHECKSUM if sealer is None else Protection.SEALED
     header = _HEADER.pack(
-        _MAGIC, FORMAT_VERSION, codec, method, protection, len(key_id), len(schema_bytes), len(content)
+        _MAGIC, FORMAT_VERSION, codec, method, Protection.CHECKSUM, 0, len(schema_bytes), len(content)
     )
-    header += key_id + schema_bytes
-    associated = header + context.encode()
-    if sealer is not None:
-        return header + sealer.seal(body, associated)
-    return header + _checksum(associated, body) + body
+    return header + schema_bytes + body
 
 
-def unwrap(
-    record: bytes, context: RecordContext, *, keys: Mapping[bytes, Sealer] | None = None, max_bytes: int = 128 << 20
-) -> OpenedRecord:
-    """Open an envelope. Raises `CorruptError` if it is damaged or does not belong to this context."""
-    where = str(context)
+def unwrap(record: bytes, *, max_bytes: int = 128 << 20, where: str = "") -> OpenedRecord:
+    """Return the content of a record. `CorruptError` if it is none."""
+    _, codec, method, _, start, schema_length, size = _parse(record, where)
+    content = decompress(method, record[start:], size, max_bytes, where)
+    if codec not in BodyKind.__members__.values():
+        raise UnsupportedError(
+            f"a record's content is of kind {codec}, which this release does not know",
+            where=where,
+            hint="Read it with a newer release of Holdfast",
+        )
+    return OpenedRecord(content, BodyKind(codec), record[start - schema_length : start].decode("utf-8", "replace"))
+
+
+def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int]:
+    """Return version, codec, compression, protection, the end of the header, the length of the schema version, size."""
     try:
         magic, version, codec, method, protection, key_length, schema_length, size = _HEADER.unpack_from(record)
     except struct.error:
@@ -139,46 +151,66 @@ def unwrap(
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
-    start = _HEADER.size + key_length + schema_length
-    header, body = record[:start], record[start:]
-    key_id, schema_bytes = header[_HEADER.size : start - schema_length], header[start - schema_length :]
-    associated = header + context.encode()
+    return version, codec, method, protection, _HEADER.size + key_length + schema_length, schema_length, size
+
+
+# Protection
+
+
+def protect(record: bytes, context: RecordContext, sealer: Sealer | None = None) -> bytes:
+    """Return the body of a row: a record, or an empty one, with a checksum; or sealed."""
+    record = record or _EMPTY
+    if sealer is None:
+        return record + _checksum(record, context.encode())
+    key_id = sealer.key_id
+    if not 0 < len(key_id) < 256:
+        raise InvalidError("a key id has 1 to 255 bytes")
+    start = _parse(record, str(context))[4]
+    header = record[:5] + bytes([Protection.SEALED, len(key_id)]) + record[7 : _HEADER.size] + key_id
+    header += record[_HEADER.size : start]
+    return header + sealer.seal(record[start:], header + context.encode())
+
+
+def expose(body: bytes, context: RecordContext, keys: Mapping[bytes, Sealer] | None = None) -> bytes:
+    """Return the record in the body of a row, nothing for an empty one. `CorruptError` if a byte of the row differs."""
+    if len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[5] == Protection.CHECKSUM:
+        record = body[:-_CHECKSUM_SIZE]
+        if body[-_CHECKSUM_SIZE:] != _checksum(record, context.encode()):
+            raise CorruptError("a row was damaged: its checksum differs", where=str(context), hint=_HINT)
+        return record if record != _EMPTY else b""
+    where = str(context)
+    _, _, _, protection, start, schema_length, _ = _parse(body, where)
     if protection == Protection.CHECKSUM:
-        checksum, body = body[:_CHECKSUM_SIZE], body[_CHECKSUM_SIZE:]
-        if len(header) != start or checksum != _checksum(associated, body):
-            raise CorruptError("a record was damaged: its checksum differs", where=where, hint=_HINT)
-    elif protection == Protection.SEALED:
-        body = _unseal(key_id, body, associated, keys or {}, where)
-    else:
+        raise CorruptError("a row was damaged: it is shorter than its checksum", where=where, hint=_HINT)
+    if protection != Protection.SEALED:
         raise UnsupportedError(
-            f"a record is protected by method {protection}, which this release does not know",
+            f"a row is protected by method {protection}, which this release does not know",
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
-    content = decompress(method, body, size, max_bytes, where)
-    if codec not in BodyKind.__members__.values():
-        raise UnsupportedError(
-            f"a record's content is of kind {codec}, which this release does not know",
-            where=where,
-            hint="Read it with a newer release of Holdfast",
-        )
-    return OpenedRecord(content, BodyKind(codec), schema_bytes.decode("utf-8", "replace"), key_id)
-
-
-_HINT = "Repair it from a mirror or a backup"
-
-
-def _unseal(key_id: bytes, body: bytes, associated: bytes, keys: Mapping[bytes, Sealer], where: str) -> bytes:
-    sealer = keys.get(key_id)
+    header = body[:start]
+    key_id, schema = header[_HEADER.size : start - schema_length], header[start - schema_length :]
+    sealer = (keys or {}).get(key_id)
     if sealer is None:
         raise DeniedError(
             f"a record is sealed with key {key_id.hex()}, which this store does not have",
             where=where,
             hint="Open the store with that key; if the key was destroyed, the data is erased",
         )
-    return sealer.unseal(body, associated)
+    content = sealer.unseal(body[start:], header + context.encode())
+    record = header[:5] + bytes([Protection.CHECKSUM, 0]) + header[7 : _HEADER.size] + schema + content
+    return record if record != _EMPTY else b""
 
 
-def _checksum(associated: bytes, body: bytes) -> bytes:
+def strip(body: bytes) -> bytes:
+    """Return the record in the body of a row whose checksum may be wrong. For repairs: nothing in it can be trusted."""
+    record = body[:-_CHECKSUM_SIZE]
+    return record if record != _EMPTY else b""
+
+
+_HINT = "Repair it from a mirror or a backup"
+
+
+def _checksum(record: bytes, context: bytes) -> bytes:
     # The length prevents bytes from moving between the two parts.
-    return hashlib.sha256(len(associated).to_bytes(4, "big") + associated + body).digest()[:_CHECKSUM_SIZE]
+    return hashlib.sha256(b"".join((len(context).to_bytes(4, "big"), context, record))).digest()[:_CHECKSUM_SIZE]

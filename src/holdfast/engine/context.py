@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.interface import Backend, Batch
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import CheckedBackend
 
 if TYPE_CHECKING:
     from holdfast.engine.quotas import QuotaLimiter
@@ -27,12 +28,23 @@ class EngineContext:
     """The backend of a store, its cache, the codec, and the clock."""
 
     backend: Backend
+    """The store with checked rows: any backend that is passed is put inside of a `CheckedBackend`."""
     cache: MemoryCache = field(default_factory=lambda: MemoryCache(CACHE_BYTES))
     codec: Codec = default_codec
     clock: Callable[[], int] = time.time_ns
     fold_every: int = FOLD_EVERY
     project: bool = False
     """Whether readable rows are written beside the log."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.backend, CheckedBackend):
+            object.__setattr__(self, "backend", CheckedBackend(self.backend))
+
+    @property
+    def stored(self) -> Backend:
+        """The store with its rows as they are, also damaged ones. Only to read: what writes uses `backend`."""
+        assert isinstance(self.backend, CheckedBackend)  # noqa: S101 - see above
+        return self.backend.inner
 
     @property
     def max_bytes(self) -> int:

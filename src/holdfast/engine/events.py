@@ -78,7 +78,7 @@ def event_contents(time: int, trace: Trace, events: Iterable[Event]) -> list[Eve
 def rows(line: Line, id: str, contents: Sequence[EventContent], first: int = 0) -> list[Change]:
     """Return the changes that store rows of the step with this id, numbered from the first number on."""
     return [
-        Put(EVENTS, Row((*line, id, number), columns, event_body(line, id, number, detail) if detail else b""))
+        Put(EVENTS, Row((*line, id, number), columns, event_body(detail) if detail else b""))
         for number, (columns, detail) in enumerate(contents, first)
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from holdfast.backends.interface import Backend, Expect, Get, Query, Scan
 from holdfast.backends.tables import LINES, REFS
+from holdfast.engine.lost_rows import marked_tables
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import HOLD, Line
 from holdfast.errors import DeniedError
@@ -19,6 +20,14 @@ async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expec
     queries: list[Query] = [Get(LINES, [tuple(line)]) for line in every]
     queries += [Scan(REFS, (*line, HOLD)) for line in every]
     pages = await backend.read(queries)
+    for tenant in dict.fromkeys(line.tenant for line in every):
+        if REFS.name in await marked_tables(backend, tenant):
+            raise DeniedError(
+                "a hold on the thread may have been lost when the damaged store was salvaged",
+                where=f"thread {every[0]}",
+                hint="Repair the store from a copy: holdfast repair --from URL. If there is none, check which threads "
+                "must be held, and accept the loss: holdfast repair --accept-loss",
+            )
     for rows in pages[len(every) :]:
         if rows:
             tenant, name, _, reason, _ = map(str, rows[0].key)

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Ensure, Put, Query, Row, Scan
 from holdfast.backends.tables import LINES, WRITES
+from holdfast.codec.envelope import wrap
 from holdfast.engine.context import EngineContext
 from holdfast.engine.lines import LineIndex
-from holdfast.engine.row_format import Line, info_row, open_write, write_body
+from holdfast.engine.row_format import Line, info_row, open_body
 
 
 class PendingWriteRow(NamedTuple):
@@ -52,24 +53,23 @@ class PendingWrites:
     async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[PendingWriteRow]]:
         """Return the writes that follow several steps."""
         pages = await self._context.backend.read([self.query(line, step) for step in steps])
-        return [self.decode(line, step, rows) for step, rows in zip(steps, pages, strict=True)]
+        return [self.decode(rows) for rows in pages]
 
     def query(self, line: Line, step: str) -> Query:
         """Return the query for the writes that follow a step."""
         return Scan(WRITES, (*line, step))
 
-    def decode(self, line: Line, step: str, rows: Sequence[Row]) -> list[PendingWriteRow]:
+    def decode(self, rows: Sequence[Row]) -> list[PendingWriteRow]:
         """Return the writes in rows, by path, task and number."""
-        return sorted(self._open(line, step, row) for row in rows)
+        return sorted(map(self._open, rows))
 
-    def _open(self, line: Line, step: str, row: Row) -> PendingWriteRow:
+    def _open(self, row: Row) -> PendingWriteRow:
         _, _, _, task, place = row.key
         path, channel = map(str, row.columns)
-        packed = open_write(line, step, channel, row.body, self._context.max_bytes)
+        packed = open_body(row, self._context.max_bytes)
         return PendingWriteRow(path, str(task), int(place), channel, packed)
 
 
 def write_row(line: Line, step: str, write: PendingWriteRow) -> Row:
     """Return the row of a write."""
-    body = write_body(line, step, write.channel, write.packed)
-    return Row((*line, step, write.task, write.place), (write.path, write.channel), body)
+    return Row((*line, step, write.task, write.place), (write.path, write.channel), wrap(write.packed))

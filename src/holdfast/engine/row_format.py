@@ -1,8 +1,7 @@
-"""Converts between rows of a store and their contents, with envelopes; everything is checked."""
+"""Converts between rows and their contents. Rows are checked where they are read: see `checked_rows`."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,14 +10,14 @@ from msgspec.json import decode as decode_json
 from msgspec.json import encode as encode_json
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import EVENTS, FOLDS, JOBS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Table
+from holdfast.backends.tables import MAX_NAME, Key, Scalar
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
-from holdfast.codec.envelope import BodyKind, RecordContext, unwrap, wrap
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
 from holdfast.engine.model.steps import Step, StepParent
-from holdfast.errors import CorruptError, HoldfastError, InvalidError, TooLargeError
+from holdfast.errors import CorruptError, InvalidError, TooLargeError
 
 
 class Line(NamedTuple):
@@ -159,7 +158,7 @@ _WORTH_COMPRESSING = 512
 
 
 def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
-    """Return a step in its envelope. One that could not be read again is refused."""
+    """Return the record of a step. One that could not be read again is refused."""
     content = step.encode()
     if len(content) > max_bytes:
         raise TooLargeError(
@@ -167,20 +166,22 @@ def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
             where=f"thread {line}",
             hint="Save it in several steps, or raise Limits.max_bytes",
         )
-    return wrap(
-        content, RecordContext(*line, "step", step.commit), schema=step.header.schema, compression=_compression(content)
-    )
+    return wrap(content, schema=step.header.schema, compression=_compression(content))
 
 
 def open_step(line: Line, row: Row, max_bytes: int) -> Step:
     """Return the step in a row. `CorruptError` if it does not match the row."""
     point = StepRef.of(row)
-    record = unwrap(row.body, RecordContext(*line, "step", point.hash), max_bytes=max_bytes)
-    step = Step.decode(record.content)
+    step = Step.decode(open_body(row, max_bytes))
     header = step.header
     if step.commit != point.hash or (header.id, header.time, header.kind) != (point.id, point.time, point.kind):
         raise CorruptError("a step is not the one that its row says", where=where(line, point), hint=HINT)
     return step
+
+
+def open_body(row: Row, max_bytes: int) -> bytes:
+    """Return the content of a row's record."""
+    return unwrap(row.body, max_bytes=max_bytes, where=f"row {row.key}").content
 
 
 def readable(codec: Codec, metadata: dict[str, object]) -> str:
@@ -206,36 +207,31 @@ HINT = "Verify the thread, and repair it from a mirror or a backup"
 
 def fold_row(line: Line, place: tuple[int, int], commit: bytes, form: int, root: MapRoot) -> Row:
     """Return the row of `folds` for the state at a step."""
-    body = wrap(encode_root(root), RecordContext(*line, "fold", commit))
-    return Row((*line, *place), (form, commit), body)
+    return Row((*line, *place), (form, commit), wrap(encode_root(root)))
 
 
-def open_fold(line: Line, row: Row, commit: bytes) -> MapRoot:
+def open_fold(row: Row, commit: bytes) -> MapRoot:
     """Return the root of the state at a step with this commit hash."""
-    return decode_root(unwrap(row.body, RecordContext(*line, "fold", commit)).content)
+    if row.columns[1] != commit:
+        raise CorruptError("a folded state is that of another checkpoint", where=f"row {row.key}", hint=HINT)
+    return decode_root(unwrap(row.body).content)
 
 
 def node_row(line: Line, form: int, id: bytes, node: bytes) -> Row:
     """Return the row of `nodes` for a node."""
-    return Row((*line, form, id), (), wrap(node, RecordContext(*line, "node", id)))
+    return Row((*line, form, id), (), wrap(node))
 
 
-def open_node(line: Line, row: Row) -> tuple[bytes, bytes]:
+def open_node(row: Row) -> tuple[bytes, bytes]:
     """Return the id and the bytes of a node."""
-    id = _bytes(row.key[3])
-    return id, unwrap(row.body, RecordContext(*line, "node", id)).content
+    return _bytes(row.key[3]), unwrap(row.body).content
 
 
 def object_rows(line: Line, pointer: bytes, value: bytes) -> list[Row]:
     """Return the rows of `objects` for a large value."""
     digest = parse_pointer(pointer).digest
     return [
-        Row(
-            (*line, digest, number),
-            (),
-            wrap(piece, RecordContext(*line, "object", digest + number.to_bytes(4, "big")), codec=BodyKind.RAW),
-        )
-        for number, piece in enumerate(split(value))
+        Row((*line, digest, number), (), wrap(piece, codec=BodyKind.RAW)) for number, piece in enumerate(split(value))
     ]
 
 
@@ -244,74 +240,19 @@ def object_keys(line: Line, pointer: LargePointer) -> list[Key]:
     return [(*line, pointer.digest, number) for number in range(pointer.pieces)]
 
 
-def open_object(line: Line, pointer: LargePointer, rows: list[Row]) -> bytes:
+def open_object(pointer: LargePointer, rows: list[Row]) -> bytes:
     """Return a large value from the rows of its pieces."""
-    pieces = {}
-    for row in rows:
-        number = row.key[3]
-        name = pointer.digest + int(number).to_bytes(4, "big")
-        pieces[number] = unwrap(row.body, RecordContext(*line, "object", name), max_bytes=PIECE).content
+    pieces = {row.key[3]: open_body(row, PIECE) for row in rows}
     return join(pointer, [pieces[number] for number in sorted(pieces)])
 
 
-def write_body(line: Line, step: str, channel: str, packed: bytes) -> bytes:
-    """Return the value of a pending write in its envelope."""
-    return wrap(packed, RecordContext(*line, "write", _write_name(step, channel)))
-
-
-def open_write(line: Line, step: str, channel: str, body: bytes, max_bytes: int) -> bytes:
-    """Return the packed value of a pending write."""
-    return unwrap(body, RecordContext(*line, "write", _write_name(step, channel)), max_bytes=max_bytes).content
-
-
-def _write_name(step: str, channel: str) -> bytes:
-    return hashlib.sha256(f"{len(step)} {step}{channel}".encode()).digest()
-
-
-def event_body(line: Line, id: str, number: int, packed: bytes) -> bytes:
-    """Return the details of an event in their envelope."""
-    return wrap(packed, RecordContext(*line, "event", f"{number} {id}".encode()), compression=_compression(packed))
-
-
-def open_event(line: Line, id: str, number: int, body: bytes, max_bytes: int) -> bytes:
-    """Return the packed details of an event."""
-    return unwrap(body, RecordContext(*line, "event", f"{number} {id}".encode()), max_bytes=max_bytes).content
+def event_body(packed: bytes) -> bytes:
+    """Return the record of an event's details."""
+    return wrap(packed, compression=_compression(packed))
 
 
 def _compression(content: bytes) -> Compression | None:
     return None if len(content) >= _WORTH_COMPRESSING else Compression.NONE
-
-
-_ENVELOPED = (STEPS, FOLDS, NODES, OBJECTS, WRITES, JOBS, EVENTS)
-"""Tables whose bodies are in envelopes."""
-
-
-def is_intact(space: Table, row: Row) -> bool:
-    """Return whether the content of a row is intact."""
-    if not row.body or space not in _ENVELOPED:
-        return True
-    try:
-        unwrap(row.body, RecordContext(str(row.key[0]), str(row.key[1]), *context_of(space, row)))
-    except CorruptError:
-        return False
-    except HoldfastError:
-        return True  # too large, sealed, or from a newer release: a copy would not repair that
-    return True
-
-
-def context_of(space: Table, row: Row) -> tuple[str, bytes]:
-    """Return the kind and the name of a row's envelope."""
-    if space is WRITES:
-        return "write", _write_name(str(row.key[2]), str(row.columns[1]))
-    if space is NODES:
-        return "node", _bytes(row.key[3])
-    if space is OBJECTS:
-        return "object", _bytes(row.key[2]) + int(row.key[3]).to_bytes(4, "big")
-    if space is JOBS:
-        return "job", str(row.key[2]).encode()
-    if space is EVENTS:
-        return "event", f"{int(row.key[3])} {row.key[2]!s}".encode()
-    return ("step", StepRef.of(row).hash) if space is STEPS else ("fold", _bytes(row.columns[1]))
 
 
 def _bytes(part: Scalar) -> bytes:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from holdfast.backends.interface import Backend, Get, Query, Row, Scan
 from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import CheckedBackend, check_row
 from holdfast.engine.model import fold
 from holdfast.engine.model.drafts import EMPTY, MapDraft, draft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
@@ -100,6 +101,7 @@ class StateLoader:
 
     def __init__(self, backend: Backend, cache: MemoryCache, max_bytes: int) -> None:
         self._backend = backend
+        self._stored = backend.inner if isinstance(backend, CheckedBackend) else backend
         self._cache = cache
         self._max_bytes = max_bytes
 
@@ -149,7 +151,8 @@ class StateLoader:
             on_this_branch = remaining <= last
             if on_this_branch:
                 queries.append(Get(FOLDS, [(*line, branch, last - remaining)], required=True))
-            pages = await self._backend.read(queries)
+            # Steps are checked when they are opened: most of them are in the cache, and are not.
+            pages = await self._stored.read(queries)
             if count and not steps:
                 form = int(pages[1][0].columns[0]) if on_this_branch and pages[1] else 0
                 loaded = self._extend(line, point, pages[0], form)
@@ -175,7 +178,7 @@ class StateLoader:
         if not folds:
             raise CorruptError("a folded state is missing", where=where(line, point), hint=HINT)
         base = steps[0][1].header.parents[0].commit if steps else point.hash
-        return LoadedState(open_fold(line, folds[0], base), int(folds[0].columns[0]), tail, weight)
+        return LoadedState(open_fold(check_row(FOLDS, folds[0]), base), int(folds[0].columns[0]), tail, weight)
 
     def _extend(self, line: Line, point: StepRef, rows: list[Row], form: int) -> LoadedState | None:
         """Return the state as a cached one and the steps since; only those steps are decoded.
@@ -206,7 +209,7 @@ class StateLoader:
             )
         steps = []
         for row in reversed(rows):
-            step = open_step(line, row, self._max_bytes)
+            step = open_step(line, check_row(STEPS, row), self._max_bytes)
             if step.commit != commit:
                 raise CorruptError("a step does not follow its parent", where=where(line, StepRef.of(row)), hint=HINT)
             steps.append((StepRef.of(row), step))
@@ -358,7 +361,7 @@ class StateLoader:
             keys = [(*line, loaded.form, id) for id in missing]
             (rows,) = await self._backend.read([Get(NODES, keys, required=True)])
             for row in rows:
-                id, node = open_node(line, row)
+                id, node = open_node(row)
                 nodes[id] = node
                 self._cache.put(id, node, len(node) + _OBJECT)
         return nodes
@@ -379,7 +382,7 @@ class StateLoader:
                 [Get(OBJECTS, object_keys(line, parsed_pointers[at]), required=True) for at in missing]
             )
             for pointer, rows in zip(missing, answers, strict=True):
-                values[pointer] = open_object(line, parsed_pointers[pointer], rows)
+                values[pointer] = open_object(parsed_pointers[pointer], rows)
                 self._cache.put(pointer, values[pointer], len(values[pointer]) + _OBJECT)
         return values
 

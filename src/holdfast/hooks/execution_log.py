@@ -18,7 +18,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import flatten
 from holdfast.engine.model.scopes import MARK, check_key
 from holdfast.engine.pages import Page
-from holdfast.engine.row_format import Line, open_event
+from holdfast.engine.row_format import Line, open_body
 from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import VetoError
@@ -208,13 +208,12 @@ def _target(row: Row) -> tuple[str, str, str]:
 
 
 def _build_execution(engine: Engine, row: Row) -> HookExecution:
-    tenant, line, id, number = row.key
+    id = row.key[2]
     time, _, actor, action, _, outcome, correlation, cause, duration = row.columns
     scope, _, key = _target(row)
     detail: Mapping[str, Any] = {}
     if row.body:
-        packed = open_event(Line(str(tenant), str(line)), str(id), int(number), row.body, engine.context.max_bytes)
-        detail = engine.context.codec.unpack(packed)
+        detail = engine.context.codec.unpack(open_body(row, engine.context.max_bytes))
     return HookExecution(
         str(action),
         scope,

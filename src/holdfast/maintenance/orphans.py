@@ -249,7 +249,7 @@ class _Sweep:
                     edit = open_step(line, row, self._engine.context.max_bytes).edit
                     digests.difference_update(parse_pointer(pointer).digest for pointer in pointers(edit))
             async for row in rows_below(self._backend, NODES, (*line, info.form)):
-                node = decode_node(*open_node(line, row))
+                node = decode_node(*open_node(row))
                 digests.difference_update(parse_pointer(value).digest for value in _values(node) if is_pointer(value))
         return [Delete(OBJECTS, (*line, digest)) for digest in sorted(digests, key=repr)]
 

@@ -281,7 +281,7 @@ class CheckpointStore:
         if not likely:
             return await lines.find(line, id), None
         point, (rows,) = await lines.find_and(line, id, [writes.query(line, likely)])
-        return point, writes.decode(line, likely, rows) if point.id == likely else None
+        return point, writes.decode(rows) if point.id == likely else None
 
     async def _read_existing(self, line: Line, points: Sequence[StepRef]) -> list[SavedCheckpoint]:
         """Read some checkpoints, except those that were deleted or pruned meanwhile."""

@@ -137,6 +137,7 @@ class MaintenanceOperations:
         thread: str | None = None,
         heads: StoreHeads | None = None,
         dry_run: bool = False,
+        accept_loss: bool = False,
         progress: Progress | None = None,
     ) -> RepairReport:
         """Repair damage from other stores with the same history: mirrors, copies or backups, open or by URL.
@@ -145,6 +146,9 @@ class MaintenanceOperations:
         that is still readable is kept, and the rest moved to `quarantine`. A damaged SQLite file is replaced by a new
         one with everything that can be read, and kept beside it. With `dry_run` nothing changes, and the report is the
         same. A repair that was interrupted can be started again.
+
+        If rows may have been lost with the damaged part of a file, the store counts as damaged, and deleting and
+        pruning are refused, since a hold may be among them: until a repair from a source, or one with `accept_loss`.
         """
         from holdfast.maintenance.repair import repairer
 
@@ -158,6 +162,7 @@ class MaintenanceOperations:
                 threads=threads,
                 heads=heads,
                 dry_run=dry_run,
+                accept_loss=accept_loss,
                 progress=progress,
             )
 

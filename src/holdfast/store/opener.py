@@ -14,7 +14,7 @@ from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import check_name, is_intact
+from holdfast.engine.row_format import check_name
 from holdfast.errors import ConfigError, InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 
@@ -119,7 +119,6 @@ async def _open(
     url = resolve(name)
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
-    backend.set_row_check(is_intact)
     if project is None:
         project = backend.capabilities.projected
     engine = Engine(EngineContext(backend, MemoryCache(cache_bytes), codec, project=project))

@@ -23,9 +23,9 @@ from holdfast.backends.wrappers.mirror import MirrorBackend
 from holdfast.backends.wrappers.replica_pair import ReplicaMismatch, attach, read_cursor
 from holdfast.backends.wrappers.replication import WriteBehindBackend
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import is_intact
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import is_intact
 from holdfast.errors import ConfigError, CorruptError, HoldfastError, OutcomeUnknownError
 from holdfast.store import Store
 from tests.backends.wrappers.pairs import Held, contents, contents_at, files, opened, pair_url, paired, settled, until

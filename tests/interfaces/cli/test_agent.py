@@ -376,9 +376,9 @@ def test_an_agent_is_deleted(hf: Hf, potters: holdfast.Store) -> None:
 
 
 def test_a_damaged_agent(hf: Hf, potters: holdfast.Store) -> None:
-    backend = potters._engine.context.backend
+    backend = potters._engine.context.stored
     (rows,) = run(backend.read([Scan(STEPS, ("", f"{MARK}agents:anna"))]))
-    damaged = Row(rows[-1].key, rows[-1].columns, flipped(rows[-1].body))
+    damaged = Row(rows[-1].key, rows[-1].columns, flipped(rows[-1].body, -17))
     run(backend.apply([Put(STEPS, damaged)]))
     shown = hf("agent", "show", "anna")
     assert shown.code == 5

@@ -101,9 +101,9 @@ def test_the_index_is_made_kept_and_removed(hf: Hf, url: str) -> None:
 
 def test_damage_is_told(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        backend = store._engine.context.backend
+        backend = store._engine.context.stored
         ((row,),) = run(backend.read([Get(STEPS, [("", "t2", 0, 0)])]))
-        run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
+        run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body, -17)))]))
     result = hf("grep", "hello")
     assert result.code == 0
     assert "warning: 1 checkpoint could not be read and may match" in result.err

@@ -32,9 +32,9 @@ def make_due(url: str, *names: str) -> None:
 
 def damage(url: str, thread: str) -> None:
     with holdfast.open(url) as store:
-        backend = store._engine.context.backend
+        backend = store._engine.context.stored
         (rows,) = run(backend.read([Scan(STEPS, ("", thread))]))
-        run(backend.apply([Put(STEPS, Row(rows[0].key, rows[0].columns, flipped(rows[0].body)))]))
+        run(backend.apply([Put(STEPS, Row(rows[0].key, rows[0].columns, flipped(rows[0].body, -17)))]))
 
 
 def test_a_job_is_added_listed_run_and_looked_at(hf: Hf) -> None:

@@ -12,7 +12,6 @@ import pytest
 import holdfast
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.store import LogReader
 from tests.engine.lines import store_on
 from tests.interfaces.cli import kit
@@ -245,7 +244,7 @@ def test_pruned_checkpoints_are_passed_by(url: str, hf: Hf) -> None:
 
 
 def test_a_damaged_checkpoint_is_shown_as_such(url: str, hf: Hf, tmp_path: Path) -> None:
-    with apsw.Connection(str(tmp_path / "agents.db"), vfs=checksum_vfs()) as connection:
+    with apsw.Connection(str(tmp_path / "agents.db")) as connection:
         connection.execute("UPDATE steps SET body = zeroblob(40) WHERE line = 't1' AND id = 'c3'")
     found = hf("log", "t1", "--oneline")
     assert found.code == 5

@@ -32,14 +32,13 @@ Log: TypeAlias = Sequence[Event]
 Labels: TypeAlias = tuple[Any, ...]
 
 
-def record(workload: Callable[[Path, Recorder], None], *, checksums: bool = False) -> Log:
+def record(workload: Callable[[Path, Recorder], None]) -> Log:
     """Run a workload in a new directory, and log what reaches its files through the VFS named `recorder.vfs`.
 
     The workload opens its databases with that VFS, in exclusive locking mode (shared memory is not recorded), and
-    calls `recorder.mark(label)` after what it was acknowledged. With `checksums`, the VFS has SQLite's checksum VFS
-    on top.
+    calls `recorder.mark(label)` after what it was acknowledged.
     """
-    with scratch() as directory, Recorder(directory, checksums=checksums) as recorder:
+    with scratch() as directory, Recorder(directory) as recorder:
         workload(directory, recorder)
         return tuple(recorder.log)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import apsw
 
-from tests.support.sqlite.vfs import Name, path_of, system_vfs, under_checksums
+from tests.support.sqlite.vfs import Name, path_of, system_vfs
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -74,12 +74,11 @@ Event: TypeAlias = Existing | Create | Write | Truncate | Sync | Delete | Mark
 class Recorder:
     """Logs what reaches the files of a directory through the VFS named `vfs`, for as long as it is entered."""
 
-    def __init__(self, directory: Path, *, checksums: bool = False) -> None:
+    def __init__(self, directory: Path) -> None:
         self.log: list[Event] = []
         self.vfs = f"holdfast-recording-{next(_numbers)}"
         """The name of the VFS to open databases with."""
         self._directory = directory.resolve()
-        self._checksums = checksums
         self._stack = ExitStack()
         self._files: dict[str, int] = {}
         self._count = 0
@@ -88,8 +87,6 @@ class Recorder:
         with ExitStack() as stack:
             vfs = _RecordingVFS(self.vfs, self)
             stack.callback(vfs.unregister)
-            if self._checksums:
-                self.vfs = stack.enter_context(under_checksums(self.vfs))
             self._stack = stack.pop_all()
         return self
 

@@ -14,7 +14,7 @@ from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
 from holdfast.engine import validation
-from holdfast.engine.row_format import open_event
+from holdfast.engine.row_format import open_body
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 
@@ -134,8 +134,7 @@ def read_detail(line: AgentLine, row: Row) -> Mapping[str, Any]:
     """Return the details of the event of a row."""
     if not row.body:
         return {}
-    id, number, max_bytes = str(row.key[2]), int(row.key[3]), line.handle.engine.context.max_bytes
-    detail: Mapping[str, Any] = line.handle.codec.unpack(open_event(line.line, id, number, row.body, max_bytes))
+    detail: Mapping[str, Any] = line.handle.codec.unpack(open_body(row, line.handle.engine.context.max_bytes))
     return detail
 
 

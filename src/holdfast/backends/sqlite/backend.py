@@ -3,8 +3,8 @@
 `sqlite:///agents.db` is a file in the current directory, `sqlite:////var/lib/agents.db` one anywhere. Several processes
 may use one file at a time.
 
-Other tools may read the file, but not write it: they would not update the checksums in its pages, and what they wrote
-would count as damage.
+Other tools may open the file at any time, write its log back, vacuum and back it up: rows carry their checksums
+themselves, and pages have none.
 
 Options, as arguments or in the URL's query:
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,14 +53,13 @@ from holdfast.backends.sqlite.continuity import LastRow, last_row, lost_row
 from holdfast.backends.sqlite.database_file import (
     FileOptions,
     LockWait,
-    damaged_pages,
     missing_tables,
     read_only_options,
 )
 from holdfast.backends.sqlite.disk_space import DiskSpace, only_adds
-from holdfast.backends.sqlite.schema import STATEMENTS
+from holdfast.backends.sqlite.schema import HEAD, LATEST, STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, refresh_index
-from holdfast.backends.tables import WORDS
+from holdfast.backends.tables import STEPS, WORDS
 from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, redacted_url, url_to_path
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
@@ -67,14 +67,13 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 _PAGES_WRITTEN = apsw.SQLITE_DBSTATUS_CACHE_WRITE
+_CACHE_MISSES = apsw.SQLITE_DBSTATUS_CACHE_MISS
 _CHECKPOINT_PAGES = 4_000
 """16 MB of log, so that one of some hundred commits waits for a checkpoint."""
 
 _LARGE_LOG_PAGES = 10_000
 _VACUUM_PAGES = 1_000
 _MERGE_PAGES = 500
-_MAX_LISTED = 20
-"""How many damaged pages are listed."""
 
 _failed: set[str] = set()
 """Files that could not be flushed by this process, and whose log has not been written back since."""
@@ -163,7 +162,7 @@ class SQLiteBackend(Backend):
         return await call
 
     async def check(self) -> list[str]:
-        call: BlockingCall[list[str]] = BlockingCall(lambda: self._read_with(_check, self._settings))
+        call: BlockingCall[list[str]] = BlockingCall(lambda: self._read_with(_check, None))
         return await call
 
     async def tidy(self) -> None:
@@ -287,7 +286,7 @@ class SQLiteBackend(Backend):
                 return self._read_once(action, argument)
             except errors.BUSY as error:
                 return self._lock_wait.retry(lambda: self._read_once(action, argument), began, error)
-        except (apsw.Error, *errors.INPUT) as error:
+        except (apsw.Error, UnicodeDecodeError, *errors.INPUT) as error:
             raise errors.translate(error, self.url) from error
 
     def _read_once(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
@@ -534,7 +533,41 @@ def _run_query(cursor: apsw.Cursor, query: Query) -> list[Row]:
         cursor.execute(sql, (*prefix, *start, *stop, -1 if limit is None else limit))
     width = len(query.space.key)
     rows: list[tuple[Any, ...]] = cursor.fetchall()
+    kinds = statements.kinds
+    for row in rows:
+        if tuple(map(type, row)) != kinds:
+            raise errors.damaged(f"a row of {query.space.name} has values of other types", cursor.connection.filename)
+    if query.space is STEPS and isinstance(query, Scan) and query.reverse and query.limit == 1:
+        _check_last(cursor, query, rows)
     return [Row(row[:width], row[width:-1], row[-1]) for row in rows]
+
+
+_misses: weakref.WeakKeyDictionary[apsw.Connection, int] = weakref.WeakKeyDictionary()
+"""How many pages each connection had read when it last found that the indexes of steps agree."""
+
+
+def _check_last(cursor: apsw.Cursor, query: Scan, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Check that the last step, by id or on a branch, is also the last one according to the other index of `steps`. A
+    damaged index could otherwise hide it, and an older one would pass for it. While pages come from the cache, they
+    agree as before."""
+    connection = cursor.connection
+    misses = connection.status(_CACHE_MISSES)[0]
+    if _misses.get(connection) == misses:
+        return
+    if len(query.prefix) == 2 and query.by and not query.stop:
+        *_, branch, _, latest = rows[0][: len(STEPS.key) + 1] if rows else (0, 0, "")
+        heads = cursor.execute(HEAD, (*query.prefix, branch)).fetchall()
+        agree = all(id <= latest for (id,) in heads)
+    elif len(query.prefix) == 3 and not query.by and not query.stop:
+        agree = all(
+            branch != query.prefix[2] or (rows and seq <= rows[0][3])
+            for branch, seq in cursor.execute(LATEST, query.prefix[:2])
+        )
+    else:
+        return
+    if not agree:
+        raise errors.damaged("the indexes of steps do not agree on the last one", connection.filename)
+    _misses[connection] = connection.status(_CACHE_MISSES)[0]
 
 
 def _apply_change(cursor: apsw.Cursor, change: Change) -> bool:
@@ -572,8 +605,8 @@ def _size(cursor: apsw.Cursor, path: str) -> int:
     return int(pages * size)
 
 
-def _check(cursor: apsw.Cursor, settings: FileOptions) -> list[str]:
-    cursor.execute("PRAGMA shrink_memory")  # so that pages are read, and their checksums verified
+def _check(cursor: apsw.Cursor, _: None) -> list[str]:
+    cursor.execute("PRAGMA shrink_memory")  # so that pages are read from the disk
     cursor.execute("BEGIN")
     try:
         refresh_index(cursor)
@@ -585,13 +618,4 @@ def _check(cursor: apsw.Cursor, settings: FileOptions) -> list[str]:
     finally:
         if cursor.connection.in_transaction:
             cursor.execute("ROLLBACK")
-    if settings.vfs is not None:
-        return found
-    if cursor.execute("PRAGMA checksum_verification").get != "1":
-        return [*found, "the pages of the file have no checksums, or this apsw does not know them"]
-    size, count = (int(cursor.connection.pragma(name)) for name in ("page_size", "page_count"))
-    damaged = damaged_pages(settings.path, size, count)
-    if damaged:
-        listed = ", ".join(map(str, damaged[:_MAX_LISTED])) + (", …" if len(damaged) > _MAX_LISTED else "")
-        found.append(f"the checksums of {len(damaged)} of {count} pages are wrong: {listed}")
     return found

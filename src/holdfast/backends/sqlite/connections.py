@@ -13,13 +13,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import apsw
 
 from holdfast.backends.runtime.group_commit import copy_error
-from holdfast.backends.sqlite import database_file
+from holdfast.backends.sqlite import database_file, use_lock
 from holdfast.backends.sqlite.continuity import FileIdentity
 from holdfast.backends.sqlite.database_file import FileOptions
 from holdfast.backends.sqlite.errors import is_damage
@@ -57,6 +58,33 @@ class SQLiteConnections:
         self._writer: apsw.Cursor | None = None
         self._idle: list[apsw.Cursor] = []
         self._in_use: dict[int, apsw.Cursor | None] = {}
+        self._locked = False
+
+    def _lock_file(self, cursor: apsw.Cursor) -> apsw.Cursor:
+        """Lock the file as long as there are connections, now that one of them has opened it."""
+        settings = self._settings
+        if not self._locked and settings.vfs is None and not settings.exclusive and not settings.frozen:
+            cursor.execute("PRAGMA user_version").fetchall()
+            with self._lock:
+                if not self._locked:
+                    use_lock.acquire(settings.path)
+                    self._locked = True
+                    self._forget = weakref.finalize(self, _unlock, settings.path)
+                    self._forget.atexit = False
+        return cursor
+
+    @contextmanager
+    def _unlocked_file(self) -> Iterator[None]:
+        """Unlock the file, for the connections to be closed: the last one writes the log back."""
+        lock = None
+        if self._locked:
+            self._forget.detach()
+            lock, self._locked = use_lock.release(self._settings.path), False
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.close()
 
     def configure(self, settings: FileOptions) -> None:
         """Use other options for the connections that are opened from now on."""
@@ -66,13 +94,13 @@ class SQLiteConnections:
 
     def open_writer(self) -> apsw.Cursor:
         """Open the first connection, which checks the file or creates it."""
-        self._writer = database_file.open_writer(self._settings, create=True)
+        self._writer = self._lock_file(database_file.open_writer(self._settings, create=True))
         self.identity.record()
         return self._writer
 
     def open_viewer(self) -> apsw.Cursor:
         """Open the first connection to a store that is only read, in place of the writer."""
-        self._writer = database_file.open_viewer(self._settings)
+        self._writer = self._lock_file(database_file.open_viewer(self._settings))
         self.identity.record()
         return self._writer
 
@@ -89,7 +117,7 @@ class SQLiteConnections:
         """Open a connection to the file that was opened first."""
         if self.identity.is_replaced():
             raise self.identity.error()
-        self._writer = database_file.open_writer(self._settings)
+        self._writer = self._lock_file(database_file.open_writer(self._settings))
         return self._writer
 
     def leave_file(self) -> HoldfastError:
@@ -152,7 +180,7 @@ class SQLiteConnections:
         """Return a connection for a thread, until `release`."""
         idle = self._take_idle(thread)
         if idle is None:
-            idle = self._in_use[thread] = database_file.open_reader(self._settings)
+            idle = self._in_use[thread] = self._lock_file(database_file.open_reader(self._settings))
         return idle
 
     def _take_idle(self, thread: int) -> apsw.Cursor | None:
@@ -220,12 +248,13 @@ class SQLiteConnections:
             with self.writing:
                 self._suspend()
                 try:
-                    self._close_readers()
-                    if self.identity.is_replaced():
-                        self.leave_file()  # SQLite would delete the log by its name
-                    cursor, self._writer = self._writer, None
-                    if cursor is not None:
-                        cursor.connection.close(force=True)
+                    with self._unlocked_file():
+                        self._close_readers()
+                        if self.identity.is_replaced():
+                            self.leave_file()  # SQLite would delete the log by its name
+                        cursor, self._writer = self._writer, None
+                        if cursor is not None:
+                            cursor.connection.close(force=True)
                 finally:
                     self._resume()
         finally:
@@ -253,8 +282,9 @@ class SQLiteConnections:
         """Wait for all callers, and close the connections."""
         self.writing.acquire()
         self._suspend()
-        self._close_readers()
-        self.drop_writer()
+        with self._unlocked_file():
+            self._close_readers()
+            self.drop_writer()
 
     def after_fork_in_parent(self) -> None:
         self._resume()
@@ -264,6 +294,13 @@ class SQLiteConnections:
         """Reset: the child has none of the threads that hold locks or wait."""
         self._reset()
         self._at_fork()
+
+
+def _unlock(path: str) -> None:
+    """Unlock the file of a store that was dropped without being closed."""
+    lock = use_lock.release(path)
+    if lock is not None:
+        lock.close()
 
 
 _fork_lock = threading.Lock()

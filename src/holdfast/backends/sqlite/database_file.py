@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import struct
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -24,9 +22,6 @@ from holdfast.errors import ConfigError, CorruptError, DeniedError, NotFoundErro
 
 T = TypeVar("T")
 
-_CHECKSUM_VFS = "cksmvfs"
-_CHECKSUM_BYTES = 8
-_LIBRARIES = (".so", ".dylib", ".dll", "")
 _SMALLEST_PAGE = 512
 
 
@@ -79,33 +74,6 @@ def _pause(tries: int) -> None:
     time.sleep(random.uniform(0.0001, min(0.005, 0.0003 * (tries + 1))))  # noqa: S311 - no secret
 
 
-_load_lock = threading.Lock()
-
-
-def checksum_extension() -> Path | None:
-    """Return the file of the VFS, if it comes with apsw.
-
-    `apsw.sqlite_extra` finds the same, but imports modules that take longer than opening a store.
-    """
-    stem = Path(apsw.__file__).parent / "sqlite_extra_binaries" / "cksumvfs"
-    return next((path for suffix in _LIBRARIES if (path := stem.with_suffix(suffix)).exists()), None)
-
-
-def checksum_vfs() -> str | None:
-    """Return the name of the VFS with a checksum in every page; None if it does not come with apsw."""
-    with _load_lock:
-        names = apsw.vfs_names()
-        if _CHECKSUM_VFS not in names:
-            extension = checksum_extension()
-            if extension is None:
-                return None
-            connection = apsw.Connection(":memory:")
-            connection.enable_load_extension(True)
-            connection.load_extension(str(extension))
-            apsw.set_default_vfs(names[0])  # not for others in this process
-        return _CHECKSUM_VFS
-
-
 def connect(settings: FileOptions, *, create: bool = False) -> apsw.Connection:
     """Return a connection to the file. Closing it does not write the log back, unlike that of `open_writer`."""
     name, flags = settings.path, apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
@@ -114,7 +82,7 @@ def connect(settings: FileOptions, *, create: bool = False) -> apsw.Connection:
     connection = apsw.Connection(
         name,
         flags=flags,
-        vfs=settings.vfs or checksum_vfs(),
+        vfs=settings.vfs,
         statementcachesize=256,
     )
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -208,16 +176,8 @@ _SYNCHRONOUS = {name: f"PRAGMA synchronous = {name.upper()}" for name in ("full"
 def _prepare(connection: apsw.Connection, settings: FileOptions) -> None:
     retry = partial(LockWait(settings.busy_timeout).retry, since=time.monotonic())
     if not retry(lambda: _in_transaction(connection, "BEGIN", lambda: _is_store(connection, settings.url))):
-        if _has_checksums(connection):
-            connection.reserve_bytes("main", _CHECKSUM_BYTES)
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         retry(lambda: _in_transaction(connection, "BEGIN IMMEDIATE", lambda: _create(connection, settings.url)))
-    elif connection.reserve_bytes("main") == _CHECKSUM_BYTES and not _has_checksums(connection):
-        raise UnsupportedError(
-            "the pages of the file have checksums, which this apsw does not know, and would damage by writing",
-            where=settings.url,
-            hint="Install an apsw that comes with the extra cksumvfs",
-        )
     elif not _is_current(connection):
         retry(lambda: _in_transaction(connection, "BEGIN IMMEDIATE", lambda: _upgrade(connection)))
     mode = retry(lambda: connection.execute("PRAGMA journal_mode = WAL").get)
@@ -227,11 +187,6 @@ def _prepare(connection: apsw.Connection, settings: FileOptions) -> None:
             where=settings.url,
             hint="Put the file on a local disk",
         )
-
-
-def _has_checksums(connection: apsw.Connection) -> bool:
-    """Return whether the connection uses the checksum VFS."""
-    return connection.execute("PRAGMA checksum_verification").get is not None
 
 
 def _in_transaction(connection: apsw.Connection, begin: str, action: Callable[[], T]) -> T:
@@ -289,53 +244,3 @@ def _create(connection: apsw.Connection, url: str) -> None:
     for statement in create_statements():
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}")
-
-
-# Pages
-
-_ATTEMPTS = 3
-_ATTEMPT_PAUSE = 0.01
-"""How often a page is read before it counts as damaged, and how long apart: it may be being written."""
-
-_LOG_HEADER, _FRAME = 32, struct.Struct(">I20x")
-
-
-def damaged_pages(path: str, size: int, count: int) -> list[int]:
-    """Return the pages with wrong checksums, counted from 1, by the size and number of pages. Pages in the log are
-    skipped.
-
-    Free pages are checked as well, which SQLite's own check does not read: they are no loss yet, but the next write to
-    them will fail."""
-    # Through the VFS: to open and close the file itself would release the locks that SQLite has on it.
-    file = apsw.VFSFile(checksum_vfs() or "", path, [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
-    try:
-        damaged = _unreadable(file, size, range(1, min(count, file.xFileSize() // size) + 1))
-        for _ in range(_ATTEMPTS - 1):
-            damaged = [page for page in damaged if page not in _pages_in_log(path, size)]
-            if damaged:
-                time.sleep(_ATTEMPT_PAUSE)
-                damaged = _unreadable(file, size, damaged)
-        return damaged
-    finally:
-        file.xClose()
-
-
-def _unreadable(file: apsw.VFSFile, size: int, pages: Iterable[int]) -> list[int]:
-    found = []
-    for page in pages:
-        try:
-            file.xRead(size, (page - 1) * size)
-        except apsw.IOError:
-            found.append(page)
-    return found
-
-
-def _pages_in_log(path: str, size: int) -> set[int]:
-    """Return the pages that are in the log."""
-    pages = set()
-    with contextlib.suppress(FileNotFoundError), Path(f"{path}-wal").open("rb") as log:
-        log.seek(_LOG_HEADER)
-        while len(frame := log.read(_FRAME.size)) == _FRAME.size:
-            pages.add(_FRAME.unpack(frame)[0])
-            log.seek(size, 1)
-    return pages

@@ -67,9 +67,9 @@ def translate(error: Exception, where: str) -> HoldfastError:
             hint="Check the path; if it is right, run holdfast repair, or restore the file from a backup",
         )
     if isinstance(error, apsw.Error) and is_damage(error):
-        return CorruptError(
-            f"the file is damaged: {text}", where=where, hint="Make a copy of it, and run holdfast repair"
-        )
+        return damaged(text, where)
+    if isinstance(error, UnicodeDecodeError):
+        return damaged(f"a text is not UTF-8: {text}", where)
     if isinstance(error, apsw.TooBigError):
         return TooLargeError(f"a row is larger than SQLite stores: {text}", where=where)
     if isinstance(error, INPUT):
@@ -108,6 +108,11 @@ def disk_full(why: str, where: str) -> TransientError:
         "pruning threads too, and try again",
         code="disk-full",
     )
+
+
+def damaged(what: str, where: str) -> CorruptError:
+    """Return the error for a damaged file."""
+    return CorruptError(f"the file is damaged: {what}", where=where, hint="Make a copy of it, and run holdfast repair")
 
 
 def translate_opening(error: apsw.Error, where: str) -> HoldfastError:

@@ -1,8 +1,9 @@
 """Salvages a damaged SQLite file: copies what can be read to a new file, which replaces it.
 
 Rows on a damaged page can be neither read nor removed. So all readable rows are copied into a new file beside it, row
-by row around the damage; rows on pages with wrong checksums are copied if they pass the row check. The damaged file is
-renamed. At every moment one of the two complete files has the name of the store.
+by row around the damage, if they pass the row check; then those of all pages, also below damaged interior pages. What
+may be missing is stored in the new file. The damaged file is renamed. At every moment one of the two complete files has
+the name of the store.
 
 Without its header and its schema nothing of a file can be read, though all rows may be there. Both are the same in
 every file of this release: so they are copied from a new one.
@@ -13,21 +14,25 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import apsw
 
 from holdfast.backends.fsutil import flush_folder
-from holdfast.backends.interface import Ensure, Query, Row, RowCheck
+from holdfast.backends.interface import Ensure, Get, Put, Query, Row, RowCheck
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows, scan_rows
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import database_file, errors
 from holdfast.backends.sqlite.backend import SQLiteBackend, read_rows
 from holdfast.backends.sqlite.database_file import FileOptions
-from holdfast.backends.tables import LATER, TABLES, Table
+from holdfast.backends.sqlite.leaf_pages import PageReader
+from holdfast.backends.sqlite.schema import STATEMENTS, WITH_ROWID
+from holdfast.backends.tables import LATER, LINES, REFS, STEPS, TABLES, Key, Table
 from holdfast.errors import ConflictError, CorruptError, UnavailableError
 
 _HEADER_BYTES = 100
@@ -47,6 +52,19 @@ _MAX_FAILED = 20_000
 """After so many ranges without a readable row, the search ends."""
 
 
+class LostRows(NamedTuple):
+    """The number of rows of a line that are gone from a table."""
+
+    tenant: str
+    line: str
+    table: str
+    rows: int
+
+
+MarkLoss: TypeAlias = Callable[[str, list[str]], Row]
+"""Returns the row of `refs` that says to a tenant from which tables rows may be missing."""
+
+
 class SalvageReport(NamedTuple):
     """How many rows were copied; how many were not, as they are damaged themselves; and where rows could not be read.
     `damaged` is the new path of the damaged file."""
@@ -55,9 +73,13 @@ class SalvageReport(NamedTuple):
     refused: int
     holes: list[UnreadableRange]
     damaged: str
+    lost: list[LostRows]
+    """Rows that indexes name, and that are gone."""
+    tables: list[str]
+    """The tables from which rows may be missing."""
 
 
-def salvage(path: str, row_check: RowCheck, into: str | None = None) -> SalvageReport:
+def salvage(path: str, row_check: RowCheck, into: str | None = None, mark: MarkLoss | None = None) -> SalvageReport:
     """Replace a damaged file by a new one with all readable rows; or only create the new file, at the path `into`.
 
     Raises `ConflictError` while another process has the file open, and `CorruptError` if nothing can be read. It may be
@@ -83,6 +105,14 @@ def salvage(path: str, row_check: RowCheck, into: str | None = None) -> SalvageR
             for space in TABLES:
                 if space.name in tables:
                     run(copied.space(space))
+            is_incomplete = bool(copied.holes or copied.refused) or source.has_damaged_trees()
+            if is_incomplete:
+                if readable and into is None:
+                    with suppress(apsw.Error):  # so that the pages in the file are the latest ones
+                        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                run(copied.from_pages(str(copy) if not readable else path, source.page_size()))
+                if mark is not None:
+                    run(copied.mark(mark))
             wrong = run(target.check())
         finally:
             run(target.close())
@@ -96,7 +126,8 @@ def salvage(path: str, row_check: RowCheck, into: str | None = None) -> SalvageR
     finally:
         connection.close(force=True)
         _remove(copy)
-    return SalvageReport(count, copied.refused, copied.holes, damaged)
+    affected = copied.tables if is_incomplete else []
+    return SalvageReport(count, copied.refused, copied.holes, damaged, copied.lost, affected)
 
 
 def _from_copy(path: Path, new: Path, copy: Path, error: CorruptError) -> tuple[_Source, set[str]]:
@@ -106,7 +137,6 @@ def _from_copy(path: Path, new: Path, copy: Path, error: CorruptError) -> tuple[
         if not _copy_with_header(path, new, copy, tables=tables):
             break
         connection = _connect(str(copy), alone=True)
-        _ignore_checksums(connection)
         source = _Source(connection)
         try:
             found = source.tables()
@@ -212,16 +242,10 @@ def _connect(path: str, *, alone: bool) -> apsw.Connection:
         except apsw.Error as error:
             if not errors.is_damage(error):
                 raise errors.translate(error, path) from error
-            _ignore_checksums(connection)
     except BaseException:
         connection.close(force=True)
         raise
     return connection
-
-
-def _ignore_checksums(connection: apsw.Connection) -> None:
-    """Read pages with wrong checksums too."""
-    connection.execute("PRAGMA checksum_verification = 0")
 
 
 class _Source:
@@ -236,20 +260,21 @@ class _Source:
         except apsw.Error as error:
             raise _unreadable_error(self.connection.filename, str(error)) from error
 
-    def ignore_checksums(self, ignore: bool) -> None:
-        """Set whether to read pages with wrong checksums."""
-        self.connection.execute(f"PRAGMA checksum_verification = {int(not ignore)}")
-        self.connection.execute("PRAGMA shrink_memory")
+    def page_size(self) -> int:
+        return int(self.connection.pragma("page_size"))
+
+    def has_damaged_trees(self) -> bool:
+        """Return whether more than indexes is damaged, so that rows may be missing that nothing names."""
+        try:
+            found = [str(text) for (text,) in self.connection.execute("PRAGMA integrity_check")]
+        except (apsw.Error, UnicodeDecodeError):
+            return True
+        return any(not text.startswith(("ok", "row ", "wrong # of entries", "non-unique")) for text in found)
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         cursor = self.connection.cursor()
         try:
-            found = read_rows(cursor, queries)
-            if not all(_fits(query.space, row) for query, each in zip(queries, found, strict=True) for row in each):
-                raise CorruptError(
-                    "a row does not belong to this table", where=self.connection.filename
-                )  # pages were swapped
-            return found
+            return read_rows(cursor, queries)
         except apsw.Error as error:
             raise errors.translate(error, self.connection.filename) from error
         except UnicodeDecodeError as error:
@@ -293,21 +318,61 @@ class _Copy:
         self._batch: list[Ensure] = []
         self.refused = 0
         self.holes: list[UnreadableRange] = []
+        self.lost: list[LostRows] = []
+        # Rows without content have an empty record: a row without one passes only where there is no check.
+        self._checked = [space for space in TABLES if not row_check(space, _empty_row(space))]
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables from which rows may be missing: of those without a second index, nothing tells."""
+        named = {each.table for each in self.lost} | {hole.space.name for hole in self.holes}
+        return sorted(named | {space.name for space in self._checked if space not in WITH_ROWID})
+
+    async def from_pages(self, path: str, size: int) -> None:
+        """Copy the rows of all pages, also those that no tree leads to, and find out which rows are gone."""
+        rows: dict[tuple[type, ...], list[Table]] = {}
+        for space in self._checked:
+            rows.setdefault(STATEMENTS[space.name].kinds, []).append(space)
+        keys = {(*space.key.values(), int): space for space in self._checked if space in WITH_ROWID}
+        named: dict[Table, set[Key]] = {space: set() for space in keys.values()}
+        pages = PageReader(path, size)
+        try:
+            for values in pages.records():
+                kinds = tuple(map(type, values))
+                for space in rows.get(kinds, ()):
+                    width = len(space.key)
+                    row = Row(values[:width], values[width:-1], values[-1])
+                    if self._check(space, row):
+                        await self._add(space, row)
+                if kinds in keys:
+                    named[keys[kinds]].add(values[:-1])
+                elif kinds == _STEPS_BY_ID:
+                    named[STEPS].add((*values[:2], *values[4:6]))
+        finally:
+            pages.close()
+        await self._flush()
+        for space, all_keys in named.items():
+            await self._find_lost(space, sorted(all_keys))
+
+    async def _find_lost(self, space: Table, keys: list[Key]) -> None:
+        lost: Counter[tuple[str, str]] = Counter()
+        for start in range(0, len(keys), _PAGE):
+            some = keys[start : start + _PAGE]
+            (found,) = await self._target.read([Get(space, some)])
+            there = {row.key for row in found}
+            lost.update((str(key[0]), str(key[1])) for key in some if key not in there)
+        self.lost += (LostRows(*line, space.name, count) for line, count in sorted(lost.items()))
+
+    async def mark(self, mark: MarkLoss) -> None:
+        """Store in the new file, for each tenant, from which tables rows may be missing."""
+        tenants = {"", *(each.tenant for each in self.lost)}
+        for space in (LINES, STEPS, REFS):
+            async for row in scan_rows(self._target, space, (), bodies=False):
+                tenants.add(str(row.key[0]))
+        await self._target.apply([Put(REFS, mark(tenant, self.tables)) for tenant in sorted(tenants)])
 
     async def space(self, space: Table) -> None:
-        """Copy a table: all of it if its checksums are right; otherwise the rows that pass the check."""
-        self._source.ignore_checksums(False)
-        try:
-            async for row in scan_rows(self._source, space, ()):
-                await self._add(space, row)
-        except CorruptError:
-            await self._flush()
-            await self._copy_readable(space)
-        await self._flush()
-
-    async def _copy_readable(self, space: Table) -> None:
-        """Copy the readable rows of a table that pass the check, in addition to what was copied before."""
-        self._source.ignore_checksums(True)
+        """Copy the readable rows of a table that pass the check."""
         holes: list[UnreadableRange] = []
         async for row in scan_readable_rows(self._source, space, (), holes):
             await self._copy_if_intact(space, row)
@@ -316,6 +381,7 @@ class _Copy:
             for row in self._source.rows_by_rowid(space):
                 await self._copy_if_intact(space, row)
         self.holes += holes
+        await self._flush()
 
     async def _copy_if_intact(self, space: Table, row: Row) -> None:
         if _fits(space, row) and self._check(space, row):
@@ -336,8 +402,15 @@ class _Copy:
 
 def _fits(space: Table, row: Row) -> bool:
     """Return whether a row has the types of a table."""
-    typed = zip(space.all_columns.values(), (*row.key, *row.columns), strict=True)
-    return all(type(value) is kind for kind, value in typed) and type(row.body) is bytes
+    return (*map(type, row.key), *map(type, row.columns), type(row.body)) == STATEMENTS[space.name].kinds
+
+
+def _empty_row(space: Table) -> Row:
+    return Row(tuple(kind() for kind in space.key.values()), tuple(kind() for kind in space.columns.values()))
+
+
+_STEPS_BY_ID = (str, str, str, int, int, int, int)
+"""The types of the entries of the index of steps by id: with the row id at the end."""
 
 
 def _replace_file(connection: apsw.Connection | None, path: Path, new: Path) -> Path:

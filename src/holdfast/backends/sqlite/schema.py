@@ -32,8 +32,10 @@ VERSION = 1
 
 _TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", JsonText: "TEXT", WordList: "TEXT"}
 
+_PYTHON: dict[type, type] = {JsonText: str, WordList: str}
+
 # Large rows in the tree of the key would make it deep and slow; small ones are found one step sooner in it.
-_WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
+WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
 
 # A row that shrinks in place leaves its page partly empty for good, since SQLite merges pages only when rows are
 # deleted. So the stub of a pruned or moved row is put at the end of the table, and whole pages become free.
@@ -85,7 +87,7 @@ def upgrade_statements() -> list[str]:
 def _table(space: Table, condition: str = "") -> str:
     columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
     lines = [*columns, "body BLOB NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
-    options = "STRICT" if space in _WITH_ROWID else "STRICT, WITHOUT ROWID"
+    options = "STRICT" if space in WITH_ROWID else "STRICT, WITHOUT ROWID"
     if space is WORDS:
         lines = [f"{NUMBER} INTEGER PRIMARY KEY", *lines[:-1], f"UNIQUE ({', '.join(space.key)})"]
         options = "STRICT"
@@ -110,6 +112,8 @@ class TableStatements:
         insert = f"INSERT INTO {space.name} ({columns}, body) VALUES ({places})"  # noqa: S608
         values = ", ".join(f"{name} = excluded.{name}" for name in (*space.columns, "body"))
         self._space = space
+        self.kinds = (*(_PYTHON.get(kind, kind) for kind in space.all_columns.values()), bytes)
+        """The types of the values of a row that is not damaged."""
         self._scans: dict[tuple[str, int, int, int, bool, bool], str] = {}
         self.get = f"SELECT {columns}, body FROM {space.name} WHERE {is_key}"  # noqa: S608
         """Select a row by its key."""
@@ -166,6 +170,18 @@ def _equal(names: Sequence[str]) -> str:
 def _compare(names: Sequence[str], operator: str) -> list[str]:
     return [f"({', '.join(names)}) {operator} ({', '.join('?' * len(names))})"] if names else []
 
+
+HEAD = """
+SELECT id FROM steps INDEXED BY sqlite_autoindex_steps_1 WHERE tenant = ? AND line = ? AND branch = ?
+ORDER BY seq DESC LIMIT 1
+"""
+"""Selects the id of the last step of a branch, by the index of the key."""
+
+LATEST = """
+SELECT branch, seq FROM steps INDEXED BY steps_id WHERE tenant = ? AND line = ?
+ORDER BY id DESC, revision DESC, branch DESC, seq DESC LIMIT 1
+"""
+"""Selects the latest step of a line, by the index of ids."""
 
 STATEMENTS = {space.name: TableStatements(space) for space in TABLES}
 """By name: to look them up by table would take longer than some of them."""

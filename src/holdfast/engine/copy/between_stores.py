@@ -38,7 +38,7 @@ from holdfast.engine.copy.row_writer import BATCH_ROWS, ConcurrentChange, RowWri
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.projection.rows import clear_state
-from holdfast.engine.row_format import HOLD, LEASE, PIN, Line, StepRef, is_intact
+from holdfast.engine.row_format import HOLD, LEASE, PIN, Line, StepRef
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, QuotaError, UnsupportedError
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
@@ -264,8 +264,6 @@ class StoreCopier:
             if len(found) < len(keys):
                 raise ConcurrentChange
             for row in found:
-                if not is_intact(table, row):
-                    raise CorruptError(f"a row of {table.name} is not what was written", where=f"{row.key[2:]}")
                 if row.columns != source[row.key]:
                     raise ConcurrentChange
                 self._check_size(writer.line, table, row)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.backends.interface import Change, Create, Put, Row
-from holdfast.backends.tables import Table
-from holdfast.codec.envelope import RecordContext, unwrap, wrap
 from holdfast.engine.context import EngineContext
-from holdfast.engine.row_format import Line, context_of
+from holdfast.engine.row_format import Line
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 256
@@ -53,12 +51,6 @@ class RowWriter:
             raise ConcurrentChange
 
 
-def rename_row(table: Table, row: Row, new: Line, max_bytes: int) -> Row:
-    """Return a row as one of another line, in an envelope of that line. `CorruptError` if it is damaged."""
-    old = Line(str(row.key[0]), str(row.key[1]))
-    body = row.body
-    if body:
-        kind, name = context_of(table, row)
-        record = unwrap(body, RecordContext(*old, kind, name), max_bytes=max_bytes)
-        body = wrap(record.content, RecordContext(*new, kind, name), codec=record.codec, schema=record.schema)
-    return Row((*new, *row.key[2:]), row.columns, body)
+def rename_row(row: Row, new: Line) -> Row:
+    """Return a row as one of another line."""
+    return Row((*new, *row.key[2:]), row.columns, row.body)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from holdfast.backends.interface import Change, Create, Delete, Expect, Put, Row
+from holdfast.backends.interface import Change, Create, Delete, Expect, Put
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Table
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
@@ -80,26 +80,21 @@ class LineCopier:
         async for row in scan_rows(self._backend, STEPS, tuple(old)):
             positions.add(row.key[2:])
             ids.add(StepRef.of(row).id)
-            last.append(Create(STEPS, self._rename(STEPS, row, new)))
-        last += [
-            Create(BRANCHES, self._rename(BRANCHES, row, new)) async for row in scan_rows(self._backend, BRANCHES, old)
-        ]
+            last.append(Create(STEPS, rename_row(row, new)))
+        last += [Create(BRANCHES, rename_row(row, new)) async for row in scan_rows(self._backend, BRANCHES, old)]
         # Refs and folds that were added after the steps were read are left out.
         last += [
-            Create(REFS, self._rename(REFS, row, new))
+            Create(REFS, rename_row(row, new))
             async for row in scan_rows(self._backend, REFS, old)
             if is_about_step(row) and row.columns[0] in ids
         ]
         for table in _DEPENDENT:
             async for row in scan_rows(self._backend, table, old):
                 if table is not FOLDS or row.key[2:] in positions:
-                    await writer.put(Put(table, self._rename(table, row, new)))
+                    await writer.put(Put(table, rename_row(row, new)))
                     await lease.renew_if_due()
         await writer.flush()
         return last
-
-    def _rename(self, table: Table, row: Row, new: Line) -> Row:
-        return rename_row(table, row, new, self._engine.context.max_bytes)
 
 
 def _conditions(new: Line, lease: Lease) -> list[Change]:

@@ -10,11 +10,13 @@ from holdfast.backends.interface import Backend, Row
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import FOLDS, STEPS, Key, Table
 from holdfast.codec import Codec
+from holdfast.engine.checked_rows import check_row, strip_row
 from holdfast.engine.integrity.findings import Finding, FindingCode, VerifyLevel
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
+from holdfast.errors import CorruptError, HoldfastError
 
 _PROGRESS_EVERY = 1000
 """How many rows are read between two reports of progress."""
@@ -105,18 +107,31 @@ class LineCheck:
         """Record that a step cannot be read because of a finding."""
         self.marks.steps.setdefault(point[:2], []).append(finding)
 
-    async def rows(self, space: Table, *, bodies: bool = True) -> AsyncIterator[Row]:
-        """Yield the line's rows in a table, as far as they can be read."""
+    async def rows(self, space: Table, *, bodies: bool = True) -> AsyncIterator[tuple[Row, HoldfastError | None]]:
+        """Yield the line's rows in a table, as far as they can be read, each with what its checksum says."""
         holes: list[UnreadableRange] = []
-        async for row in scan_readable_rows(self.backend, space, tuple(self.line), holes, bodies=bodies):
-            self.found.bytes += len(row.body)
+        async for stored in scan_readable_rows(self.backend, space, tuple(self.line), holes, bodies=bodies):
+            self.found.bytes += len(stored.body)
             self.count_row()
-            yield row
+            yield self.check_row(space, stored) if bodies else (stored._replace(body=b""), None)
         for hole in holes:
             finding = self.unreadable(space, hole)
             if space is STEPS:
                 self.holes.append(hole)
                 self._replace_gaps(hole, finding)
+
+    def check_row(self, space: Table, stored: Row) -> tuple[Row, HoldfastError | None]:
+        """Return a row with its record as the body, and why it is not what was written, if it is not."""
+        try:
+            return check_row(space, stored), None
+        except HoldfastError as error:
+            return strip_row(space, stored), error
+
+    def damaged(self, space: Table, row: Row, error: HoldfastError, **more: Any) -> Finding:
+        """Add a finding for a row that is not what was written."""
+        code = FindingCode.DAMAGED_ROW if isinstance(error, CorruptError) else FindingCode.UNKNOWN_FORMAT
+        what = f"a row of {space.name} is not what was written: {error.what}"
+        return self.add(code, what, space=space.name, key=row.key, **more)
 
     def count_row(self) -> None:
         """Count a row, and report progress from time to time."""

@@ -94,7 +94,7 @@ class LineDecoder:
             (folds,) = await self._context.backend.read([Get(FOLDS, [(*self._line, *point[:2])], required=True)])
             if not folds:
                 return None  # rewritten meanwhile
-            folded = LoadedState(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
+            folded = LoadedState(open_fold(folds[0], point.hash), int(folds[0].columns[0]))
             same = await self._same(before, folded) if before is not None else await self._read(folded)
         except _UNDECODABLE as error:
             self._add(point, str(error))

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.paging import UNREADABLE
-from holdfast.backends.tables import EVENTS, FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES, Table
-from holdfast.codec.envelope import RecordContext, unwrap
+from holdfast.backends.tables import EVENTS, FOLDS, LINKS, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WRITES, Table
 from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
 from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.lines import NAME, TAG
 from holdfast.engine.model.large_pointers import PIECE, is_pointer, parse_pointer
 from holdfast.engine.model.nodes import ChildRef, LeafNode, NodeId, SegmentNode, Slot, decode_node
-from holdfast.engine.row_format import LEASE, PIN, context_of, is_about_step, open_fold, open_node
+from holdfast.engine.row_format import LEASE, PIN, is_about_step, open_body, open_fold, open_node
 from holdfast.errors import CorruptError, HoldfastError
 
 
@@ -42,12 +41,13 @@ class PartCheck:
         await self._check_writes()
         await self._check_events()
         await self._check_refs()
+        await self._check_others()
 
     # Folded states --------------------------------------------------------------------------------------------
 
     async def _check_folds(self) -> None:
         missing = dict(self.check.folded)
-        async for row in self.check.rows(FOLDS, bodies=self.check.deep):
+        async for row, damage in self.check.rows(FOLDS, bodies=self.check.deep):
             branch, seq = int(row.key[2]), int(row.key[3])
             place = (branch, seq)
             if seq >= self.check.lengths.get(branch, 0):
@@ -60,7 +60,7 @@ class PartCheck:
                 what = "a folded state is at a checkpoint that does not count on it"
                 self.check.add(FindingCode.STRAY_FOLD, what, space=FOLDS.name, key=row.key, place=place)
             else:
-                self._fold(row, place, commit)
+                self._fold(row, place, commit, damage)
         for place in missing:
             key = (*self.check.line, *place)
             finding = self.check.lost(FOLDS, key) or self.check.add(
@@ -72,16 +72,18 @@ class PartCheck:
         """Return whether a folded state is of another form than the line's."""
         return self.check.info is not None and row.columns[0] != self.check.info.form
 
-    def _fold(self, row: Row, place: Where, commit: bytes) -> None:
+    def _fold(self, row: Row, place: Where, commit: bytes, damage: HoldfastError | None) -> None:
         problem = ""
         form, claim = row.columns
         if claim != commit:
             problem = "a folded state is that of another checkpoint"
         elif self.check.info is not None and form != self.check.info.form:
             problem = f"a folded state has its nodes in set {int(form)}, and the thread in set {self.check.info.form}"
+        elif damage is not None:
+            problem = damage.what
         elif self.check.deep:
             try:
-                self._roots[place] = open_fold(self.check.line, row, commit).child
+                self._roots[place] = open_fold(row, commit).child
             except HoldfastError as error:
                 problem = error.what
         if problem:
@@ -91,12 +93,12 @@ class PartCheck:
     async def _check_nodes(self) -> None:
         others = 0
         was_leased = await self._is_leased()  # a rewrite that ends meanwhile removes them before it releases its lease
-        async for row in self.check.rows(NODES, bodies=self.check.deep):
+        async for row, damage in self.check.rows(NODES, bodies=self.check.deep):
             self.check.found.nodes += 1
             if self.check.info is not None and row.key[2] != self.check.info.form:
                 others += 1  # of a rewrite that is in progress, or failed
             elif self.check.deep:
-                self._node(row)
+                self._node(row, damage)
         if others and not was_leased and not await self._is_leased():
             what = f"{others} nodes are of another set than the thread's"
             self.check.add(FindingCode.ORPHAN, what, space=NODES.name, key=tuple(self.check.line))
@@ -111,10 +113,12 @@ class PartCheck:
             return False
         return bool(rows)
 
-    def _node(self, row: Row) -> None:
+    def _node(self, row: Row, damage: HoldfastError | None) -> None:
         id = bytes(row.key[3])  # type: ignore[arg-type]
         try:
-            node = decode_node(*open_node(self.check.line, row))
+            if damage is not None:
+                raise damage
+            node = decode_node(*open_node(row))
         except HoldfastError as error:
             self._bad_nodes[id] = self.check.add(FindingCode.DAMAGED_NODE, error.what, space=NODES.name, key=row.key)
             return
@@ -178,7 +182,7 @@ class PartCheck:
 
     async def _check_objects(self) -> None:
         value = _LargeValue(b"")
-        async for row in self.check.rows(OBJECTS, bodies=self.check.deep):
+        async for row, damage in self.check.rows(OBJECTS, bodies=self.check.deep):
             self.check.found.objects += 1
             digest, piece = bytes(row.key[2]), int(row.key[3])  # type: ignore[arg-type]
             if digest != value.digest:
@@ -188,16 +192,16 @@ class PartCheck:
                 value.pieces += 1
             else:
                 try:
-                    record = unwrap(
-                        row.body, RecordContext(*self.check.line, *context_of(OBJECTS, row)), max_bytes=PIECE
-                    )
+                    if damage is not None:
+                        raise damage
+                    content = open_body(row, PIECE)
                 except HoldfastError as error:
                     what = f"a piece of a large value is damaged: {error.what}"
                     finding = self.check.add(FindingCode.DAMAGED_OBJECT, what, space=OBJECTS.name, key=row.key)
                     self.check.marks.objects.setdefault(digest, []).append(finding)
                     value.damaged = True
                 else:
-                    value.take(piece, record.content)
+                    value.take(piece, content)
         self._object(value)
         if not self.check.deep:
             return
@@ -250,28 +254,32 @@ class PartCheck:
     # Pending writes, names ------------------------------------------------------------------------------------
 
     async def _check_writes(self) -> None:
-        async for row in self.check.rows(WRITES, bodies=self.check.deep):
+        async for row, damage in self.check.rows(WRITES, bodies=self.check.deep):
             self.check.found.writes += 1
             if self.check.deep:
-                self._envelope(WRITES, row, FindingCode.DAMAGED_WRITE)
+                self._record(WRITES, row, FindingCode.DAMAGED_WRITE, damage)
 
     async def _check_events(self) -> None:
-        async for row in self.check.rows(EVENTS, bodies=self.check.deep):
-            if row.body:  # most have no details
-                self._envelope(EVENTS, row, FindingCode.DAMAGED_EVENT)
+        async for row, damage in self.check.rows(EVENTS, bodies=self.check.deep):
+            if row.body or damage is not None:  # most have no details
+                self._record(EVENTS, row, FindingCode.DAMAGED_EVENT, damage)
 
-    def _envelope(self, space: Table, row: Row, damaged: FindingCode) -> None:
-        """Check the envelope of a row that belongs to a step by its id."""
+    def _record(self, space: Table, row: Row, damaged: FindingCode, damage: HoldfastError | None) -> None:
+        """Check the record of a row that belongs to a step by its id."""
         try:
-            unwrap(row.body, RecordContext(*self.check.line, *context_of(space, row)), max_bytes=self.check.max_bytes)
+            if damage is not None:
+                raise damage
+            open_body(row, self.check.max_bytes)
         except HoldfastError as error:
             code = damaged if isinstance(error, CorruptError) else FindingCode.UNKNOWN_FORMAT
             self.check.add(code, error.what, checkpoint=str(row.key[2]), space=space.name, key=row.key)
 
     async def _check_refs(self) -> None:
         some: list[Row] = []
-        async for row in self.check.rows(REFS):
-            if is_about_step(row):
+        async for row, damage in self.check.rows(REFS):
+            if damage is not None:
+                self.check.damaged(REFS, row, damage)
+            elif is_about_step(row):
                 some.append(row)
             elif row.key[2] in (NAME, TAG, PIN):
                 self._dangling(row, "points to no checkpoint")
@@ -279,6 +287,12 @@ class PartCheck:
                 await self._refs(some)
                 some = []
         await self._refs(some)
+
+    async def _check_others(self) -> None:
+        for table in (LINKS, QUARANTINE):
+            async for row, damage in self.check.rows(table):
+                if damage is not None:
+                    self.check.damaged(table, row, damage)
 
     async def _refs(self, refs: Sequence[Row]) -> None:
         scans = [Scan(STEPS, (*self.check.line, ref.columns[0]), limit=1, by="id", bodies=False) for ref in refs]

@@ -12,12 +12,11 @@ import json
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.codec.envelope import RecordContext, unwrap
 from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
-from holdfast.engine.integrity.findings import FindingCode
+from holdfast.engine.integrity.findings import FindingCode, Severity
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Branch, StepRef, context_of, info_of, readable
+from holdfast.engine.row_format import Branch, StepRef, info_of, open_body, readable
 from holdfast.errors import CorruptError, HoldfastError
 
 _STUB = (0, "pruned", 0)
@@ -55,12 +54,20 @@ class StepCheck:
         except UNREADABLE as error:
             self.check.unreadable(LINES, UnreadableRange(LINES, (), (), str(error)))
             return
-        self.check.info = info_of(found[0]) if found else None
+        if found:
+            row, damage = self.check.check_row(LINES, found[0])
+            if damage is None:
+                self.check.info = info_of(row)
+            else:
+                self.check.damaged(LINES, row, damage)
 
     async def _check_branches(self) -> None:
         names: dict[str, int] = {}
-        async for row in self.check.rows(BRANCHES):
+        async for row, damage in self.check.rows(BRANCHES):
             branch = Branch.of(row)
+            if damage is not None:
+                self.check.damaged(BRANCHES, row, damage, place=(branch.branch, 0))
+                continue
             self.check.branches[branch.branch] = branch
             key = (*self.check.line, branch.branch)
             if branch.name and branch.name in names:
@@ -80,7 +87,7 @@ class StepCheck:
 
     async def _check_steps(self) -> None:
         before: StepRef | None = None
-        async for row in self.check.rows(STEPS, bodies=self.check.deep):
+        async for row, damage in self.check.rows(STEPS, bodies=self.check.deep):
             point = StepRef.of(row)
             if before is None or before.branch != point.branch:
                 self._begin(point)
@@ -90,7 +97,7 @@ class StepCheck:
             if gap:
                 self._gap(point, expected)
             parent = before if before is not None and not gap else self._base(point) if not point.seq else None
-            self._step(row, point, parent, before)
+            self._step(row, point, parent, before, damage)
             self.check.steps += 1
             self._digest += _digest(row)
             self.check.lengths[point.branch] = point.seq + 1
@@ -124,7 +131,22 @@ class StepCheck:
         finding.affected_count = count
         self.check.marks.gaps.setdefault(stop, []).append(finding)
 
-    def _step(self, row: Row, point: StepRef, parent: StepRef | None, before: StepRef | None) -> None:
+    def _step(
+        self, row: Row, point: StepRef, parent: StepRef | None, before: StepRef | None, damage: HoldfastError | None
+    ) -> None:
+        known = len(self.check.found.findings)
+        self._check_columns(row, point, parent, before)
+        if self.check.deep and not point.pruned:
+            self._open(row, point, parent)
+        if damage is None:
+            return
+        if not isinstance(damage, CorruptError):
+            self.check.spoil(self.check.add(FindingCode.UNKNOWN_FORMAT, damage.what, point), point)
+        elif not any(each.severity is Severity.DAMAGE for each in self.check.found.findings[known:]):
+            # What differs is nothing that the step itself tells.
+            self.check.spoil(self.check.add(FindingCode.DAMAGED_STEP, damage.what, point), point)
+
+    def _check_columns(self, row: Row, point: StepRef, parent: StepRef | None, before: StepRef | None) -> None:
         # Pruning updates the sizes at the ends of branches, and leaves the other ones as they were.
         previous = before if before is not None and self.check.info is not None and self.check.info.form == 1 else None
         if point.size < (0 if previous is None else previous.size) + (0 if point.pruned else len(row.body)):
@@ -155,8 +177,6 @@ class StepCheck:
                 self._wrong(point, "tail", point.tail, 0 if parent.pruned else f"0 or {parent.tail + 1}")
         elif not point.seq and not self._has_base(point) and point.tail != 1:
             self._wrong(point, "tail", point.tail, "0 or 1")
-        if self.check.deep:
-            self._open(row, point, parent)
 
     def _check_stub(self, stub: StepRef) -> bool:
         """Return whether a stub says what it merged, or nothing; the parents are checked with the other merges."""
@@ -177,9 +197,7 @@ class StepCheck:
 
     def _open(self, row: Row, point: StepRef, parent: StepRef | None) -> None:
         try:
-            kind, name = context_of(STEPS, row)
-            record = unwrap(row.body, RecordContext(*self.check.line, kind, name), max_bytes=self.check.max_bytes)
-            step = Step.decode(record.content)
+            step = Step.decode(open_body(row, self.check.max_bytes))
         except HoldfastError as error:
             code = FindingCode.DAMAGED_STEP if isinstance(error, CorruptError) else FindingCode.UNKNOWN_FORMAT
             self.check.spoil(self.check.add(code, error.what, point), point)
@@ -320,7 +338,8 @@ class StepCheck:
 
     def _compare(self) -> None:
         key = tuple(self.check.line)
-        unreadable = {each.space for each in self.check.found.findings if each.code is FindingCode.UNREADABLE_ROWS}
+        unread = (FindingCode.UNREADABLE_ROWS, FindingCode.DAMAGED_ROW)
+        unreadable = {each.space for each in self.check.found.findings if each.code in unread}
         if self.check.info is None and LINES.name not in unreadable:
             if self.check.steps or self.check.branches:
                 self.check.add(

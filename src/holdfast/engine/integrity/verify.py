@@ -11,6 +11,7 @@ from collections.abc import Callable
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
+from holdfast.engine.checked_rows import strip_row
 from holdfast.engine.context import EngineContext
 from holdfast.engine.integrity.check import LineCheck, LineReport, Where, affected_by, needs
 from holdfast.engine.integrity.decode import LineDecoder
@@ -44,9 +45,9 @@ async def look(
     attempts = 0
     while True:
         attempts += 1
-        before = await _outline(context.backend, line)
+        before = await _outline(context.stored, line)
         check = await _check(context, line, level, tell)
-        after = await _outline(context.backend, line)
+        after = await _outline(context.stored, line)
         findings = check.found.findings
         if repeated is not None:
             findings[:] = [each for each in findings if each.same in repeated]
@@ -63,7 +64,7 @@ async def look(
 async def _check(
     context: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None
 ) -> LineCheck:
-    check = LineCheck(context.backend, line, level, context.max_bytes, context.codec, tell)
+    check = LineCheck(context.stored, line, level, context.max_bytes, context.codec, tell)
     await StepCheck(check).run()
     await PartCheck(check).run()
     if level >= VerifyLevel.DECODE:
@@ -106,7 +107,7 @@ async def _record_affected(check: LineCheck) -> None:
             continue
         why, state = affected_by(marks, point, before)
         if bodies and point[:2] not in marks.steps:
-            missing = list(needs(open_step(check.line, row, check.max_bytes), marks))
+            missing = list(needs(open_step(check.line, strip_row(STEPS, row), check.max_bytes), marks))
             why, state = [*why, *missing], [*state, *(missing if point.tail else ())]
         for finding in {id(each): each for each in why}.values():
             finding.affected_count += 1

@@ -134,6 +134,7 @@ def _write_finding(session: CliContext, finding: Finding) -> None:
 @click.argument("threads", nargs=-1, type=THREAD)
 @click.option("--from", "sources", multiple=True, metavar="URL", help="A copy of the store; may be repeated.")
 @click.option("--heads", "heads_file", metavar="FILE", help="Exported heads: what they name is restored.")
+@click.option("--accept-loss", is_flag=True, help="Accept that a salvage lost rows: deleting is allowed again.")
 @dry_run_option
 @yes_option
 def repair(
@@ -141,6 +142,7 @@ def repair(
     threads: tuple[str, ...],
     sources: tuple[str, ...],
     heads_file: str | None,
+    accept_loss: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -171,7 +173,14 @@ def repair(
         store = session.open(write=True)
     with session.progress("Repairing") as progress:
         reports = [
-            store.maintenance.repair(list(sources), thread=name, heads=heads, dry_run=dry_run, progress=progress)
+            store.maintenance.repair(
+                list(sources),
+                thread=name,
+                heads=heads,
+                dry_run=dry_run,
+                accept_loss=accept_loss,
+                progress=progress,
+            )
             for name in threads or (None,)
         ]
     for report in reports:
@@ -190,6 +199,9 @@ def _write_repairs(session: CliContext, report: RepairReport) -> None:
         out.line(
             f"files of the store: {report.files.rows:,} rows {would}kept, {report.files.unreadable:,} ranges unreadable"
         )
+        for lost_rows in report.files.lost:
+            what = f"    lost: {lost_rows.rows:,} rows of {lost_rows.table} of {lost_rows.line}"
+            out.line(out.style(safe(what), "red"))
         for path in report.files.damaged:
             out.line(f"    the damaged file is now {safe(path)}")
     for each in report.repaired:

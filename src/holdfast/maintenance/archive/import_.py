@@ -17,7 +17,7 @@ from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import is_thread, rename_line, root_of
-from holdfast.engine.row_format import LEASE, Branch, Line, check_name, is_intact
+from holdfast.engine.row_format import LEASE, Branch, Line, check_name
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import scratch_store
@@ -125,7 +125,6 @@ class _Reader:
     def __init__(
         self, scratch: Engine, archive: ArchiveReader, selection: ImportSelection, progress: Progress | None
     ) -> None:
-        self._max_bytes = scratch.context.max_bytes
         self._archive = archive
         self._selection = selection
         self._progress = progress
@@ -206,16 +205,11 @@ class _Reader:
     async def _add(self, record: ArchivedRow, old: Line, new: Line) -> None:
         try:
             table, row = row_of(record, old)
-            intact = is_intact(table, row)
         except ValueError as error:
             raise self._archive.damaged(f"a row of {record.space} cannot be read: {error}") from error
-        if not intact:
-            raise self._archive.damaged(f"a row of {table.name} of thread {old} is not what was written")
         if table is REFS and row.key[2] == LEASE:
             return
-        if new != old:
-            row = rename_row(table, row, new, self._max_bytes)
-        await self._store(self._writer.put(Create(table, row)))
+        await self._store(self._writer.put(Create(table, rename_row(row, new))))
 
     async def _store(self, writing: Awaitable[None]) -> None:
         try:

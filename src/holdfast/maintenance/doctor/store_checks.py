@@ -159,7 +159,7 @@ async def text_index(store: StoreHandle, sample: Sequence[LineSummary]) -> list[
 
 async def jobs(store: StoreHandle) -> list[CheckResult]:
     """Check whether scheduled jobs run."""
-    backend, now, known = store.engine.context.backend, store.engine.context.clock(), JobTypes()
+    backend, now, known = store.engine.context.stored, store.engine.context.clock(), JobTypes()
     (rows,) = await backend.read([Scan(JOBS, (store.tenant, ""))])
     found = []
     for row in rows:
@@ -277,13 +277,12 @@ def sqlite_settings(path: Path) -> list[CheckResult]:
         return [problem("sqlite-vacuum", f"{path} cannot be opened: {error}", "See what `store-permissions` says")]
     try:
         pages, vacuum = connection.pragma("page_size"), connection.pragma("auto_vacuum")
-        sums = connection.reserve_bytes("main")
         free, count = connection.pragma("freelist_count"), connection.pragma("page_count")
     except apsw.Error as error:
         return [problem("sqlite-vacuum", f"{path} cannot be read: {error}", "See what `store-check` says")]
     finally:
         connection.close()
-    layout = f"pages of {pages} bytes{', each with a checksum' * bool(sums)}, {free} of {count} free"
+    layout = f"pages of {pages} bytes, {free} of {count} free"
     if vacuum != 2:
         return [
             warning(

@@ -22,7 +22,8 @@ import msgspec
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import JOBS
-from holdfast.codec.envelope import BodyKind, RecordContext, unwrap, wrap
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.engine.checked_rows import check_row
 from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime
@@ -119,10 +120,10 @@ class Job:
 
     @classmethod
     def of(cls, row: Row) -> Job:
-        """Decode a job from its row."""
+        """Decode a job from its stored row, which may be damaged: `CorruptError`."""
         tenant, _, name = map(str, row.key)
         kind, schedule, state, due, version = row.columns
-        content = unwrap(row.body, _context(tenant, name), max_bytes=_MAX_BODY).content
+        content = unwrap(check_row(JOBS, row).body, max_bytes=_MAX_BODY).content
         try:
             body = msgspec.json.decode(content, type=_Body)
         except msgspec.MsgspecError as error:
@@ -165,7 +166,7 @@ class Job:
             runs=self.runs[:KEPT_RUNS],
             mark=self.mark,
         )
-        wrapped = wrap(msgspec.json.encode(body), _context(self.tenant, self.name), codec=BodyKind.RAW)
+        wrapped = wrap(msgspec.json.encode(body), codec=BodyKind.RAW)
         return Put(JOBS, Row(self.key, self.columns, wrapped))
 
     def next_due(self, now: int) -> int:
@@ -187,10 +188,6 @@ class Job:
 def retry_after(failures: int) -> int:
     """Return the nanoseconds to wait after failures in a row: from a minute, twice as long each time, up to an hour."""
     return min(_FIRST_RETRY << min(max(failures, 1) - 1, 16), _LAST_RETRY)
-
-
-def _context(tenant: str, name: str) -> RecordContext:
-    return RecordContext(tenant, "", "job", name.encode())
 
 
 def _nanoseconds(moment: datetime) -> int:
@@ -217,7 +214,7 @@ class JobTable:
 
     async def find(self, name: str) -> Job | None:
         """Return a job, or None."""
-        (rows,) = await self.context.backend.read([Get(JOBS, [(self.store.tenant, "", name)])])
+        (rows,) = await self.context.stored.read([Get(JOBS, [(self.store.tenant, "", name)])])
         return Job.of(rows[0]) if rows else None
 
     async def get(self, name: str) -> Job:
@@ -242,7 +239,7 @@ class JobTable:
         return found
 
     async def _rows(self) -> list[Row]:
-        (rows,) = await self.context.backend.read([Scan(JOBS, (self.store.tenant, ""))])
+        (rows,) = await self.context.stored.read([Scan(JOBS, (self.store.tenant, ""))])
         return rows
 
     async def change(self, name: str, how: Callable[[Job], Job | None]) -> Job:
@@ -300,7 +297,7 @@ class JobTable:
     async def remove(self, name: str) -> bool:
         """Remove a job. A run of it that has started continues to its end."""
         key = (self.store.tenant, "", check_name(name, "name of a job"))
-        (rows,) = await self.context.backend.read([Get(JOBS, [key])])  # not `find`: it may be damaged
+        (rows,) = await self.context.stored.read([Get(JOBS, [key])])  # not `find`: it may be damaged
         if rows:
             await self.context.backend.apply([Delete(JOBS, key)])
         return bool(rows)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from holdfast.backends.interface import Backend, Row
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import STEPS
-from holdfast.codec.envelope import RecordContext, unwrap
+from holdfast.engine.checked_rows import strip_row
 from holdfast.engine.model.steps import Step, StepParent
-from holdfast.engine.row_format import Branch, Line, StepRef
+from holdfast.engine.row_format import Branch, Line, StepRef, open_body
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.repair.sources import RepairSource, first_of
 
@@ -57,11 +57,12 @@ class BranchChain:
         return len(self.commits)
 
 
-def open_row(line: Line, row: Row, max_bytes: int, commit: bytes | None = None) -> Step | None:
-    """Return the step in a row, if it is intact and has the hash of the row, or a given one. Columns do not matter."""
+def open_row(row: Row, max_bytes: int, commit: bytes | None = None) -> Step | None:
+    """Return the step in a row, if it has the hash of the row, or a given one: its hash proves that it is intact,
+    whatever the columns and the checksum of the row say."""
     expected = StepRef.of(row).hash if commit is None else commit
     try:
-        step = Step.decode(unwrap(row.body, RecordContext(*line, "step", expected), max_bytes=max_bytes).content)
+        step = Step.decode(open_body(row, max_bytes))
     except HoldfastError:
         return None
     return step if step.commit == expected else None
@@ -70,8 +71,8 @@ def open_row(line: Line, row: Row, max_bytes: int, commit: bytes | None = None) 
 class ChainFinder:
     """Finds the steps of a line."""
 
-    def __init__(self, backend: Backend, line: Line, max_bytes: int, sources: Sequence[RepairSource]) -> None:
-        self._backend = backend
+    def __init__(self, stored: Backend, line: Line, max_bytes: int, sources: Sequence[RepairSource]) -> None:
+        self._stored = stored
         self._line = line
         self._max_bytes = max_bytes
         self._sources = sources
@@ -106,14 +107,15 @@ class ChainFinder:
 
     async def _read(self) -> None:
         holes: list[UnreadableRange] = []
-        async for row in scan_readable_rows(self._backend, STEPS, tuple(self._line), holes):
+        async for stored in scan_readable_rows(self._stored, STEPS, tuple(self._line), holes):
+            row = strip_row(STEPS, stored)
             point = StepRef.of(row)
             chain = self.chains.setdefault(point.branch, BranchChain(point.branch))
             if point.pruned and not row.body:
                 chain.put(point.seq, point.hash, None)
                 chain.stubs.add(point.seq)
                 continue
-            step = open_row(self._line, row, self._max_bytes)
+            step = open_row(row, self._max_bytes)
             if step is None:
                 chain.put(point.seq, b"", None)
             elif not _fits(step, point[:2]):
@@ -155,7 +157,7 @@ class ChainFinder:
                 chain.taken[chain.length] = stub
                 chain.put(chain.length, StepRef.of(stub).hash, None)
                 continue
-            step = None if row is None else open_row(self._line, row, self._max_bytes)
+            step = None if row is None else open_row(row, self._max_bytes)
             if row is None or step is None or not _fits(step, place):
                 return
             parent = step.header.parents[0] if step.header.parents else None
@@ -224,7 +226,7 @@ class ChainFinder:
             if found is not None:
                 row = found[0]
                 self._take(chain, seq, row, found[1])
-        step = None if row is None else open_row(self._line, row, self._max_bytes, expected)
+        step = None if row is None else open_row(row, self._max_bytes, expected)
         if row is None or step is None or not _fits(step, place):
             chain.taken.pop(seq, None)
             chain.commits[seq], chain.parents[seq] = b"", None
@@ -247,7 +249,7 @@ class ChainFinder:
     async def _own(self, place: Where, expected: bytes) -> Row | None:
         """Return the row at a position, if only its hash is wrong."""
         row = await self.row_at(place)
-        return row if row is not None and open_row(self._line, row, self._max_bytes, expected) is not None else None
+        return row if row is not None and open_row(row, self._max_bytes, expected) is not None else None
 
     async def _said(self, place: Where) -> bytes | None:
         """Return the hash in the row of a damaged step."""
@@ -257,8 +259,8 @@ class ChainFinder:
     async def row_at(self, place: Where) -> Row | None:
         """Return the row at a position, if it can be read."""
         holes: list[UnreadableRange] = []
-        async for row in scan_readable_rows(self._backend, STEPS, (*self._line, *place), holes):
-            return row
+        async for stored in scan_readable_rows(self._stored, STEPS, (*self._line, *place), holes):
+            return strip_row(STEPS, stored)
         return None
 
 

@@ -12,9 +12,12 @@ from msgspec.msgpack import decode, encode
 from holdfast.backends.interface import Backend, Change, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import QUARANTINE, Key, Scalar, Table
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.engine.checked_rows import check_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
+from holdfast.errors import HoldfastError
 
 
 class QuarantinedRow(NamedTuple):
@@ -53,11 +56,13 @@ class QuarantineWriter:
     async def keep(self, space: Table, row: Row, reason: str) -> Change:
         """Return the change that stores a row unchanged."""
         if self._next is None:
-            (last,) = await self._backend.read([Scan(QUARANTINE, tuple(self._line), reverse=True, limit=1)])
+            (last,) = await self._backend.read(
+                [Scan(QUARANTINE, tuple(self._line), reverse=True, limit=1, bodies=False)]
+            )
             self._next = int(last[0].key[2]) + 1 if last else 1
         number, self._next = self._next, self._next + 1
         self.count += 1
-        body = encode([row.key[2:], row.columns, row.body])
+        body = wrap(encode([row.key[2:], row.columns, row.body]), codec=BodyKind.RAW)
         return Put(QUARANTINE, Row((*self._line, number), (space.name, self._now, reason), body))
 
 
@@ -67,11 +72,11 @@ async def quarantined(
     """Yield the rows in quarantine."""
     prefixes: list[Key] = [(tenant,)] if threads is None else [(tenant, name) for name in threads]
     for prefix in prefixes:
-        async for row in scan_rows(engine.context.backend, QUARANTINE, prefix):
+        async for row in scan_rows(engine.context.stored, QUARANTINE, prefix):  # also those that are damaged again
             space, time, reason = row.columns
             try:
-                key, columns, body = decode(row.body)
-            except (MsgspecError, ValueError):
+                key, columns, body = decode(unwrap(check_row(QUARANTINE, row).body).content)
+            except (MsgspecError, ValueError, HoldfastError):
                 key, columns, body = [], [], row.body
             yield QuarantinedRow(
                 str(row.key[1]),

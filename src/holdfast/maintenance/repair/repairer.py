@@ -24,6 +24,7 @@ from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
+from holdfast.engine.lost_rows import remove_mark
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, InvalidError
@@ -111,9 +112,12 @@ async def repair(
     threads: Sequence[str] | None = None,
     heads: StoreHeads | None = None,
     dry_run: bool = False,
+    accept_loss: bool = False,
     progress: Progress | None = None,
 ) -> RepairReport:
     """Repair what is damaged. Threads that are named are copied from a source if they do not exist at all.
+
+    `accept_loss` says that rows which a salvage may have lost are not missed.
 
     The copy of a mirrored store is a source, too: otherwise, what is lost here would be removed there.
     """
@@ -125,6 +129,8 @@ async def repair(
         if other is own or (other.url == own.url and own.capabilities.shared):
             raise InvalidError("a store is not repaired from itself", where=own.url)
     start = time.monotonic()
+    if accept_loss and not dry_run:
+        await remove_mark(own, tenant)
     run = _Repair(engine, tenant, [RepairSource(each) for each in sources], heads, dry_run=dry_run)
     await run.run(threads, progress)
     run.done.seconds = time.monotonic() - start
@@ -192,16 +198,20 @@ class _Repair:
         """Repair everything but the files of the store."""
         self.done.lines = report.lines
         missing = set(threads or ())
-        if self.done.files is not None and self.done.files.unreadable:
+        lost = any(each.code is FindingCode.LOST_ROWS for each in report.findings)
+        if lost or (self.done.files is not None and self.done.files.unreadable):
             for source in self._sources:
                 missing |= set(await source.names(self._tenant))
         if self._heads is not None:
             missing |= {each.thread for each in report.findings if each.code is FindingCode.GONE_THREAD}
-        await self._repair_threads(report, threads)
+        await self._repair_threads(report, threads, lost=lost)
         await self._copy_missing(sorted(missing - set(await self._names())))
         self._report_lost_entries()
         await self._rebuild_derived(report)
         left = [each for each in report.damage if not each.thread]
+        if lost and self._sources and threads is None and not self._dry_run and not self.done.left:
+            await remove_mark(self._engine.context.backend, self._tenant)
+            left = [each for each in left if each.code is not FindingCode.LOST_ROWS]
         if left and not self._dry_run:
             again = await own_findings(self._engine.context.backend)
             left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.message in again]
@@ -238,11 +248,11 @@ class _Repair:
         backend = self._engine.context.backend
         return [str(row.key[1]) async for row in scan_readable_rows(backend, LINES, prefix, holes, bodies=False)]
 
-    async def _repair_threads(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
+    async def _repair_threads(self, report: VerifyReport, threads: Sequence[str] | None, *, lost: bool) -> None:
         codes = (FindingCode.CUT_OFF, FindingCode.ROLLED_BACK, FindingCode.OTHER_HISTORY)
         behind = {each.thread for each in report.damage if each.code in codes}
         # Rows may be lost that nothing misses, and a thread without its end is not found to be damaged.
-        whole = self.done.files is not None and bool(self.done.files.unreadable)
+        whole = lost or (self.done.files is not None and bool(self.done.files.unreadable))
         names = set(report.damaged)
         if self._sources:
             existing = await self._names()
@@ -253,7 +263,7 @@ class _Repair:
 
     def _report_lost_entries(self) -> None:
         """Report what the files lost and the rows do not show, such as the latest checkpoint of a thread."""
-        lost = None if self.done.files is None else self.done.files.lost
+        lost = None if self.done.files is None else self.done.files.lost_entries
         for name, entries in (lost or {}).items():
             report = next((each for each in self.done.repaired if each.thread == name), None)
             if report is None:
@@ -310,7 +320,7 @@ async def _dry_run(
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         scratch = await SQLiteBackend.open(f"sqlite:///{Path(folder) / 'scratch.db'}", synchronous="normal")
         try:
-            await _copy(engine.context.backend, scratch, line)
+            await _copy(engine.context.stored, scratch, line)
             context = replace(engine.context, backend=scratch, cache=MemoryCache(_CACHE_BYTES), project=False)
             return await repair_line(Engine(context), line, sources, whole=whole, heads=heads)
         finally:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows, scan_rows
-from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, Key, Table
-from holdfast.codec.envelope import RecordContext, unwrap
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS, Key, Table
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import check_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.large_pointers import PIECE
 from holdfast.engine.model.nodes import decode_node
@@ -23,9 +24,8 @@ from holdfast.engine.row_format import (
     Line,
     LineInfo,
     StepRef,
-    context_of,
     info_of,
-    is_intact,
+    open_body,
     open_node,
     open_step,
 )
@@ -43,6 +43,7 @@ class RepairSource:
     def __init__(self, engine: Engine) -> None:
         self.url = engine.context.backend.url
         self._backend = engine.context.backend
+        self._stored = engine.context.stored
         self._max_bytes = engine.context.max_bytes
         self._states = StateLoader(self._backend, MemoryCache(_CACHE_BYTES), self._max_bytes)
         self._lines = engine.lines
@@ -119,7 +120,7 @@ class RepairSource:
         if row is None:
             return None
         try:
-            found, data = open_node(line, row)
+            found, data = open_node(row)
             decode_node(found, data)
         except HoldfastError:
             return None
@@ -131,7 +132,7 @@ class RepairSource:
         whole = hashlib.sha256()
         for row in pieces:
             try:
-                whole.update(unwrap(row.body, RecordContext(*line, *context_of(OBJECTS, row)), max_bytes=PIECE).content)
+                whole.update(open_body(row, PIECE))
             except HoldfastError:
                 return []
         return pieces if whole.digest() == digest else []
@@ -142,19 +143,16 @@ class RepairSource:
 
     async def row(self, space: Table, key: Key) -> Row | None:
         """Return a row, if it is intact."""
-        row = await self._one(space, key)
-        return row if row is not None and is_intact(space, row) else None
+        return await self._one(space, key)
 
-    async def refs(self, line: Line) -> list[Row]:
-        """Return the refs of a line."""
-        return await _or_default(self._all(REFS, line), [])
-
-    async def intact_rows(self, space: Table, line: Line) -> list[Row]:
-        """Return the intact rows of a line: pending writes, events, links."""
-        return [row for row in await _or_default(self._all(space, line), []) if is_intact(space, row)]
-
-    async def _all(self, space: Table, line: Line) -> list[Row]:
-        return [row async for row in scan_rows(self._backend, space, tuple(line))]
+    async def rows(self, space: Table, line: Line) -> list[Row]:
+        """Return the intact rows of a line: refs, pending writes, events, links."""
+        rows: list[Row] = []
+        holes: list[UnreadableRange] = []
+        async for stored in scan_readable_rows(self._stored, space, tuple(line), holes):
+            with suppress(HoldfastError):
+                rows.append(check_row(space, stored))
+        return rows
 
     async def _one(self, space: Table, key: Key) -> Row | None:
         async def read() -> Row | None:

@@ -12,17 +12,18 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.backends.interface import Backend, Put
+from holdfast.backends.interface import Backend, Put, Row
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.salvage import SalvagedShard
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.backends.sqlite.salvage import SalvageReport, salvage
+from holdfast.backends.sqlite.salvage import LostRows, SalvageReport, salvage
 from holdfast.backends.urls import url_to_path
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.replication import ReplicatingBackend
+from holdfast.engine.checked_rows import is_intact
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import FindingCode
-from holdfast.engine.row_format import is_intact
+from holdfast.engine.lost_rows import stored_mark
 from holdfast.errors import CorruptError
 from holdfast.maintenance.verify.verifier import VerifyReport
 
@@ -34,7 +35,9 @@ class FileRepairReport(NamedTuple):
     rows: int
     unreadable: int
     damaged: list[str]
-    lost: dict[str, list[str]] | None = None
+    lost: list[LostRows] = []  # noqa: RUF012 - never changed
+    """Rows that are gone, as far as they are known."""
+    lost_entries: dict[str, list[str]] | None = None
 
 
 def salvage_file(url: str, *, dry_run: bool = False) -> SalvageReport | None:
@@ -46,9 +49,13 @@ def salvage_file(url: str, *, dry_run: bool = False) -> SalvageReport | None:
     if path is None:
         return None
     if not dry_run:
-        return salvage(str(path), is_intact)
+        return salvage(str(path), is_intact, mark=_mark)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        return salvage(str(path), is_intact, into=f"{folder}/dry-run.db")
+        return salvage(str(path), is_intact, into=f"{folder}/dry-run.db", mark=_mark)
+
+
+def _mark(tenant: str, tables: list[str]) -> Row:
+    return stored_mark(tenant, tables, time.time_ns())
 
 
 async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
@@ -56,9 +63,9 @@ async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
     backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.while_closed(lambda: salvage(path, is_intact))
+        done = await backend.while_closed(lambda: salvage(path, is_intact, mark=_mark))
         engine.context.cache.clear()
-        return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged])
+        return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged], done.lost)
     if isinstance(backend, ObjectStoreBackend):
         stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
         shards = await backend.damaged_shards(tenant)
@@ -68,7 +75,9 @@ async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
             return None
         rows = sum(len(each.salvaged.rows) for each in renewed)
         copies = [f"{backend.url}/{each.copies}" for each in renewed]
-        return FileRepairReport(rows, len(shards), copies, _lost_entries(each.salvaged for each in renewed))
+        return FileRepairReport(
+            rows, len(shards), copies, lost_entries=_lost_entries(each.salvaged for each in renewed)
+        )
     return None
 
 
@@ -77,9 +86,9 @@ async def dry_run_files(engine: Engine, tenant: str, scratch: str) -> tuple[Back
     backend = _innermost(engine.context.backend)
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.while_closed(lambda: salvage(path, is_intact, into=scratch))
+        done = await backend.while_closed(lambda: salvage(path, is_intact, into=scratch, mark=_mark))
         return await SQLiteBackend.open(f"sqlite:///{scratch}"), FileRepairReport(
-            done.rows, len(done.holes) + done.refused, []
+            done.rows, len(done.holes) + done.refused, [], done.lost
         )
     if not isinstance(backend, ObjectStoreBackend):
         return None
@@ -97,7 +106,7 @@ async def dry_run_files(engine: Engine, tenant: str, scratch: str) -> tuple[Back
         await target.close()
         raise
     return target, FileRepairReport(
-        sum(len(each.rows) for each in damaged), len(shards), [], _lost_entries(iter(damaged))
+        sum(len(each.rows) for each in damaged), len(shards), [], lost_entries=_lost_entries(iter(damaged))
     )
 
 

@@ -55,9 +55,8 @@ async def compare_derived_rows(engine: Engine, line: Line) -> list[Finding]:
     if not readable and not words:
         return []
     memory = await MemoryBackend.open("memory://")
-    context = replace(
-        engine.context, backend=_DerivedInMemory(backend, memory), cache=MemoryCache(_CACHE_BYTES), project=True
-    )
+    derived = _DerivedInMemory(engine.context.stored, memory)
+    context = replace(engine.context, backend=derived, cache=MemoryCache(_CACHE_BYTES), project=True)
     rebuilt = Engine(context)
     found: list[Finding] = []
     try:

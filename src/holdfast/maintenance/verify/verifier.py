@@ -15,6 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
+from holdfast.engine.lost_rows import marked_tables
 from holdfast.engine.namespaces import COUNTS, line_kind
 from holdfast.engine.row_format import LEASE, Line
 from holdfast.engine.types import Progress
@@ -187,6 +188,13 @@ class _Verification:
             found = [str(error)]
         for what in found:
             self.report.add(Finding(FindingCode.STORE_CHECK, what))
+        try:
+            tables = await marked_tables(self._backend, self._tenant)
+        except UNREADABLE:
+            return  # reported as a damaged row
+        if tables:
+            what = f"when a damaged file was salvaged, rows of {', '.join(tables)} may have been lost"
+            self.report.add(Finding(FindingCode.LOST_ROWS, what, self._tenant))
 
     async def _total(self, after: str) -> int | None:
         if self._progress is None:

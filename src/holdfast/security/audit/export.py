@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.interface import Row
 from holdfast.backends.tables import EVENTS
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import StepHeader, StepParent, commit_hash
-from holdfast.engine.row_format import Line, open_event
+from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.security.audit.retain import REMOVE, STEP
 from holdfast.security.audit.verify import (
@@ -32,6 +31,7 @@ from holdfast.security.audit.verify import (
     audited_steps,
     chain_name,
     find_mismatches,
+    packed_detail,
 )
 from holdfast.security.handle import AUDIT
 
@@ -96,13 +96,9 @@ def _document(engine: Engine, line: Line, audited: AuditedStep) -> dict[str, Any
         "metadata": _base64(header.metadata),
         "about": engine.context.codec.to_plain(engine.context.codec.unpack(header.metadata)),
         "operations": [[_base64(name), digest.hex()] for name, digest in step.digests],
-        "rows": [[row.key[3], *row.columns, _base64(_detail(line, row, limit))] for row in rows],
+        "rows": [[row.key[3], *row.columns, _base64(packed_detail(row, limit))] for row in rows],
     }
     return found
-
-
-def _detail(line: Line, row: Row, limit: int) -> bytes:
-    return open_event(line, str(row.key[2]), int(row.key[3]), row.body, limit) if row.body else b""
 
 
 def _base64(data: bytes) -> str:

@@ -213,7 +213,7 @@ async def query_audit(handle: StoreHandle, query: AuditQuery, limit: int, after:
         if written < query.since - (_MAX_DELAY if stream.line.name == AUDIT else 0):
             continue  # and all before it in its line
         if query.matches(event):
-            page.append(_to_record(handle, stream.line, row, event, place))
+            page.append(_to_record(handle, row, event, place))
         if await stream.advance():
             heapq.heappush(heap, stream)
     return page
@@ -250,7 +250,7 @@ def _batches(items: list[T]) -> Iterator[list[T]]:
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 
-def _to_record(handle: StoreHandle, line: Line, row: Row, event: _EventRow, place: _RowPosition) -> AuditRecord:
-    detail = dict(unpack_detail(handle.codec, line, row, handle.engine.context.max_bytes))
+def _to_record(handle: StoreHandle, row: Row, event: _EventRow, place: _RowPosition) -> AuditRecord:
+    detail = dict(unpack_detail(handle.codec, row, handle.engine.context.max_bytes))
     id = str(detail.pop(STEP, place.id))
     return AuditRecord(to_datetime(event.time), *event[1:-1], event.duration / 1e9, detail, id, str(place))

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 from holdfast.backends.interface import Change, Delete, Expect, Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS, TABLES
 from holdfast.engine.append import AppendRequest
+from holdfast.engine.checked_rows import check_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.row_format import Line, StepRef, open_event
+from holdfast.engine.row_format import Line, StepRef, open_body
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
@@ -78,22 +79,22 @@ def _removal_event(engine: Engine, actor: str, line: Line, end: StepRef) -> Even
 
 async def _retained_events(engine: Engine, lines: Iterable[Line]) -> list[Event]:
     """Return the audit of lines as events, in the order in which they were written."""
-    found = await engine.context.backend.read([Scan(EVENTS, tuple(line)) for line in lines])
+    found = await engine.context.stored.read([Scan(EVENTS, tuple(line)) for line in lines])
     rows = sorted((row for rows in found for row in rows), key=lambda row: row.key[2:])
     return [_retained_event(engine, row) for row in rows]
 
 
 def _retained_event(engine: Engine, row: Row) -> Event:
     """Return a row as an event of another line."""
-    tenant, name, id, number = str(row.key[0]), str(row.key[1]), str(row.key[2]), int(row.key[3])
+    name, id = str(row.key[1]), str(row.key[2])
     time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
     codec, detail = engine.context.codec, {}
-    if row.body:
-        try:
-            packed = open_event(Line(tenant, name), id, number, row.body, engine.context.max_bytes)
-            detail = codec.unpack(packed)
-        except HoldfastError as error:  # it is damaged: the row says the rest all the same
-            detail = {"damaged": error.what}
+    try:
+        row = check_row(EVENTS, row)
+        if row.body:
+            detail = codec.unpack(open_body(row, engine.context.max_bytes))
+    except HoldfastError as error:  # it is damaged: the columns say the rest all the same
+        detail = {"damaged": error.what}
     return Event(
         str(kind),
         str(actor),

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.codec import Codec
+from holdfast.engine.checked_rows import check_row, strip_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, DIGEST, digest
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Line, StepRef, open_event, open_step
+from holdfast.engine.row_format import Line, StepRef, open_body, open_step
 from holdfast.errors import CorruptError, HoldfastError
 
 _PAGE = 256
@@ -68,18 +69,21 @@ async def audited_lines(engine: Engine, tenant: str) -> list[Line]:
 
 async def audited_steps(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
     """Return the steps of a line with their rows, branch by branch, from the first on."""
-    backend, start = engine.context.backend, (0, 0)
+    # As they are stored: a damaged row is a finding. Of the rows, the digest in the metadata of the step says more.
+    backend, start = engine.context.stored, (0, 0)
     while True:
         (found,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
         points = [StepRef.of(row) for row in found]
         events = await backend.read([Scan(EVENTS, (*line, point.id)) for point in points if point.id])
-        by_id = dict(zip((point.id for point in points if point.id), events, strict=True))
+        rows = [[strip_row(EVENTS, row) for row in each] for each in events]
+        by_id = dict(zip((point.id for point in points if point.id), rows, strict=True))
         for row, point in zip(found, points, strict=True):
             if point.pruned:
                 yield AuditedStep(point, None, ())
                 continue
             try:
-                yield AuditedStep(point, open_step(line, row, engine.context.max_bytes), by_id[point.id])
+                step = open_step(line, check_row(STEPS, row), engine.context.max_bytes)
+                yield AuditedStep(point, step, by_id[point.id])
             except CorruptError as error:
                 yield AuditedStep(point, None, by_id[point.id], error.what)
         if len(found) < _PAGE:
@@ -128,7 +132,7 @@ async def _verify_line(engine: Engine, line: Line, report: AuditReport) -> None:
             report.findings.append(AuditFinding(line.name, point.id, problem))
         elif step is not None:
             try:
-                contents = [(row.columns, packed_detail(line, row, limit)) for row in rows]
+                contents = [(row.columns, packed_detail(row, limit)) for row in rows]
             except HoldfastError as error:
                 report.findings.append(AuditFinding(line.name, point.id, f"the details of a row: {error.what}"))
             else:
@@ -161,15 +165,14 @@ async def _find_stray_rows(engine: Engine, line: Line, ids: set[str], report: Au
         start = (str(found[-1].key[2]) + "\0",)
 
 
-def packed_detail(line: Line, row: Row, max_bytes: int) -> bytes:
-    if not row.body:
-        return b""
-    return open_event(line, str(row.key[2]), int(row.key[3]), row.body, max_bytes)
+def packed_detail(row: Row, max_bytes: int) -> bytes:
+    """Return the packed details of a row; nothing if it has none."""
+    return open_body(row, max_bytes) if row.body else b""
 
 
-def unpack_detail(codec: Codec, line: Line, row: Row, max_bytes: int) -> dict[str, Any]:
+def unpack_detail(codec: Codec, row: Row, max_bytes: int) -> dict[str, Any]:
     """Return the details of a row."""
-    packed = packed_detail(line, row, max_bytes)
+    packed = packed_detail(row, max_bytes)
     return codec.unpack(packed) if packed else {}
 
 

@@ -1,0 +1,110 @@
+"""Pages of a SQLite file are zeroed: a salvage finds what is left, names what is lost, and forgets no loss."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.errors import DeniedError, HoldfastError
+from tests.support.nightly import mostly_nightly
+
+THREADS = [f"thread {number:02}" for number in range(24)]
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store, and a copy of it in `copy.db`."""
+    path = tmp_path_factory.mktemp("good") / "agents.db"
+    with holdfast.open(path) as store:
+        for thread in THREADS:
+            for n in range(STEPS):
+                store.put(thread, {"n": n, "text": f"{thread} said something, at some length. " * 8})
+        store.thread(THREADS[5]).tag("v1")
+        store.thread(THREADS[6]).pin(reason="for later")
+        store.thread(THREADS[7]).hold(reason="case 7")
+        store.copy_to(f"sqlite:///{path.parent}/copy.db")
+    return path
+
+
+def zeroed(good: Path, folder: Path, table: str, kind: str) -> Path:
+    """A copy of the store with one page of nothing but zeros."""
+    path = folder / "agents.db"
+    shutil.copy(good, path)
+    connection = apsw.Connection(str(path))
+    size = int(connection.pragma("page_size"))
+    sql = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = ? ORDER BY pageno"
+    pages = [number for (number,) in connection.execute(sql, (table, kind))]
+    connection.close()
+    assert pages, f"{table} has no such page"
+    data = bytearray(path.read_bytes())
+    number = pages[len(pages) // 2]
+    data[(number - 1) * size : number * size] = bytes(size)
+    path.write_bytes(data)
+    return path
+
+
+def readable(store: holdfast.Store) -> set[str]:
+    found = set()
+    for thread in THREADS:
+        with suppress(HoldfastError):
+            found |= {thread} if store.get(thread).state["n"] == STEPS - 1 else set()
+    return found
+
+
+PAGES = [("steps", "leaf"), ("steps", "internal"), ("refs", "leaf"), ("lines", "leaf")]
+
+
+@pytest.mark.parametrize(("table", "kind"), mostly_nightly(PAGES, daily=PAGES[:3]))
+def test_no_loss_is_forgotten_until_a_copy_restores_it(good: Path, tmp_path: Path, table: str, kind: str) -> None:
+    with holdfast.open(zeroed(good, tmp_path, table, kind)) as store:
+        report = store.maintenance.repair()
+        assert not report.ok
+        assert [each.code for each in report.left] == ["lost-rows"]
+        assert report.files is not None
+        left = readable(store)
+        named = {each.line for each in report.files.lost}
+        if (table, kind) == ("steps", "leaf"):
+            assert set(THREADS) - left <= named
+            assert {each.table for each in report.files.lost} == {"steps"}
+            assert named
+        else:
+            assert left == set(THREADS)  # the leaves are intact, or it is another table
+            assert not named
+        # A hold may be among what is gone.
+        with pytest.raises(DeniedError):
+            store.delete(THREADS[1])
+        assert [each.code for each in store.maintenance.repair().left] == ["lost-rows"]  # and it stays so
+
+        assert store.maintenance.repair(f"sqlite:///{good.parent}/copy.db").ok
+        assert readable(store) == set(THREADS)
+        assert [len(store.log(thread)) for thread in THREADS] == [STEPS] * len(THREADS)
+        assert [each.reason for each in store.thread(THREADS[7]).holds()] == ["case 7"]
+        assert [each.reason for each in store.thread(THREADS[6]).pins()] == ["for later"]
+        assert list(store.thread(THREADS[5]).tags()) == ["v1"]
+        assert store.maintenance.verify(level="decode").ok
+        with pytest.raises(DeniedError, match="case 7"):
+            store.delete(THREADS[7])
+        store.delete(THREADS[1])
+
+
+def test_a_loss_can_be_accepted(good: Path, tmp_path: Path) -> None:
+    with holdfast.open(zeroed(good, tmp_path, "refs", "leaf")) as store:
+        assert not store.maintenance.repair().ok
+        assert not store.maintenance.repair(dry_run=True, accept_loss=True).ok
+        assert store.maintenance.repair(accept_loss=True).ok
+        assert store.maintenance.verify().ok
+        store.delete(THREADS[7])  # the hold is gone, and somebody said that this is right
+
+
+def test_a_damaged_index_alone_loses_nothing(good: Path, tmp_path: Path) -> None:
+    with holdfast.open(zeroed(good, tmp_path, "steps_id", "leaf")) as store:
+        report = store.maintenance.repair()
+        assert readable(store) == set(THREADS)
+        assert report.files is not None
+        assert report.files.lost == []
