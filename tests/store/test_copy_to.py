@@ -24,6 +24,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, STEPS, TABLES
 from holdfast.backends.wrappers import Wrapper
+from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import CopyProgress
 from holdfast.engine.integrity.verify import verify
@@ -146,12 +147,12 @@ def test_tenants_stay_apart() -> None:
     target = store_on(MemoryBackend())
     report = stores["a"].copy_to(Store(target._engine, "a"))
     assert report.threads == 1
-    assert log_of(backend_of(target)) == log_of(on, "a")
+    assert log_of(backend_of(target)) == log_of(backend_of(stores["a"]), "a")
     with pytest.raises(InvalidError, match="opened for tenant ''"):
         stores["a"].copy_to(target)
     report = stores[""].copy_to(target, tenants="all")
     assert (report.threads, report.skipped) == (3, 1)
-    assert log_of(backend_of(target)) == log_of(on)
+    assert log_of(backend_of(target)) == log_of(backend_of(stores[""]))
     with pytest.raises(InvalidError, match="'own' or 'all'"):
         stores[""].copy_to(target, tenants="some")
 
@@ -171,10 +172,10 @@ def test_readable_rows_are_made_where_the_other_store_has_them() -> None:
     fill(source, 2)
     source.copy_to(target)
     assert len(rows_of(backend_of(target))["agent_states"]) == 2
-    check_rows(backend_of(target))
+    check_rows(target._engine.context.stored)
     source.put("thread 1", {"messages": ["more"]})
     source.copy_to(target)
-    check_rows(backend_of(target))
+    check_rows(target._engine.context.stored)
 
 
 def test_rows_of_what_was_pruned_go_from_the_copy() -> None:
@@ -573,7 +574,7 @@ def test_a_thread_that_is_being_swept_is_not_said_to_be_wrong() -> None:
     on = MemoryBackend()
     fill(store_on(on, fold_every=4))
     line = Line("", "thread 1")
-    run(on.apply([Put(NODES, node_row(line, 999, bytes([n]) * 8, b"node")) for n in range(3)]))
+    run(CheckedBackend(on).apply([Put(NODES, node_row(line, 999, bytes([n]) * 8, b"node")) for n in range(3)]))
     sweeping = InterferingBackend(on)
     source, target = store_on(sweeping), store_on(MemoryBackend())
 

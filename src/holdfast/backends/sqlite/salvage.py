@@ -111,7 +111,7 @@ def salvage(path: str, row_check: RowCheck, into: str | None = None, mark: MarkL
                     with suppress(apsw.Error):  # so that the pages in the file are the latest ones
                         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 run(copied.from_pages(str(copy) if not readable else path, source.page_size()))
-                if mark is not None:
+                if mark is not None and copied.added:
                     run(copied.mark(mark))
             wrong = run(target.check())
         finally:
@@ -316,7 +316,7 @@ class _Copy:
         self._target = target
         self._check = row_check
         self._batch: list[Ensure] = []
-        self.refused = 0
+        self.added = self.refused = 0
         self.holes: list[UnreadableRange] = []
         self.lost: list[LostRows] = []
         # Rows without content have an empty record: a row without one passes only where there is no check.
@@ -391,6 +391,7 @@ class _Copy:
 
     async def _add(self, space: Table, row: Row) -> None:
         self._batch.append(Ensure(space, row))
+        self.added += 1
         if len(self._batch) >= _BATCH:
             await self._flush()
 
