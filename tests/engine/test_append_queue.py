@@ -20,7 +20,7 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.engine import append_queue
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.errors import ConflictError, NotFoundError, TransientError
+from holdfast.errors import ConflictError, NotFoundError, QuotaError, TransientError
 from holdfast.store.store import AsyncStore, Store
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.counting import CountingBackend
@@ -308,6 +308,23 @@ def test_a_failure_of_the_store_is_that_of_all(stores: Stores) -> None:
     assert stores.numbers() == [0]
     put(stores, 7)()
     assert stores.numbers() == [0, 7]
+
+
+def test_a_batch_that_is_refused_as_a_whole_is_tried_in_part(stores: Stores) -> None:
+    """As with a quota that has room for some of them."""
+    threads = Threads(stores)
+    threads.lead(put(stores, 0))
+    for number in range(1, 6):
+        threads.start(put(stores, number))
+
+    def refuse() -> None:
+        raise QuotaError("there is no room for so much")
+
+    stores.gate.before = refuse
+    stores.gate.open_gate()
+    assert all(each.id for each in threads.outcomes())
+    assert stores.numbers() == list(range(6))
+    assert stores.gate.applied == [1, 1, 4]
 
 
 @pytest.mark.parametrize("applied", [True, False])

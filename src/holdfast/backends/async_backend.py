@@ -26,11 +26,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row
+from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Ensure, Expect, Put, Query, Row
 from holdfast.backends.runtime.drivers import FutureWait
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.backends.runtime.loop_thread import LoopThread
+from holdfast.backends.tables import Key
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
 _log = logging.getLogger("holdfast.backends")
@@ -269,6 +270,9 @@ class ServerBackend(LoopBackend):
 
     slots: ClassVar[int] = 2
     """How many groups may be in progress at a time. Further batches wait for the next group."""
+    group_lines: ClassVar[int | None] = None
+    """How many lines the batches of a group may touch together; None for any number. A batch that touches more is a
+    group of its own."""
 
     def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
         super().__init__(url, timeout, connect_timeout)
@@ -297,7 +301,7 @@ class ServerBackend(LoopBackend):
     def _on_new_loop(self) -> None:
         if self._sender is not None:
             self._abandoned.append(self._sender)
-        self._sender = _GroupSender(self._send, self.slots)
+        self._sender = _GroupSender(self._send, self.slots, self.group_lines)
 
     async def _shut_down(self) -> None:
         if self._sender is not None:
@@ -427,9 +431,13 @@ class _GroupSender:
     """Sends batches in groups, several at a time. Runs in the store's loop."""
 
     def __init__(
-        self, send: Callable[[list[Batch], GroupStamp], Coroutine[Any, Any, list[Outcome]]], slots: int
+        self,
+        send: Callable[[list[Batch], GroupStamp], Coroutine[Any, Any, list[Outcome]]],
+        slots: int,
+        max_lines: int | None,
     ) -> None:
         self._send = send
+        self._max_lines = max_lines
         self._client = secrets.token_hex(8)
         self._free = deque(range(slots))
         self._numbers = [0] * slots
@@ -471,6 +479,8 @@ class _GroupSender:
         """Return the next group; none if the first batch has to wait for those in progress."""
         group: list[_QueuedBatch] = []
         size = 0
+        lines: set[Key] = set()
+        cut = self._max_lines is not None and len(self._queued) > 1
         while self._queued:
             queued = self._queued[0]
             if not queued.batch:
@@ -479,7 +489,10 @@ class _GroupSender:
                 self._queued.popleft().future.set_result(None)
                 continue
             size += _batch_weight(queued.batch)
-            if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
+            if cut:
+                lines.update(map(_line_key, queued.batch))
+            full = size > _MAX_BYTES or len(group) == _MAX_BATCHES
+            if group and (full or (self._max_lines is not None and len(lines) > self._max_lines)):
                 break
             group.append(self._queued.popleft())
         return group
@@ -506,6 +519,13 @@ def extra_seconds(batches: Sequence[Batch]) -> float:
 def _batch_weight(batch: Batch) -> int:
     """Return the approximate size of a batch."""
     return body_bytes(batch) + _ROW_BYTES * len(batch)
+
+
+def _line_key(change: Change) -> Key:
+    """Return the tenant and the line of a change; less, if it deletes more than a line."""
+    if isinstance(change, Delete):
+        return change.prefix[:2]
+    return (change.key if isinstance(change, Expect) else change.row.key)[:2]
 
 
 def _copy_any_error(error: BaseException) -> BaseException:

@@ -46,7 +46,16 @@ from holdfast.engine.row_format import (
 )
 from holdfast.engine.state_loader import LoadedState, StateLoader, weigh
 from holdfast.engine.step_info import StepInfo, StepInfoReader
-from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    HoldfastError,
+    InvalidError,
+    NotFoundError,
+    QuotaError,
+    TransientError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from holdfast.engine.projection.projector import Projector
@@ -201,7 +210,20 @@ class Appender:
                 continue
             if chain is not None:
                 chain.in_flight, chain.ids = True, batch.ids()
-            failed = await self._context.backend.apply(batch.changes)
+            try:
+                failed = await self._context.apply(batch.changes)
+            except (TransientError, UnavailableError):
+                raise
+            except HoldfastError as error:
+                # Nothing was stored. Perhaps only a part of a chain is too much.
+                if chain is not None and len(requests) > 1:
+                    chain.in_flight = False
+                    requests = requests[:1]
+                    continue
+                # Another writer may have created the line, or stored what is to be saved.
+                if not isinstance(error, QuotaError) or await self._up_to_date(batch):
+                    raise
+                continue
             if failed is None:
                 heads = [self.remember(each) for each in batch.steps]
                 for rows in batch.rows:

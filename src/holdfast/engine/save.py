@@ -150,7 +150,7 @@ class StepWriter:
             changes += rows.changes
         if self._indexer.on:
             changes += await self._indexer.rows(line, move.projected())
-        if await self._context.backend.apply(changes) is not None:
+        if await self._context.apply(changes) is not None:
             self._projector.forget(line)
             return None
         for each in move.steps:
