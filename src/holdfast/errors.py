@@ -254,6 +254,8 @@ FINER_CODES = {
     "closed": UnavailableError,
     "write-failed": UnavailableError,
     "unreachable": UnavailableError,
+    "login-refused": ConfigError,
+    "tls-failed": ConfigError,
     "not-installed": ConfigError,
     "no-store-named": ConfigError,
     "under-way": ConflictError,

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import re
 import secrets
 import threading
+import time
 import weakref
 from abc import abstractmethod
 from collections import deque
@@ -51,6 +53,9 @@ PACE = 4 << 20
 
 _CONNECT_FAILED = re.compile(r"(?:\[Errno |Error )(\d+)\]? (.*?)Connect call failed \([^)]*\)")
 """The message of asyncio for a refused connection, which has the number of the error."""
+
+_MARGIN = 0.1
+"""How much before its deadline a call gives up, so that the caller has the answer by then."""
 
 _FIRST_PAUSE = 0.02
 _MAX_PAUSE = 1.0
@@ -148,7 +153,8 @@ class LoopBackend(Backend):
 
     async def _run_in_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine in the store's loop, and return its result. Interrupted calls are retried."""
-        task: LoopTask[T] = LoopTask(lambda future: self._schedule(lambda: self._retry(call), future))
+        deadline = time.monotonic() + self._timeout  # the clock of the loop
+        task: LoopTask[T] = LoopTask(lambda future: self._schedule(lambda: self._retry(call, deadline), future))
         return await task
 
     async def _run_once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -168,22 +174,23 @@ class LoopBackend(Backend):
         with self._lock:  # so that nothing is scheduled after the loop was told to stop
             self._get_loop().run(start, future)
 
-    async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]], change: bool = False, longer: float = 0) -> T:
+    async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]], deadline: float, change: bool = False) -> T:
+        """Call until there is an answer, but not beyond the deadline. `change`: it may change the store."""
         loop = asyncio.get_running_loop()
         first = not self._was_open
-        seconds = self._connect_timeout if first and self._connect_timeout else self._timeout
-        deadline = loop.time() + seconds + longer
+        deadline -= min(_MARGIN, self._timeout / 20)
         pause = _FIRST_PAUSE
-        unreachable = False
+        unreachable = retried = False
         sent, why = False, ""
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
                     return await call()
             except ServerInterrupted as interrupted:
-                sent, why = sent or interrupted.sent, str(interrupted)
+                sent, why = sent or (change and interrupted.sent), str(interrupted)
                 unreachable = first and isinstance(interrupted, ServerUnreachable)
             except TimeoutError:
+                unreachable = unreachable or (first and not why)
                 sent, why = change, why or "no answer came"
             except HoldfastError as error:
                 if sent and not isinstance(error, UnavailableError | OutcomeUnknownError):
@@ -191,12 +198,13 @@ class LoopBackend(Backend):
                     raise self._give_up_error(str(error), sent) from error
                 raise
             if loop.time() + pause >= deadline or (unreachable and not self._connect_timeout):
-                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent, seconds)
-            if first:
-                _log.warning("opening %s is retried: %s", self.url, why)
+                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent)
+            if first:  # once aloud: the others say the same
+                _log.log(logging.DEBUG if retried else logging.WARNING, "opening %s is retried: %s", self.url, why)
+                retried = True
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all retry at once
             if loop.time() >= deadline:  # on a busy machine; an attempt would only be cancelled
-                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent, seconds)
+                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent)
             pause = min(2 * pause, _MAX_PAUSE)
 
     def _unreachable(self, why: str) -> UnavailableError:
@@ -208,8 +216,8 @@ class LoopBackend(Backend):
             code="unreachable",
         )
 
-    def _give_up_error(self, why: str, sent: bool, seconds: float | None = None) -> TransientError:
-        seconds = self._timeout if seconds is None else seconds
+    def _give_up_error(self, why: str, sent: bool) -> TransientError:
+        seconds = self._timeout if self._was_open else self._connect_timeout or self._timeout
         if sent:
             return OutcomeUnknownError(
                 f"the server did not confirm a change in {seconds:g} s: {why}",
@@ -258,7 +266,8 @@ class LoopBackend(Backend):
         """Prepare for a new loop, before anything runs in it: at the start, and in a forked child."""
 
     async def _start_up(self) -> None:
-        self._abandoned.append(await self._retry(self._connect))
+        deadline = time.monotonic() + (self._connect_timeout or self._timeout)
+        self._abandoned.append(await self._retry(self._connect, deadline))
         self._was_open = True
 
     async def _shut_down(self) -> None:
@@ -296,20 +305,22 @@ class ServerBackend(LoopBackend):
             loop = self._get_loop()
             sender = self._sender
             assert sender is not None  # noqa: S101 - created with the loop
-            loop.call(sender.add, _QueuedBatch(batch, future), future)
+            weight = batch_weight(batch)
+            deadline = time.monotonic() + self._timeout + weight / PACE
+            loop.call(sender.add, _QueuedBatch(batch, weight, future, deadline), future)
 
     def _on_new_loop(self) -> None:
         if self._sender is not None:
             self._abandoned.append(self._sender)
-        self._sender = _GroupSender(self._send, self.slots, self.group_lines)
+        self._sender = _GroupSender(self._send, self._give_up_error, self.slots, self.group_lines)
 
     async def _shut_down(self) -> None:
         if self._sender is not None:
             await self._sender.drain()
         await super()._shut_down()
 
-    async def _send(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
-        return await self._retry(lambda: self._commit(batches, stamp), change=True, longer=extra_seconds(batches))
+    async def _send(self, batches: list[Batch], stamp: GroupStamp, deadline: float) -> list[Outcome]:
+        return await self._retry(lambda: self._commit(batches, stamp), deadline, change=True)
 
 
 class LoopTask(FutureWait[T]):
@@ -421,10 +432,12 @@ async def _do_nothing() -> None:
 
 
 class _QueuedBatch(NamedTuple):
-    """A batch, and the future for its outcome."""
+    """A batch, its approximate size, the future for its outcome, and the time by which its caller has an answer."""
 
     batch: Batch
+    weight: int
     future: Future[int | None]
+    deadline: float
 
 
 class _GroupSender:
@@ -432,18 +445,21 @@ class _GroupSender:
 
     def __init__(
         self,
-        send: Callable[[list[Batch], GroupStamp], Coroutine[Any, Any, list[Outcome]]],
+        send: Callable[[list[Batch], GroupStamp, float], Coroutine[Any, Any, list[Outcome]]],
+        give_up_error: Callable[[str, bool], Exception],
         slots: int,
         max_lines: int | None,
     ) -> None:
         self._send = send
+        self._give_up_error = give_up_error
         self._max_lines = max_lines
         self._client = secrets.token_hex(8)
         self._free = deque(range(slots))
         self._numbers = [0] * slots
         self._queued: deque[_QueuedBatch] = deque()
-        self._open: set[asyncio.Future[None]] = set()
-        """One for each group in progress, done when its batches have outcomes."""
+        self._open: dict[asyncio.Future[None], list[_QueuedBatch]] = {}
+        """The groups in progress, by the task that gives their batches outcomes."""
+        self._expiry: asyncio.TimerHandle | None = None
 
     def add(self, queued: _QueuedBatch) -> None:
         """Send a batch, now or with others. An empty one is answered after all before it."""
@@ -451,7 +467,30 @@ class _GroupSender:
             queued.future.set_result(None)
             return
         self._queued.append(queued)
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().call_at(queued.deadline, self._expire)
         self._start()
+
+    def _expire(self) -> None:
+        """Answer callers whose time is over. A batch that waits for others is not sent; the others may have been.
+
+        The latest batch of a group has the deadline of the group, and gets its outcome.
+        """
+        loop = asyncio.get_running_loop()
+        left: list[float] = []
+        for sent, batches in ((False, list(self._queued)), *((True, group) for group in self._open.values())):
+            last = max((queued.deadline for queued in batches), default=0) if sent else math.inf
+            for queued in batches:
+                if queued.future.done() or queued.deadline >= last:
+                    continue
+                if queued.deadline > loop.time():
+                    left.append(queued.deadline)
+                    continue
+                why = "no answer came" if sent else "no answer came to the changes before this one"
+                queued.future.set_exception(self._give_up_error(why, sent))
+                if not sent:
+                    self._queued.remove(queued)
+        self._expiry = loop.call_at(min(left), self._expire) if left else None
 
     async def drain(self) -> None:
         """Wait until all batches have outcomes."""
@@ -468,11 +507,11 @@ class _GroupSender:
             task = asyncio.get_running_loop().create_task(
                 self._commit(group, GroupStamp(self._client, slot, self._numbers[slot]))
             )
-            self._open.add(task)
+            self._open[task] = group
             task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Future[None]) -> None:
-        self._open.discard(task)
+        del self._open[task]
         self._start()
 
     def _next_group(self) -> list[_QueuedBatch]:
@@ -488,7 +527,7 @@ class _GroupSender:
                     break
                 self._queued.popleft().future.set_result(None)
                 continue
-            size += _batch_weight(queued.batch)
+            size += queued.weight
             if cut:
                 lines.update(map(_line_key, queued.batch))
             full = size > _MAX_BYTES or len(group) == _MAX_BATCHES
@@ -499,25 +538,23 @@ class _GroupSender:
 
     async def _commit(self, group: list[_QueuedBatch], stamp: GroupStamp) -> None:
         try:
-            outcomes = await self._send([queued.batch for queued in group], stamp)
+            deadline = max(queued.deadline for queued in group)
+            outcomes = await self._send([queued.batch for queued in group], stamp, deadline)
         except BaseException as error:  # noqa: BLE001 - the outcome of all
             outcomes = [error if isinstance(error, HoldfastError) else _commit_failed(error)] * len(group)
         finally:
             self._free.append(stamp.slot)
         for queued, outcome in zip(group, outcomes, strict=True):
+            if queued.future.done():
+                continue  # its caller could not wait any longer
             if isinstance(outcome, Exception):
                 queued.future.set_exception(copy_error(outcome))
             else:
                 queued.future.set_result(outcome)
 
 
-def extra_seconds(batches: Sequence[Batch]) -> float:
-    """Return for how many seconds more than usual to retry large batches."""
-    return sum(map(_batch_weight, batches)) / PACE
-
-
-def _batch_weight(batch: Batch) -> int:
-    """Return the approximate size of a batch."""
+def batch_weight(batch: Batch) -> int:
+    """Return the approximate size of a batch in bytes."""
     return body_bytes(batch) + _ROW_BYTES * len(batch)
 
 

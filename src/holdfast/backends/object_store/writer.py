@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from holdfast.backends.async_backend import ServerInterrupted, extra_seconds
+from holdfast.backends.async_backend import PACE, ServerInterrupted, batch_weight
 from holdfast.backends.interface import Batch
 from holdfast.backends.object_store.object_names import ShardNames, folder
 from holdfast.backends.object_store.object_storage import check_deadline, deadline_in
@@ -99,7 +99,7 @@ class ShardQueues:
         group = _next_group(queue.queued)
         outcomes: Sequence[Outcome]
         batches = [ticket.batch for ticket in group]
-        with deadline_in(self._timeout + extra_seconds(batches)):
+        with deadline_in(self._timeout + sum(map(batch_weight, batches)) / PACE):
             try:
                 outcomes = await self._commit(queue, batches)
             except Exception as error:  # noqa: BLE001 - the outcome of all of them

@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 import psycopg
 from psycopg import AsyncConnection
 
-from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
+from holdfast.backends.connection_errors import attempt_seconds
 from holdfast.backends.postgres.binary_values import bind
 from holdfast.backends.postgres.connection import PostgresConnection, ServerInfo
 from holdfast.backends.postgres.errors import PREPARED_STATES, READ_ONLY_STATE, translate_connect_error
@@ -107,15 +108,18 @@ class ConnectionPool:
         options = self._options
         connection = None
         try:
-            opened = await AsyncConnection.connect(options.conninfo, autocommit=True, prepare_threshold=None)
-            connection = PostgresConnection(opened)
-            bound = [bind(connection.pid), bind(newest_table(options.schema))]
-            ((*info, _),) = await connection.query(_SERVER_INFO, bound)
+            async with asyncio.timeout(attempt_seconds(options.timeout)):
+                opened = await AsyncConnection.connect(options.conninfo, autocommit=True, prepare_threshold=None)
+                connection = PostgresConnection(opened)
+                bound = [bind(connection.pid), bind(newest_table(options.schema))]
+                ((*info, _),) = await connection.query(_SERVER_INFO, bound)
             connection.server = ServerInfo(*info)
             self._check_server(connection.server)
         except BaseException as error:
             if connection is not None:
                 connection.close()
+            if isinstance(error, TimeoutError):
+                raise ServerUnreachable("no answer came in time") from error
             if isinstance(error, psycopg.Error):
                 raise translate_connect_error(error, options.url, options.schema, connection is not None) from error
             raise
