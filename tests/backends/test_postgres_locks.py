@@ -91,7 +91,7 @@ def test_groups_are_cut_by_the_lines_they_touch(store: Driven, url: str, monkeyp
                 while len(groups) < len(saves):
                     await asyncio.sleep(0)
             saves += [asyncio.create_task(save(f"{n}")) for n in range(count)]
-            while backend._sender is None or len(backend._sender._queued) < count:
+            while backend._groups is None or len(backend._groups._queued) < count:
                 await asyncio.sleep(0)
         assert await asyncio.gather(*saves) == [None] * len(saves)
 

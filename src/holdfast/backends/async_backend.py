@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import random
 import re
@@ -23,17 +22,16 @@ import threading
 import time
 import weakref
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Ensure, Expect, Put, Query, Row
+from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row
 from holdfast.backends.runtime.drivers import FutureWait
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
+from holdfast.backends.runtime.group_queue import MAX_BYTES, GroupQueue, QueuedBatch, batch_weight
 from holdfast.backends.runtime.loop_thread import LoopThread
-from holdfast.backends.tables import Key
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
 _log = logging.getLogger("holdfast.backends")
@@ -43,11 +41,6 @@ T = TypeVar("T")
 TIMEOUT = 30.0
 """For how many seconds calls are retried by default."""
 
-_MAX_BATCHES = 256
-_MAX_BYTES = 4 << 20
-
-_ROW_BYTES = 2 << 10
-"""The assumed size of the columns of a row. Most have fewer bytes."""
 PACE = 4 << 20
 """The least bytes that a server takes in a second. A large batch may take longer accordingly."""
 
@@ -232,7 +225,7 @@ class LoopBackend(Backend):
 
     def _check_size(self, batch: Batch) -> None:
         size = body_bytes(batch)
-        if size <= _MAX_BYTES:
+        if size <= MAX_BYTES:
             return
         limits = self.capabilities
         largest = max(len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put))
@@ -285,7 +278,9 @@ class ServerBackend(LoopBackend):
 
     def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
         super().__init__(url, timeout, connect_timeout)
-        self._sender: _GroupSender | None = None
+        self._groups: GroupQueue | None = None
+        self._client_id = ""
+        self._numbers: list[int] = []
 
     @abstractmethod
     async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
@@ -303,23 +298,26 @@ class ServerBackend(LoopBackend):
     def _submit(self, batch: Batch, future: Future[int | None]) -> None:
         with self._lock:
             loop = self._get_loop()
-            sender = self._sender
-            assert sender is not None  # noqa: S101 - created with the loop
+            groups = self._groups
+            assert groups is not None  # noqa: S101 - created with the loop
             weight = batch_weight(batch)
             deadline = time.monotonic() + self._timeout + weight / PACE
-            loop.call(sender.add, _QueuedBatch(batch, weight, future, deadline), future)
+            loop.call(groups.add, QueuedBatch(batch, weight, future, deadline), future)
 
     def _on_new_loop(self) -> None:
-        if self._sender is not None:
-            self._abandoned.append(self._sender)
-        self._sender = _GroupSender(self._send, self._give_up_error, self.slots, self.group_lines)
+        if self._groups is not None:
+            self._abandoned.append(self._groups)
+        self._groups = GroupQueue(self._send, self.slots, give_up=self._give_up_error, max_lines=self.group_lines)
+        self._client_id, self._numbers = secrets.token_hex(8), [0] * self.slots
 
     async def _shut_down(self) -> None:
-        if self._sender is not None:
-            await self._sender.drain()
+        if self._groups is not None:
+            await self._groups.drain()
         await super()._shut_down()
 
-    async def _send(self, batches: list[Batch], stamp: GroupStamp, deadline: float) -> list[Outcome]:
+    async def _send(self, batches: list[Batch], slot: int, deadline: float) -> list[Outcome]:
+        self._numbers[slot] += 1
+        stamp = GroupStamp(self._client_id, slot, self._numbers[slot])
         return await self._retry(lambda: self._commit(batches, stamp), deadline, change=True)
 
 
@@ -431,145 +429,5 @@ async def _do_nothing() -> None:
     """Only wait for the connection."""
 
 
-class _QueuedBatch(NamedTuple):
-    """A batch, its approximate size, the future for its outcome, and the time by which its caller has an answer."""
-
-    batch: Batch
-    weight: int
-    future: Future[int | None]
-    deadline: float
-
-
-class _GroupSender:
-    """Sends batches in groups, several at a time. Runs in the store's loop."""
-
-    def __init__(
-        self,
-        send: Callable[[list[Batch], GroupStamp, float], Coroutine[Any, Any, list[Outcome]]],
-        give_up_error: Callable[[str, bool], Exception],
-        slots: int,
-        max_lines: int | None,
-    ) -> None:
-        self._send = send
-        self._give_up_error = give_up_error
-        self._max_lines = max_lines
-        self._client = secrets.token_hex(8)
-        self._free = deque(range(slots))
-        self._numbers = [0] * slots
-        self._queued: deque[_QueuedBatch] = deque()
-        self._open: dict[asyncio.Future[None], list[_QueuedBatch]] = {}
-        """The groups in progress, by the task that gives their batches outcomes."""
-        self._expiry: asyncio.TimerHandle | None = None
-
-    def add(self, queued: _QueuedBatch) -> None:
-        """Send a batch, now or with others. An empty one is answered after all before it."""
-        if not queued.batch and not self._open and not self._queued:
-            queued.future.set_result(None)
-            return
-        self._queued.append(queued)
-        if self._expiry is None:
-            self._expiry = asyncio.get_running_loop().call_at(queued.deadline, self._expire)
-        self._start()
-
-    def _expire(self) -> None:
-        """Answer callers whose time is over. A batch that waits for others is not sent; the others may have been.
-
-        The latest batch of a group has the deadline of the group, and gets its outcome.
-        """
-        loop = asyncio.get_running_loop()
-        left: list[float] = []
-        for sent, batches in ((False, list(self._queued)), *((True, group) for group in self._open.values())):
-            last = max((queued.deadline for queued in batches), default=0) if sent else math.inf
-            for queued in batches:
-                if queued.future.done() or queued.deadline >= last:
-                    continue
-                if queued.deadline > loop.time():
-                    left.append(queued.deadline)
-                    continue
-                why = "no answer came" if sent else "no answer came to the changes before this one"
-                queued.future.set_exception(self._give_up_error(why, sent))
-                if not sent:
-                    self._queued.remove(queued)
-        self._expiry = loop.call_at(min(left), self._expire) if left else None
-
-    async def drain(self) -> None:
-        """Wait until all batches have outcomes."""
-        while self._open:
-            await asyncio.wait(self._open)
-
-    def _start(self) -> None:
-        while self._free and self._queued:
-            group = self._next_group()
-            if not group:
-                return
-            slot = self._free.popleft()
-            self._numbers[slot] += 1
-            task = asyncio.get_running_loop().create_task(
-                self._commit(group, GroupStamp(self._client, slot, self._numbers[slot]))
-            )
-            self._open[task] = group
-            task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Future[None]) -> None:
-        del self._open[task]
-        self._start()
-
-    def _next_group(self) -> list[_QueuedBatch]:
-        """Return the next group; none if the first batch has to wait for those in progress."""
-        group: list[_QueuedBatch] = []
-        size = 0
-        lines: set[Key] = set()
-        cut = self._max_lines is not None and len(self._queued) > 1
-        while self._queued:
-            queued = self._queued[0]
-            if not queued.batch:
-                if group or self._open:
-                    break
-                self._queued.popleft().future.set_result(None)
-                continue
-            size += queued.weight
-            if cut:
-                lines.update(map(_line_key, queued.batch))
-            full = size > _MAX_BYTES or len(group) == _MAX_BATCHES
-            if group and (full or (self._max_lines is not None and len(lines) > self._max_lines)):
-                break
-            group.append(self._queued.popleft())
-        return group
-
-    async def _commit(self, group: list[_QueuedBatch], stamp: GroupStamp) -> None:
-        try:
-            deadline = max(queued.deadline for queued in group)
-            outcomes = await self._send([queued.batch for queued in group], stamp, deadline)
-        except BaseException as error:  # noqa: BLE001 - the outcome of all
-            outcomes = [error if isinstance(error, HoldfastError) else _commit_failed(error)] * len(group)
-        finally:
-            self._free.append(stamp.slot)
-        for queued, outcome in zip(group, outcomes, strict=True):
-            if queued.future.done():
-                continue  # its caller could not wait any longer
-            if isinstance(outcome, Exception):
-                queued.future.set_exception(copy_error(outcome))
-            else:
-                queued.future.set_result(outcome)
-
-
-def batch_weight(batch: Batch) -> int:
-    """Return the approximate size of a batch in bytes."""
-    return body_bytes(batch) + _ROW_BYTES * len(batch)
-
-
-def _line_key(change: Change) -> Key:
-    """Return the tenant and the line of a change; less, if it deletes more than a line."""
-    if isinstance(change, Delete):
-        return change.prefix[:2]
-    return (change.key if isinstance(change, Expect) else change.row.key)[:2]
-
-
 def _copy_any_error(error: BaseException) -> BaseException:
     return copy_error(error) if isinstance(error, Exception) else error
-
-
-def _commit_failed(error: BaseException) -> Exception:
-    failure = UnavailableError(f"the commit failed: {error!r}", hint="Open the store again, and check what was stored")
-    failure.__cause__ = error
-    return failure

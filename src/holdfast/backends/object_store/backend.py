@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
-from holdfast.backends.async_backend import PACE, LoopBackend, LoopTask, ServerInterrupted, batch_weight
+from holdfast.backends.async_backend import PACE, LoopBackend, LoopTask, ServerInterrupted
 from holdfast.backends.interface import Batch, Capabilities, Query, Row
 from holdfast.backends.object_store.formats import check_values
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
@@ -18,6 +18,7 @@ from holdfast.backends.object_store.salvage import SalvagedShard
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.transactions import ShardTransactions, find_shards
 from holdfast.backends.object_store.writer import ShardQueues
+from holdfast.backends.runtime.group_queue import batch_weight
 from holdfast.errors import InvalidError, UnavailableError
 
 T = TypeVar("T")
