@@ -11,6 +11,7 @@
     ├── CorruptError               (ValueError)        stored bytes are not what was written
     ├── DeniedError                (PermissionError)   the caller may not do this, or the key is gone
     │   └── VetoError                                  a hook refused the change
+    ├── QuotaError                                     the tenant may not store more
     ├── UnsupportedError           (TypeError)         this cannot be stored or done here
     ├── InvalidError               (ValueError)        the caller's input breaks a rule
     │   ├── CircularReferenceError                     a value contains itself
@@ -50,6 +51,7 @@ __all__ = [
     "InvalidError",
     "NotFoundError",
     "OutcomeUnknownError",
+    "QuotaError",
     "RequestTimeoutError",
     "SnapshotCorruptError",
     "SnapshotError",
@@ -134,6 +136,12 @@ class VetoError(DeniedError):
     """A hook refused the change. Raised by hooks, with the reason: `raise VetoError("the budget is spent")`."""
 
     code = "vetoed"
+
+
+class QuotaError(HoldfastError):
+    """The tenant may not store more: its quota is used up. Nothing was saved."""
+
+    code = "quota-exceeded"
 
 
 class UnsupportedError(HoldfastError, TypeError):
@@ -246,6 +254,8 @@ FINER_CODES = {
     "closed": UnavailableError,
     "write-failed": UnavailableError,
     "unreachable": UnavailableError,
+    "login-refused": ConfigError,
+    "tls-failed": ConfigError,
     "not-installed": ConfigError,
     "no-store-named": ConfigError,
     "under-way": ConflictError,

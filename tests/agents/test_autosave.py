@@ -548,6 +548,7 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
     apply, look, gate = backend.apply, SaveQueue._check, asyncio.Event()
     begun = looks = 0
     late: list[int] = []
+    tasks: list[asyncio.Task[None]] = []  # the garbage collector would take one that waits for nothing else
 
     def count_looks(lane: SaveQueue) -> None:
         nonlocal looks
@@ -579,7 +580,7 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
         for agent in agents:
             await agent.start()
         backend.apply = count_saves  # type: ignore[method-assign,assignment]
-        task = asyncio.create_task(linger())
+        tasks.append(task := asyncio.create_task(linger()))
         if busy:
             agents[0].notes.append("x")
             agents[0].mark_changed()

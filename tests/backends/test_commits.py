@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.backends.interface import Batch, Create, Row
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
+from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.backends.tables import NODES
 from holdfast.errors import TransientError, UnavailableError
 
@@ -430,7 +431,7 @@ def test_after_closing_tasks_are_refused_too(recorder: Recorder) -> None:
 
 
 def test_the_worker_ends_with_a_queue_that_nobody_closed(recorder: Recorder) -> None:
-    def use() -> tuple[threading.Thread, weakref.ref[CommitQueue]]:
+    def use() -> tuple[WorkerThread, weakref.ref[CommitQueue]]:
         queue = CommitQueue(recorder)
 
         async def main() -> None:

@@ -202,7 +202,7 @@ def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
 
 def test_batches_that_come_at_once_are_sent_together(near: Near) -> None:
     near.server.open = False
-    groups = near._sender
+    groups = near._groups
     assert groups is not None
     with ThreadPoolExecutor(40) as pool:
         made = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in range(40)]
@@ -347,7 +347,7 @@ def test_what_runs_in_a_loop_that_ends_is_told(near: Near) -> None:
     assert loop is not None
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: run(Near.apply(near, [a_step(0)])))
-        while near._sender is None or not near._sender._open:
+        while near._groups is None or not near._groups._open:
             time.sleep(0.01)
         loop.stop()
         with pytest.raises(UnavailableError, match="the commit failed"):

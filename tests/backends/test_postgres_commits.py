@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Scan
-from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres import PostgresBackend, setup
 from holdfast.backends.postgres.apply_function import MAX_LOCKS, lock_id
 from holdfast.backends.postgres.binary_values import escape, unescape
 from holdfast.backends.postgres.queries import MAX_COMBINED
@@ -350,7 +350,9 @@ def test_an_error_that_is_one_batchs_own(store: Driven, url: str) -> None:
 def test_what_passes_is_tried_again(store: Driven, url: str, state: str) -> None:
     sql(url, "CREATE SEQUENCE IF NOT EXISTS tries; ALTER SEQUENCE tries RESTART")
     store.fill(LINES, [LINE])
-    with _trigger(url, f"IF nextval('tries') < 4 THEN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END IF"):
+    with _trigger(
+        url, f"IF nextval('public.tries') < 4 THEN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END IF"
+    ):
         assert store.apply(*NEXT) is None
     assert sql(url, "SELECT last_value FROM tries") == [(4,)]
     assert store.scan(STEPS) == [step(0)]
@@ -484,6 +486,13 @@ def test_damage_is_found() -> None:
         assert any("nodes is damaged" in each for each in found), found
         with pytest.raises(CorruptError, match="damaged"):
             store.scan(NODES)
+        store.close()
+        # By one whom row-level security shows one tenant's rows, too.
+        sql(url, "CREATE ROLE guarded LOGIN")
+        setup(url, rls=True, role="guarded")
+        store = opened(url.replace("//app@", "//guarded@"), tenant="tenant")
+        found = run(store.backend.check())
+        assert any("nodes is damaged" in each for each in found), found
         store.close()
 
 

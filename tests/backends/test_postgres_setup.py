@@ -366,6 +366,8 @@ def guarded(url: str, role: str) -> str:
 def test_a_guarded_schema_is_opened_for_a_tenant(url: str, role: str, guarded: str) -> None:
     with pytest.raises(ConfigError, match="row-level security") as caught:
         opened(guarded)
+    with pytest.raises(ConfigError, match="the tenant without a name"):
+        holdfast.open(guarded)
     deadline = time.monotonic() + 120
     while sql(url, f"SELECT 1 FROM pg_stat_activity WHERE usename = '{role}'"):
         assert time.monotonic() < deadline, "a connection was left open"
@@ -406,6 +408,25 @@ def test_views_and_plain_sql_are_guarded_too(guarded: str) -> None:
     assert len(sql(guarded, "SET holdfast.tenant = 'acme'; SELECT * FROM holdfast.threads")) == 1
 
 
+def test_a_connection_that_had_a_tenant_sees_nothing(url: str, guarded: str) -> None:
+    """After a transaction that set the tenant, PostgreSQL has an empty text for it, and not NULL."""
+    unnamed = row_of(LINES, "", "line")
+    owner = opened(url)
+    owner.fill(LINES, [unnamed, ACME])
+    owner.close()
+    with psycopg.connect(guarded, autocommit=True) as connection:
+        for _ in range(2):
+            assert connection.execute(b"SELECT * FROM holdfast.lines").fetchall() == []
+            assert connection.execute(b"SELECT * FROM holdfast.threads").fetchall() == []
+            with connection.transaction():
+                connection.execute(b"SELECT set_config('holdfast.tenant', 'acme', true)")
+                assert connection.execute(b"SELECT tenant FROM holdfast.lines").fetchall() == [("acme",)]
+        assert connection.execute(b"SELECT current_setting('holdfast.tenant', true)").fetchall() == [("",)]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(b"INSERT INTO holdfast.nodes VALUES ('', 'line', 0, '', '')")
+    assert len(sql(url, "SELECT * FROM holdfast.lines WHERE tenant = ''")) == 1  # there is something to see
+
+
 def test_the_owner_is_bound_too(url: str, role: str) -> None:
     sql(url, f"CREATE SCHEMA holdfast AUTHORIZATION {role}")
     owner = as_role(url, role)
@@ -416,6 +437,16 @@ def test_the_owner_is_bound_too(url: str, role: str) -> None:
     store.fill(LINES, [ACME])
     store.close()
     assert sql(owner, "SELECT * FROM holdfast.lines") == []
+
+
+def test_old_clients_of_a_tenant_are_forgotten(url: str, guarded: str) -> None:
+    store = opened(guarded, tenant="acme")
+    sql(url, "INSERT INTO holdfast.clients SELECT who, 1, 1, '{}', now() - interval '2 days', who "
+             "FROM unnest('{acme,other}'::text[]) who")  # fmt: skip
+    store.drive(store.backend.tidy())
+    assert store.drive(store.backend.check()) == []
+    store.close()
+    assert sql(url, "SELECT client FROM holdfast.clients") == [("other",)]
 
 
 def test_names_of_tenants_that_are_escaped(guarded: str) -> None:

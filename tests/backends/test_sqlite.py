@@ -364,7 +364,10 @@ def test_a_value_that_does_not_fit_is_one_batchs_fault(store: SQLiteBackend) -> 
 
     async def main() -> list[Any]:
         mixed = [batch for pair in zip(good, bad, strict=True) for batch in pair]
-        return await asyncio.gather(*(arun(store.apply(batch)) for batch in mixed), return_exceptions=True)
+        outcomes: list[Any] = await asyncio.gather(
+            *(arun(store.apply(batch)) for batch in mixed), return_exceptions=True
+        )
+        return outcomes
 
     outcomes = asyncio.run(main())
     assert outcomes[::2] == [None] * len(good)

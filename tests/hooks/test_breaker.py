@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.backends.runtime.breaker import LONGEST_REST, CircuitBreaker
 from holdfast.errors import VetoError
 from holdfast.hooks import HookContext
-from holdfast.hooks.breaker import LONGEST_REST, HookBreaker
 from tests.hooks.kit import SECOND, Clock, events, store
 
 
@@ -107,7 +107,7 @@ def _crash(call: HookContext) -> None:
 def test_breaker_lets_as_it_should(happenings: list[bool | int]) -> None:
     """True: a call that would succeed; False: one that would fail; a number: so many seconds go by."""
     clock = Clock()
-    breaker = HookBreaker(clock, failures=3, rest=10 * SECOND)
+    breaker = CircuitBreaker(clock, failures=3, rest=10 * SECOND)
     in_a_row, rest, until = 0, 10 * SECOND, 0
     for each in happenings:
         if type(each) is int:
@@ -116,7 +116,7 @@ def test_breaker_lets_as_it_should(happenings: list[bool | int]) -> None:
         expected = not until or clock.now + 1000 >= until
         assert breaker.allows() == expected
         if not expected:
-            assert breaker.state == "off"
+            assert breaker.state == "open"
             continue
         if each:
             breaker.succeeded()
@@ -134,7 +134,7 @@ def test_breaker_lets_as_it_should(happenings: list[bool | int]) -> None:
 
 def test_only_one_call_tries_it() -> None:
     clock = Clock()
-    breaker = HookBreaker(clock, failures=1, rest=SECOND)
+    breaker = CircuitBreaker(clock, failures=1, rest=SECOND)
     assert breaker.failed()
     clock.pass_by(2)
     assert breaker.allows()

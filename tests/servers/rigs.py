@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import holdfast
 from tests import servers
@@ -45,8 +44,7 @@ class Rig:
         """What is in each message with which a client asks for a commit, and in no other."""
         if self.kind == "s3":
             return [b"PUT /"]
-        sender: Any = vars(store._engine.context.backend)["_sender"]
-        client: str = sender._client
+        client: str = vars(store._engine.context.backend)["_client_id"]
         return [client.encode(), *([b"commitTransaction"] if self.kind == "mongodb" else [])]
 
 

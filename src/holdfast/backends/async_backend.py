@@ -19,16 +19,19 @@ import random
 import re
 import secrets
 import threading
+import time
 import weakref
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, Suspension
+from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row
+from holdfast.backends.runtime.drivers import FutureWait
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
+from holdfast.backends.runtime.group_queue import MAX_BYTES, GroupQueue, QueuedBatch, batch_weight
+from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
 _log = logging.getLogger("holdfast.backends")
@@ -38,19 +41,14 @@ T = TypeVar("T")
 TIMEOUT = 30.0
 """For how many seconds calls are retried by default."""
 
-_MAX_BATCHES = 256
-_MAX_BYTES = 4 << 20
-
-_ROW_BYTES = 2 << 10
-"""The assumed size of the columns of a row. Most have fewer bytes."""
 PACE = 4 << 20
 """The least bytes that a server takes in a second. A large batch may take longer accordingly."""
 
 _CONNECT_FAILED = re.compile(r"(?:\[Errno |Error )(\d+)\]? (.*?)Connect call failed \([^)]*\)")
 """The message of asyncio for a refused connection, which has the number of the error."""
 
-_CANCEL_SECONDS = 5.0
-"""How long cancelled tasks may take to end."""
+_MARGIN = 0.1
+"""How much before its deadline a call gives up, so that the caller has the answer by then."""
 
 _FIRST_PAUSE = 0.02
 _MAX_PAUSE = 1.0
@@ -148,7 +146,8 @@ class LoopBackend(Backend):
 
     async def _run_in_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine in the store's loop, and return its result. Interrupted calls are retried."""
-        task: LoopTask[T] = LoopTask(lambda future: self._schedule(lambda: self._retry(call), future))
+        deadline = time.monotonic() + self._timeout  # the clock of the loop
+        task: LoopTask[T] = LoopTask(lambda future: self._schedule(lambda: self._retry(call, deadline), future))
         return await task
 
     async def _run_once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -168,22 +167,23 @@ class LoopBackend(Backend):
         with self._lock:  # so that nothing is scheduled after the loop was told to stop
             self._get_loop().run(start, future)
 
-    async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]], change: bool = False, longer: float = 0) -> T:
+    async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]], deadline: float, change: bool = False) -> T:
+        """Call until there is an answer, but not beyond the deadline. `change`: it may change the store."""
         loop = asyncio.get_running_loop()
         first = not self._was_open
-        seconds = self._connect_timeout if first and self._connect_timeout else self._timeout
-        deadline = loop.time() + seconds + longer
+        deadline -= min(_MARGIN, self._timeout / 20)
         pause = _FIRST_PAUSE
-        unreachable = False
+        unreachable = retried = False
         sent, why = False, ""
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
                     return await call()
             except ServerInterrupted as interrupted:
-                sent, why = sent or interrupted.sent, str(interrupted)
+                sent, why = sent or (change and interrupted.sent), str(interrupted)
                 unreachable = first and isinstance(interrupted, ServerUnreachable)
             except TimeoutError:
+                unreachable = unreachable or (first and not why)
                 sent, why = change, why or "no answer came"
             except HoldfastError as error:
                 if sent and not isinstance(error, UnavailableError | OutcomeUnknownError):
@@ -191,12 +191,13 @@ class LoopBackend(Backend):
                     raise self._give_up_error(str(error), sent) from error
                 raise
             if loop.time() + pause >= deadline or (unreachable and not self._connect_timeout):
-                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent, seconds)
-            if first:
-                _log.warning("opening %s is retried: %s", self.url, why)
+                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent)
+            if first:  # once aloud: the others say the same
+                _log.log(logging.DEBUG if retried else logging.WARNING, "opening %s is retried: %s", self.url, why)
+                retried = True
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all retry at once
             if loop.time() >= deadline:  # on a busy machine; an attempt would only be cancelled
-                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent, seconds)
+                raise self._unreachable(why) if unreachable else self._give_up_error(why, sent)
             pause = min(2 * pause, _MAX_PAUSE)
 
     def _unreachable(self, why: str) -> UnavailableError:
@@ -208,8 +209,8 @@ class LoopBackend(Backend):
             code="unreachable",
         )
 
-    def _give_up_error(self, why: str, sent: bool, seconds: float | None = None) -> TransientError:
-        seconds = self._timeout if seconds is None else seconds
+    def _give_up_error(self, why: str, sent: bool) -> TransientError:
+        seconds = self._timeout if self._was_open else self._connect_timeout or self._timeout
         if sent:
             return OutcomeUnknownError(
                 f"the server did not confirm a change in {seconds:g} s: {why}",
@@ -224,7 +225,7 @@ class LoopBackend(Backend):
 
     def _check_size(self, batch: Batch) -> None:
         size = body_bytes(batch)
-        if size <= _MAX_BYTES:
+        if size <= MAX_BYTES:
             return
         limits = self.capabilities
         largest = max(len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put))
@@ -258,7 +259,8 @@ class LoopBackend(Backend):
         """Prepare for a new loop, before anything runs in it: at the start, and in a forked child."""
 
     async def _start_up(self) -> None:
-        self._abandoned.append(await self._retry(self._connect))
+        deadline = time.monotonic() + (self._connect_timeout or self._timeout)
+        self._abandoned.append(await self._retry(self._connect, deadline))
         self._was_open = True
 
     async def _shut_down(self) -> None:
@@ -270,10 +272,15 @@ class ServerBackend(LoopBackend):
 
     slots: ClassVar[int] = 2
     """How many groups may be in progress at a time. Further batches wait for the next group."""
+    group_lines: ClassVar[int | None] = None
+    """How many lines the batches of a group may touch together; None for any number. A batch that touches more is a
+    group of its own."""
 
     def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
         super().__init__(url, timeout, connect_timeout)
-        self._sender: _GroupSender | None = None
+        self._groups: GroupQueue | None = None
+        self._client_id = ""
+        self._numbers: list[int] = []
 
     @abstractmethod
     async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
@@ -291,51 +298,48 @@ class ServerBackend(LoopBackend):
     def _submit(self, batch: Batch, future: Future[int | None]) -> None:
         with self._lock:
             loop = self._get_loop()
-            sender = self._sender
-            assert sender is not None  # noqa: S101 - created with the loop
-            loop.call(sender.add, _QueuedBatch(batch, future), future)
+            groups = self._groups
+            assert groups is not None  # noqa: S101 - created with the loop
+            weight = batch_weight(batch)
+            deadline = time.monotonic() + self._timeout + weight / PACE
+            loop.call(groups.add, QueuedBatch(batch, weight, future, deadline), future)
 
     def _on_new_loop(self) -> None:
-        if self._sender is not None:
-            self._abandoned.append(self._sender)
-        self._sender = _GroupSender(self._send, self.slots)
+        if self._groups is not None:
+            self._abandoned.append(self._groups)
+        self._groups = GroupQueue(self._send, self.slots, give_up=self._give_up_error, max_lines=self.group_lines)
+        self._client_id, self._numbers = secrets.token_hex(8), [0] * self.slots
 
     async def _shut_down(self) -> None:
-        if self._sender is not None:
-            await self._sender.drain()
+        if self._groups is not None:
+            await self._groups.drain()
         await super()._shut_down()
 
-    async def _send(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
-        return await self._retry(lambda: self._commit(batches, stamp), change=True, longer=extra_seconds(batches))
+    async def _send(self, batches: list[Batch], slot: int, deadline: float) -> list[Outcome]:
+        self._numbers[slot] += 1
+        stamp = GroupStamp(self._client_id, slot, self._numbers[slot])
+        return await self._retry(lambda: self._commit(batches, stamp), deadline, change=True)
 
 
-class LoopTask(Suspension[T]):
+class LoopTask(FutureWait[T]):
     """A wait for the store's loop."""
 
     def __init__(self, start: Callable[[Future[T]], None]) -> None:
+        super().__init__()
         self._start = start
 
-    def wait(self) -> T:
-        return self._started().result()
-
-    def watch(self) -> asyncio.Future[T]:
-        return asyncio.wrap_future(self._started())
-
-    def _started(self) -> Future[T]:
-        future: Future[T] = Future()
-        future.set_running_or_notify_cancel()  # cancelling the wait cancels nothing
-        self._start(future)
-        return future
+    def begin(self) -> None:
+        self._start(self.future)
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """The loop of a store, which first connects. Calls wait for that."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._loop = asyncio.new_event_loop()
+        thread = LoopThread("holdfast-network")
+        self._loop = thread.loop
+        self.stop = thread.stop
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run_thread, name="holdfast-network", daemon=True)
-        self._thread.start()
         self._connected: Future[None] = Future()
         self._connected.set_running_or_notify_cancel()
         self._loop.call_soon_threadsafe(self._spawn, begin, self._connected)
@@ -389,13 +393,6 @@ class _Loop:
         """Return whether the store could not be connected."""
         return self._connected.done() and self._connected.exception() is not None
 
-    def stop(self) -> None:
-        """End the thread. Reads in progress fail, as the store is closed."""
-        if not self._loop.is_closed() and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            if threading.current_thread() is not self._thread:
-                self._thread.join()
-
     def _when_connected(self, proceed: Callable[[Future[None]], None]) -> None:
         if self._connected.done():
             self._loop.call_soon_threadsafe(proceed, self._connected)
@@ -411,20 +408,6 @@ class _Loop:
         task = self._loop.create_task(_run_into(start, future))
         self._tasks.add(task)
         task.add_done_callback(done)
-
-    def _run_thread(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            deadline = self._loop.time() + _CANCEL_SECONDS
-            # Reads in progress, and tasks of the client; all tasks, if the store was not closed.
-            while (left := asyncio.all_tasks(self._loop)) and (seconds := deadline - self._loop.time()) > 0:
-                for task in left:
-                    task.cancel()
-                self._loop.run_until_complete(asyncio.wait(left, timeout=seconds))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            self._loop.close()
 
 
 async def _run_into(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
@@ -446,103 +429,5 @@ async def _do_nothing() -> None:
     """Only wait for the connection."""
 
 
-class _QueuedBatch(NamedTuple):
-    """A batch, and the future for its outcome."""
-
-    batch: Batch
-    future: Future[int | None]
-
-
-class _GroupSender:
-    """Sends batches in groups, several at a time. Runs in the store's loop."""
-
-    def __init__(
-        self, send: Callable[[list[Batch], GroupStamp], Coroutine[Any, Any, list[Outcome]]], slots: int
-    ) -> None:
-        self._send = send
-        self._client = secrets.token_hex(8)
-        self._free = deque(range(slots))
-        self._numbers = [0] * slots
-        self._queued: deque[_QueuedBatch] = deque()
-        self._open: set[asyncio.Future[None]] = set()
-        """One for each group in progress, done when its batches have outcomes."""
-
-    def add(self, queued: _QueuedBatch) -> None:
-        """Send a batch, now or with others. An empty one is answered after all before it."""
-        if not queued.batch and not self._open and not self._queued:
-            queued.future.set_result(None)
-            return
-        self._queued.append(queued)
-        self._start()
-
-    async def drain(self) -> None:
-        """Wait until all batches have outcomes."""
-        while self._open:
-            await asyncio.wait(self._open)
-
-    def _start(self) -> None:
-        while self._free and self._queued:
-            group = self._next_group()
-            if not group:
-                return
-            slot = self._free.popleft()
-            self._numbers[slot] += 1
-            task = asyncio.get_running_loop().create_task(
-                self._commit(group, GroupStamp(self._client, slot, self._numbers[slot]))
-            )
-            self._open.add(task)
-            task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Future[None]) -> None:
-        self._open.discard(task)
-        self._start()
-
-    def _next_group(self) -> list[_QueuedBatch]:
-        """Return the next group; none if the first batch has to wait for those in progress."""
-        group: list[_QueuedBatch] = []
-        size = 0
-        while self._queued:
-            queued = self._queued[0]
-            if not queued.batch:
-                if group or self._open:
-                    break
-                self._queued.popleft().future.set_result(None)
-                continue
-            size += _batch_weight(queued.batch)
-            if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
-                break
-            group.append(self._queued.popleft())
-        return group
-
-    async def _commit(self, group: list[_QueuedBatch], stamp: GroupStamp) -> None:
-        try:
-            outcomes = await self._send([queued.batch for queued in group], stamp)
-        except BaseException as error:  # noqa: BLE001 - the outcome of all
-            outcomes = [error if isinstance(error, HoldfastError) else _commit_failed(error)] * len(group)
-        finally:
-            self._free.append(stamp.slot)
-        for queued, outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                queued.future.set_exception(copy_error(outcome))
-            else:
-                queued.future.set_result(outcome)
-
-
-def extra_seconds(batches: Sequence[Batch]) -> float:
-    """Return for how many seconds more than usual to retry large batches."""
-    return sum(map(_batch_weight, batches)) / PACE
-
-
-def _batch_weight(batch: Batch) -> int:
-    """Return the approximate size of a batch."""
-    return body_bytes(batch) + _ROW_BYTES * len(batch)
-
-
 def _copy_any_error(error: BaseException) -> BaseException:
     return copy_error(error) if isinstance(error, Exception) else error
-
-
-def _commit_failed(error: BaseException) -> Exception:
-    failure = UnavailableError(f"the commit failed: {error!r}", hint="Open the store again, and check what was stored")
-    failure.__cause__ = error
-    return failure

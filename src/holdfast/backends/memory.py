@@ -27,6 +27,7 @@ from holdfast.backends.interface import (
 )
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.tables import TABLES, WORDS, Key, Table
+from holdfast.backends.urls import redacted_url
 from holdfast.errors import ConfigError, UnavailableError
 
 T = TypeVar("T")
@@ -48,9 +49,9 @@ class MemoryBackend(Backend):
     async def open(cls, url: str, **options: Any) -> MemoryBackend:
         """Create a new, empty store."""
         if url not in ("memory:", "memory://"):
-            raise ConfigError("a store in memory has no name", where=url, hint="Open memory://")
+            raise ConfigError("a store in memory has no name", where=redacted_url(url), hint="Open memory://")
         if options:
-            raise ConfigError(f"a store in memory takes no option {min(options)!r}", where=url)
+            raise ConfigError(f"a store in memory takes no option {min(options)!r}", where=redacted_url(url))
         return cls()
 
     @property

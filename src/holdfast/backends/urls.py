@@ -30,6 +30,8 @@ COMPOSITIONS: Mapping[str, tuple[str, ...]] = {
 
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 _WINDOWS_DRIVE = 1
+_AUTHORITY_END = re.compile("[/?#]")
+_MAX_PORT = 65_535
 
 
 # Paths
@@ -96,9 +98,16 @@ def suggest(name: str, names: Iterable[str]) -> str:
 def redacted_url(url: str) -> str:
     """Return a URL without passwords: in its address, its query, or in URLs within its query."""
     scheme, colon, rest = url.partition("://")
-    if "?" not in scheme and "@" in rest and not rest.startswith("/") and ":" in rest.partition("@")[0]:
+    if "?" in scheme or not colon:
+        scheme, colon, rest = url.partition(":")
+        # Not a path; of what is no URL at all, `me:password@host`, only the start is certain to be no password.
+        has_user = scheme != "file" and "@" in rest.partition("?")[0]
+    else:
+        has_user = "@" in rest and not rest.startswith("/") and ":" in rest.partition("@")[0]
+    if has_user:
         user, _, host = rest.rpartition("@")  # the last one: a password that was not quoted is removed too
-        rest = f"{user.partition(':')[0]}@{host}"
+        name = user.partition(":")[0] if ":" in user or colon == "://" else ""
+        rest = f"{name}@{host}"
     address, mark, query = f"{scheme}{colon}{rest}".partition("?")
     pairs = [
         (name, redacted_url(value) if ":" in value else value)
@@ -106,6 +115,32 @@ def redacted_url(url: str) -> str:
         if not _is_secret(name)
     ]
     return f"{address}{mark if pairs else ''}{urlencode(pairs, quote_via=quote, safe='/:@$,')}"
+
+
+def check_address(url: str) -> None:
+    """Refuse the URL of a server if its port is not a number, or its password not quoted.
+
+    What is wrong is not shown, because it may be a part of the password.
+    """
+    rest = url.partition("://")[2]
+    authority = _AUTHORITY_END.split(rest, maxsplit=1)[0]
+    path = rest[len(authority) :].partition("?")[0]
+    if authority.count("@") > 1 or "@" in path:
+        raise _address_error(url, "the password in the URL is not quoted")
+    for host in authority.rpartition("@")[2].split(","):
+        port = host.rpartition("]")[2].partition(":")[2]  # an IPv6 address is in brackets
+        if not is_port(port or "1"):
+            raise _address_error(url, "the port in the URL is not a number from 1 to 65535")
+
+
+def is_port(text: str) -> bool:
+    """Return whether a text is the number of a port."""
+    return text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_PORT
+
+
+def _address_error(url: str, what: str) -> ConfigError:
+    hint = "An address is user:password@host:port; in a password, @ : / ? # % are written as %40 %3A %2F %3F %23 %25"
+    return ConfigError(what, where=redacted_url(url), hint=hint)
 
 
 # Options
@@ -176,7 +211,7 @@ def _text(value: object) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    return any(part in name.lower() for part in ("password", "secret", "token", "key"))
+    return any(part in name.lower() for part in ("pass", "pwd", "secret", "token", "key", "credential"))
 
 
 def store_parts(url: str) -> Iterator[str]:

@@ -3,18 +3,21 @@
 A step is prepared against its parent: the difference of the two states, its hash, perhaps the nodes of a fold; then it
 is created at the position after the parent, which only one step can have. A writer that loses the race opens a branch,
 is refused, or retries on top of the winner, as the caller chooses.
+
+Inside a process, `AppendQueue` keeps writers of one line from racing: those that wait together are appended as a chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put
+from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put, Row
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
+from holdfast.engine.append_batch import AppendBatch, Chain, Condition, PreparedStep
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.ids import new_id
@@ -28,8 +31,7 @@ from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.operations import EditMap, Operation
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import Step, StepHeader, StepParent
-from holdfast.engine.model.workspace import MissingNode, Workspace
-from holdfast.engine.projection.rows import ProjectedStep, RowChanges
+from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import (
     Branch,
@@ -44,7 +46,16 @@ from holdfast.engine.row_format import (
 )
 from holdfast.engine.state_loader import LoadedState, StateLoader, weigh
 from holdfast.engine.step_info import StepInfo, StepInfoReader
-from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    HoldfastError,
+    InvalidError,
+    NotFoundError,
+    QuotaError,
+    TransientError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from holdfast.engine.projection.projector import Projector
@@ -110,49 +121,31 @@ class AppendRequest:
     """The further parents of a merge. Its time is not before theirs; its changes are relative to the first parent."""
     fold_every: int = 0
     """The number of steps from one folded state to the next, where it is not the usual one."""
-
-
-@dataclass(slots=True)
-class PreparedStep:
-    """A step ready to commit, with the changes that store it, some of them conditional."""
-
-    request: AppendRequest
-    info: LineInfo
-    point: StepRef
-    step: Step
-    loaded: LoadedState
-    parent: StepRef | None
-    ws: Workspace | None
-    changes: list[Change] = field(default_factory=list)
-    conditions: dict[int, _Condition] = field(default_factory=dict)
-
-    def add(self, change: Change, condition: _Condition) -> None:
-        """Add a change that has a condition."""
-        self.conditions[len(self.changes)] = condition
-        self.changes.append(change)
-
-    def projected(self) -> ProjectedStep:
-        """Return the step for the projector and the indexer."""
-        branches = [Branch.of(each.row) for each in self.changes if isinstance(each, Create) and each.space is BRANCHES]
-        return ProjectedStep(self.info, self.point, self.step, self.loaded, self.parent, branches)
+    is_pure: bool = False
+    """The edit calls no code of the caller, so that another thread may compute it. A whole state always is."""
 
     @property
-    def head(self) -> StepInfo:
-        """Return the description of the step."""
-        return StepInfo(self.point, self.step.header, None if self.parent is None else self.parent.id)
+    def follows_latest(self) -> bool:
+        """Whether the step follows whichever step is the last one, of the line or of a branch, when it is stored."""
+        return self.on_conflict is OnConflict.RETRY and (self.parent is None or isinstance(self.parent, OnBranch))
 
-
-class _Condition(Enum):
-    LINE = "the line is as it was"
-    BRANCH = "the branch's number is free"
-    STEP = "the place is free"
-    ATTACHED = "the caller's own"
-    PRECONDITION = "what the caller's own rest on"
-    ROWS = "the readable rows are as they were"
+    @property
+    def may_chain(self) -> bool:
+        """Whether it may be stored in one batch with independent requests, which it does not affect."""
+        return (
+            self.follows_latest
+            and not (self.id or self.new_branch or self.merged)
+            and self.preconditions is None
+            and (self.is_pure or isinstance(self.state, dict))
+        )
 
 
 class IdExists(Exception):
-    """Another step has the id by now."""
+    """Another step has the id."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row.key)
+        self.row = row
 
 
 class Appender:
@@ -174,20 +167,29 @@ class Appender:
         self._projector = projector
         self._indexer = indexer
 
-    async def append(self, *requests: AppendRequest) -> list[StepInfo]:
+    async def append(self, *requests: AppendRequest, chain: Chain | None = None) -> list[StepInfo]:
         """Append one step to each of some lines, all or none; several to one line follow each other.
 
-        For a request with `if_changed` that changes nothing, its parent is returned.
+        For a request with `if_changed` that changes nothing, its parent is returned. With a chain, as many requests are
+        appended as fit into a batch and have no error, one at least; an error is that of the first.
         """
         occupied: dict[int, list[Position]] = {}  # per request, the parents whose next position others had occupied
         rewrites = 0
         for attempt in range(_ATTEMPTS):
             if attempt > _QUICK_RETRIES:
                 await Pause(rng.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
-            batch = _Batch()
+            batch = AppendBatch()
             try:
                 for number, request in enumerate(requests):
-                    await self._add(batch, request, occupied.get(number, ()), again=attempt > 0)
+                    try:
+                        await self._add(
+                            batch, request, occupied.get(number, ()), again=attempt > 0, chained=chain is not None
+                        )
+                    except Exception:
+                        if chain is None or number == 0:
+                            raise
+                        requests = requests[:number]
+                        break
                 if self._projector.on:
                     for line, steps in batch.by_line().items():
                         batch.add_rows(await self._projector.rows(line, steps))
@@ -206,7 +208,22 @@ class Appender:
                 if await self._up_to_date(batch):
                     raise
                 continue
-            failed = await self._context.backend.apply(batch.changes)
+            if chain is not None:
+                chain.in_flight, chain.ids = True, batch.ids()
+            try:
+                failed = await self._context.apply(batch.changes)
+            except (TransientError, UnavailableError):
+                raise
+            except HoldfastError as error:
+                # Nothing was stored. Perhaps only a part of a chain is too much.
+                if chain is not None and len(requests) > 1:
+                    chain.in_flight = False
+                    requests = requests[:1]
+                    continue
+                # Another writer may have created the line, or stored what is to be saved.
+                if not isinstance(error, QuotaError) or await self._up_to_date(batch):
+                    raise
+                continue
             if failed is None:
                 heads = [self.remember(each) for each in batch.steps]
                 for rows in batch.rows:
@@ -214,6 +231,12 @@ class Appender:
                 if len(heads) == len(requests):
                     return heads
                 return [await self._head(request, each) for request, each in zip(requests, batch.results, strict=True)]
+            if chain is not None:
+                chain.in_flight = False
+                number, condition, _ = batch.locate(failed)
+                if number and condition is Condition.ATTACHED:
+                    requests = requests[:number]
+                    continue
             await self._handle_failure(requests, batch, failed, occupied)
         raise ConflictError(
             f"others were first {_ATTEMPTS} times",
@@ -226,23 +249,22 @@ class Appender:
         return await self._heads.head(request.line, point)
 
     async def _handle_failure(
-        self, requests: Sequence[AppendRequest], batch: _Batch, failed: int, occupied: dict[int, list[Position]]
+        self, requests: Sequence[AppendRequest], batch: AppendBatch, failed: int, occupied: dict[int, list[Position]]
     ) -> None:
         """Handle a condition that did not hold: return to try again, or raise."""
         for rows in batch.rows:
             self._projector.forget(rows.line)
         number, condition, parent = batch.locate(failed)
-        if condition in (_Condition.ROWS, _Condition.PRECONDITION):
+        if condition in (Condition.ROWS, Condition.PRECONDITION):
             return
         request = requests[number]
         line = request.line
-        if condition is _Condition.ATTACHED:
+        if condition is Condition.ATTACHED:
             attached = request.attached_changes("") if request.attached_changes is not None else ()
             raise tag_taken(line, next((str(each.row.key[3]) for each in attached if isinstance(each, Create)), ""))
         await self._lines.load_tip(line)
-        if request.id and await self._lines.find_id(line, request.id, request.parent) is not None:
-            raise IdExists(request.id)
-        if condition is _Condition.STEP:
+        await self._require_new_id(request)
+        if condition is Condition.STEP:
             if request.on_conflict is OnConflict.REFUSE:
                 raise ConflictError(
                     f"another checkpoint follows {'the start' if parent is None else parent.id} already",
@@ -250,6 +272,12 @@ class Appender:
                     hint="Read the latest state and apply the change to it, or fork a branch",
                 )
             occupied.setdefault(number, []).append(_position_of(parent))
+
+    async def _require_new_id(self, request: AppendRequest) -> None:
+        """Raise `IdExists` if a step of the line has the id."""
+        row = await self._lines.find_id(request.line, request.id, request.parent) if request.id else None
+        if row is not None:
+            raise IdExists(row)
 
     async def _start_over(self, requests: Sequence[AppendRequest]) -> None:
         """Drop the cached states of the parents."""
@@ -260,13 +288,15 @@ class Appender:
                 if parent is not None:
                     self._states.forget(request.line, parent.hash)
 
-    async def _up_to_date(self, batch: _Batch) -> bool:
+    async def _up_to_date(self, batch: AppendBatch) -> bool:
         """Return whether the cached tips of the lines were right. They are up to date afterwards."""
         return all([tip == await self._lines.load_tip(line) for line, tip in batch.tips.items()])
 
     # One step -------------------------------------------------------------------------------------------------
 
-    async def _add(self, batch: _Batch, request: AppendRequest, occupied: Sequence[Position], *, again: bool) -> None:
+    async def _add(
+        self, batch: AppendBatch, request: AppendRequest, occupied: Sequence[Position], *, again: bool, chained: bool
+    ) -> None:
         """Prepare a step on its current parent, and add it to the batch."""
         line = request.line
         before = batch.last(line) if batch.results else None
@@ -274,6 +304,8 @@ class Appender:
             tip = batch.tips[line] = await self._lines.tip(line)
         else:
             tip = LineTip(before.info, before.point, is_only_branch=True)
+        if tip is not None:
+            await self._require_new_id(request)  # according to this tip: it may be another one a moment later
         conditions: list[Change] = []
         if tip is None:
             if request.parent is not None and not isinstance(request.parent, Root) and request.parent != MAIN:
@@ -308,15 +340,20 @@ class Appender:
         prepared = await self.prepare(request, info, parent, loaded, conditions, position, new_branch=branches)
         if request.preconditions is not None:
             for precondition in await request.preconditions(again):
-                prepared.add(precondition, _Condition.PRECONDITION)
+                prepared.add(precondition, Condition.PRECONDITION)
         if not request.if_changed or parent is None or prepared.step.edit != EditMap():
+            if chained:
+                batch.require_fit(prepared.changes)
             batch.add(prepared)
             return
         # Nothing changed: the parent is returned, and gets what was to be stored with the step.
         if parent is tip.point and tip.is_only_branch and before is None:
             # It is the latest according to the cache: that must still be so.
             conditions.append(Expect(STEPS, (*line, parent.branch, parent.seq + 1), None))
-        batch.add_unchanged(parent, conditions, await self.attached_changes(request, parent.id))
+        attached = await self.attached_changes(request, parent.id)
+        if chained:
+            batch.require_fit(attached)
+        batch.add_unchanged(parent, conditions, attached)
 
     async def attached_changes(self, request: AppendRequest, id: str) -> list[Change]:
         """Return the attached changes for a step that exists already, without names that it has."""
@@ -397,16 +434,16 @@ class Appender:
         point = StepRef(
             *position, id, revision, depth, step.commit, time, request.kind, request.readable, len(child.tail), size
         )
-        prepared = PreparedStep(request, info, point, step, child, parent, ws)
+        prepared = PreparedStep(line, info, point, step, child, parent, ws)
         for condition in conditions:
-            prepared.add(condition, _Condition.LINE)
+            prepared.add(condition, Condition.LINE)
         if new_branch:
             branch = Branch(position.branch, base.branch, base.seq + 1, time, request.new_branch)
-            prepared.add(Create(BRANCHES, branch.row(line)), _Condition.BRANCH)
-        prepared.add(Create(STEPS, point.row(line, body)), _Condition.STEP)
+            prepared.add(Create(BRANCHES, branch.row(line)), Condition.BRANCH)
+        prepared.add(Create(STEPS, point.row(line, body)), Condition.STEP)
         prepared.changes += more
         for change in request.attached_changes(id) if request.attached_changes is not None else ():
-            prepared.add(change, _Condition.ATTACHED)
+            prepared.add(change, Condition.ATTACHED)
         return prepared
 
     async def _edit(
@@ -429,7 +466,7 @@ class Appender:
 
     def remember(self, prepared: PreparedStep) -> StepInfo:
         """Cache a step that was just stored: the next one will be compared with it."""
-        line, point, parent, loaded = prepared.request.line, prepared.point, prepared.parent, prepared.loaded
+        line, point, parent, loaded = prepared.line, prepared.point, prepared.parent, prepared.loaded
         loaded.head = head = prepared.head
         if loaded.fresh:
             loaded.fresh = {}
@@ -440,75 +477,6 @@ class Appender:
         if parent is not None:
             self._states.demote(line, parent.hash)
         return head
-
-
-class _Batch:
-    """Steps that are appended together."""
-
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-        self.results: list[PreparedStep | StepRef] = []
-        """For each request, the prepared step, or the parent that is returned instead."""
-        self.tips: dict[Line, LineTip | None] = {}
-        """The tips of the lines that the batch is based on."""
-        self.new_versions: set[Line] = set()
-        """The lines that get a new version, or are new."""
-        self.rows: list[RowChanges] = []
-        """Readable rows that are stored with the steps."""
-        self._starts: list[tuple[int, dict[int, _Condition], StepRef | None]] = []
-        """For each step, the index of its first change, its conditions, and its parent."""
-        self._row_conditions: set[int] = set()
-        """The indexes of conditions of readable rows."""
-
-    @property
-    def steps(self) -> list[PreparedStep]:
-        return [each for each in self.results if isinstance(each, PreparedStep)]
-
-    def add(self, prepared: PreparedStep) -> None:
-        self._starts.append((len(self.changes), prepared.conditions, prepared.parent))
-        self.changes += prepared.changes
-        self.results.append(prepared)
-
-    def add_unchanged(self, parent: StepRef, conditions: Sequence[Change], attached: Sequence[Change]) -> None:
-        """Add the changes of a request whose parent is returned, and their conditions."""
-        kinds = [_Condition.LINE] * len(conditions) + [_Condition.ATTACHED] * len(attached)
-        self._starts.append((len(self.changes), dict(enumerate(kinds)), parent))
-        self.changes += [*conditions, *attached]
-        self.results.append(parent)
-
-    def by_line(self) -> dict[Line, list[ProjectedStep]]:
-        """Return the steps of each line, for the projector and the indexer."""
-        steps: dict[Line, list[ProjectedStep]] = {}
-        for each in self.steps:
-            steps.setdefault(each.request.line, []).append(each.projected())
-        return steps
-
-    def add_rows(self, rows: RowChanges) -> None:
-        start = len(self.changes)
-        for position, change in enumerate(rows.changes):
-            if isinstance(change, Expect):
-                self._row_conditions.add(start + position)
-        self.changes += rows.changes
-        self.rows.append(rows)
-
-    def locate(self, failed: int) -> tuple[int, _Condition, StepRef | None]:
-        """Return the step, the condition and the parent that a change of the batch belongs to."""
-        number = max(number for number, (start, _, _) in enumerate(self._starts) if start <= failed)
-        start, conditions, parent = self._starts[number]
-        return number, _Condition.ROWS if failed in self._row_conditions else conditions[failed - start], parent
-
-    def last(self, line: Line) -> PreparedStep | None:
-        return next((each for each in reversed(self.steps) if each.request.line == line), None)
-
-    def step(self, line: Line, at: At, branch: int | None) -> PreparedStep | None:
-        """Return the step of this batch that is named, or that is the last one of a branch."""
-        for each in reversed(self.steps):
-            if each.request.line == line and (at is None or each.point.id == at or each.point.branch == branch):
-                return each
-        return None
-
-    def free_branch(self, line: Line) -> int:
-        return 1 + max((each.point.branch for each in self.steps if each.request.line == line), default=0)
 
 
 def _position_of(parent: StepRef | None) -> Position:

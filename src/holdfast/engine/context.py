@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from holdfast.backends.interface import Backend
+from holdfast.backends.interface import Backend, Batch
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
+
+if TYPE_CHECKING:
+    from holdfast.engine.quotas import QuotaLimiter
 
 CACHE_BYTES = 64 << 20
 """The default size of a store's cache, in bytes."""
@@ -33,3 +38,17 @@ class EngineContext:
     def max_bytes(self) -> int:
         """The largest number of bytes of a record."""
         return self.codec.limits.max_bytes
+
+    @cached_property
+    def quotas(self) -> QuotaLimiter:
+        """Limits what tenants store."""
+        from holdfast.engine.quotas import QuotaLimiter
+
+        return QuotaLimiter(self.backend, self.clock)
+
+    def apply(self, batch: Batch) -> Awaitable[int | None]:
+        """Apply a batch that adds to what a tenant stores. `QuotaError` if that exceeds its quota.
+
+        Other changes, such as those of maintenance, are applied by the backend directly.
+        """
+        return self.quotas.apply(batch)

@@ -128,7 +128,7 @@ class Engine:
         """Import all that saving needs. A signal handler that may save cannot import it then."""
         from holdfast.engine import state_reader  # noqa: F401 - for updates
 
-        _ = self.writer, self.writes
+        _ = self.writer, self.writes, self.context.quotas
 
     def pack_cache(self, line: Line, codec: Codec | None = None) -> PackCache:
         """Return the cache of a line's last packed and unpacked values."""

@@ -41,7 +41,7 @@ class PendingWrites:
                 first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
             else:
                 first = self._lines.line_unchanged(line, tip.info)
-            if await self._context.backend.apply([first, *rows]) is None:
+            if await self._context.apply([first, *rows]) is None:
                 return
             await self._lines.load_tip(line)
 

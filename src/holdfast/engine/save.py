@@ -13,7 +13,9 @@ from typing import TypeAlias
 
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit, IdExists, PreparedStep
+from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit, IdExists
+from holdfast.engine.append_batch import PreparedStep
+from holdfast.engine.append_queue import AppendQueue
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
@@ -63,6 +65,7 @@ class StepWriter:
         self._appender = appender
         self._projector = projector
         self._indexer = indexer
+        self._queue = AppendQueue(context.backend, lines, heads, appender)
         self.around: Around | None = None
         """Wraps all saving, to observe or alter it; set by hooks."""
 
@@ -78,16 +81,10 @@ class StepWriter:
             )
         rewrites = 0
         while True:
-            row = None
-            for request in requests:
-                row = await self._lines.find_id(request.line, request.id, request.parent) if request.id else None
-                if row is not None:
-                    break
-            if row is None:
-                try:
-                    return await self._appender.append(*requests)
-                except IdExists:
-                    continue
+            try:
+                return await self._queue.append(requests)
+            except IdExists as exists:
+                row = exists.row
             if len(requests) > 1:
                 raise ConflictError(
                     f"checkpoint {StepRef.of(row).id} exists already, and cannot be saved again together with others",
@@ -153,7 +150,7 @@ class StepWriter:
             changes += rows.changes
         if self._indexer.on:
             changes += await self._indexer.rows(line, move.projected())
-        if await self._context.backend.apply(changes) is not None:
+        if await self._context.apply(changes) is not None:
             self._projector.forget(line)
             return None
         for each in move.steps:

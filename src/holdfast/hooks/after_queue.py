@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 
+from holdfast.backends.runtime.threads import WorkerPool, WorkerThread
 from holdfast.engine.events import Event
 from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook, log
-from holdfast.hooks.workers import WorkerThreads
 
 MAX_WAITING = 10_000
 """The maximum number of waiting executions."""
@@ -62,7 +62,7 @@ class AfterQueue:
         self._write = write
         self._max_waiting = most
         self._interval = every
-        self._threads = WorkerThreads("holdfast-after", _MAX_THREADS)
+        self._threads = WorkerPool("holdfast-after", _MAX_THREADS)
         self.dropped = 0
         """The number of hooks dropped because too many were waiting."""
         self.reinit_locks()
@@ -80,7 +80,7 @@ class AfterQueue:
         self._writing = False
         self._draining = False
         self._closed = False
-        self._recorder: threading.Thread | None = None
+        self._recorder: WorkerThread | None = None
 
     # Running ----------------------------------------------------------------------------------------------------
 
@@ -147,8 +147,7 @@ class AfterQueue:
         with self._lock:  # the condition's own, which takes fewer calls
             self._unrecorded.append(event)
             if self._recorder is None and not self._closed:
-                self._recorder = threading.Thread(target=self._record_loop, name="holdfast-hook-rows", daemon=True)
-                self._recorder.start()
+                self._recorder = WorkerThread("holdfast-hook-rows", self._record_loop)
             elif len(self._unrecorded) in (1, _MAX_ROWS):
                 self._changed.notify_all()
 

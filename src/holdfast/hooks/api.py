@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from holdfast.backends.interface import BlockingCall as Blocking
+from holdfast.backends.runtime.breaker import MAX_FAILURES, REST, CircuitBreaker
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
@@ -15,7 +16,6 @@ from holdfast.engine.pages import Page
 from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import execution_log
-from holdfast.hooks.breaker import MAX_FAILURES, REST, HookBreaker
 from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
 from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookExecution, HookInfo
 from holdfast.hooks.hook import Hook, check_signature, name_of
@@ -182,7 +182,7 @@ class HookOperations:
                     bool(getattr(function, "wants_value", True)) or checked.record,
                     bool(getattr(function, "wants_old", True)),
                     inline and not checked.record and bool(getattr(function, "pure", False)),
-                    HookBreaker(self._engine.context.clock, checked.max_failures, checked.rest),
+                    CircuitBreaker(self._engine.context.clock, checked.max_failures, checked.rest),
                 )
             )
             if SAVE in matched:

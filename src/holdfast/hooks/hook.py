@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from holdfast.backends.runtime.breaker import CircuitBreaker
 from holdfast.errors import InvalidError
-from holdfast.hooks.breaker import HookBreaker
 from holdfast.hooks.context import HookContext, HookInfo, HookResult, to_datetime
 
 log = logging.getLogger("holdfast.hooks")
+
+_STATES = {"closed": "on", "open": "off", "trying": "trying"}
+"""What the state of its breaker means for a hook."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +40,7 @@ class Hook:
     """Whether it may read the previous value."""
     pure: bool
     """Whether it only reads its context, and so needs no context variables of its own."""
-    breaker: HookBreaker
+    breaker: CircuitBreaker
     calls: int = 0
     failures: int = 0
     vetoes: int = 0
@@ -66,7 +69,7 @@ class Hook:
             self.dropped,
             self.total / self.calls / 1e9 if self.calls else 0.0,
             self.worst / 1e9,
-            self.breaker.state,
+            _STATES[self.breaker.state],
             to_datetime(until) if until else None,
             self.last_error,
         )

@@ -16,13 +16,17 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 from holdfast.backends.interface import Suspension
+from holdfast.backends.runtime.loop_thread import LoopThread
+from holdfast.backends.runtime.threads import WorkerPool
 from holdfast.engine import trace_context
 from holdfast.errors import InvalidError, VetoError
 from holdfast.hooks.context import HookContext, HookResult
-from holdfast.hooks.workers import LoopThread, WorkerThreads
 
 _THREADS = 32
 """The number of hooks of a store that run in threads at a time, including those that never end."""
+
+_CLOSE_SECONDS = 1.0
+"""How long async hooks that are cancelled at the end may take."""
 
 _running: ContextVar[tuple[str, ...]] = ContextVar("holdfast_hooks", default=())
 """The hooks that led to the current change. None of them is called for it again, or there would be no end."""
@@ -107,8 +111,9 @@ class HookRunner:
     """Runs the hooks of a store in threads and on an event loop."""
 
     def __init__(self) -> None:
-        self.workers = WorkerThreads("holdfast-hook", _THREADS)
-        self.loop = LoopThread()
+        self.workers = WorkerPool("holdfast-hook", _THREADS)
+        self._lock = threading.Lock()
+        self._loop_thread: LoopThread | None = None
 
     def in_thread(
         self, function: Callable[[HookContext], Any], call: HookContext, budget: float, context: Context
@@ -125,12 +130,23 @@ class HookRunner:
     def reinit_locks(self) -> None:
         """Reinitialize in a forked child."""
         self.workers.reinit_locks()
-        self.loop.reinit_locks()
+        self._lock = threading.Lock()
+        self._loop_thread = None
 
     def close(self) -> None:
         """End the threads that do end."""
         self.workers.close()
-        self.loop.close()
+        with self._lock:
+            loop_thread, self._loop_thread = self._loop_thread, None
+        if loop_thread is not None:
+            loop_thread.stop(_CLOSE_SECONDS)
+
+    def private_loop(self) -> asyncio.AbstractEventLoop:
+        """Return an event loop for async hooks of sync programs."""
+        with self._lock:
+            if self._loop_thread is None:
+                self._loop_thread = LoopThread("holdfast-hook-loop")
+            return self._loop_thread.loop
 
 
 class _HookCall(Suspension[HookResult]):
@@ -195,7 +211,7 @@ class _OnLoop(_HookCall):
     def wait(self) -> HookResult:
         start, results, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
-        loop = self._runner.loop.loop()
+        loop = self._runner.private_loop()
         tasks = []
 
         async def task() -> None:

@@ -7,6 +7,9 @@ if TYPE_CHECKING:
     from holdfast.engine.integrity.findings import FindingCode as FindingCode
     from holdfast.engine.integrity.findings import Severity as Severity
     from holdfast.engine.integrity.findings import VerifyLevel as VerifyLevel
+    from holdfast.engine.quotas import Quota as Quota
+    from holdfast.engine.quotas import QuotaReport as QuotaReport
+    from holdfast.engine.quotas import QuotaUsage as QuotaUsage
     from holdfast.engine.text_index.indexer import IndexReport as IndexReport
     from holdfast.maintenance.archive.export import ExportReport as ExportReport
     from holdfast.maintenance.archive.import_ import ImportReport as ImportReport
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "holdfast.engine.integrity.findings": ("Finding", "FindingCode", "Severity", "VerifyLevel"),
+    "holdfast.engine.quotas": ("Quota", "QuotaReport", "QuotaUsage"),
     "holdfast.engine.text_index.indexer": ("IndexReport",),
     "holdfast.maintenance.archive.export": ("ExportReport",),
     "holdfast.maintenance.archive.import_": ("ImportReport",),

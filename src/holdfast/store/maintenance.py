@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine import validation
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.row_format import Line, check_name
@@ -18,6 +19,7 @@ from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.integrity.findings import Finding
+    from holdfast.engine.quotas import QuotaReport
     from holdfast.engine.text_index.indexer import IndexReport
     from holdfast.engine.types import Progress
     from holdfast.maintenance.orphans import OrphanReport
@@ -228,6 +230,29 @@ class MaintenanceOperations:
                 family = [line for line in lines if root_of(line) == root]
                 await hooks.delete(root, partial(engine.lines.delete, *family))
         return deleted
+
+    @sync_and_async
+    async def set_quota(
+        self,
+        *,
+        bytes: int | None = None,  # noqa: A002 - as in the report
+        threads: int | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """Set how much this tenant may store; without limits, as much as it likes.
+
+        A save that would exceed a limit raises `QuotaError`, and saves nothing. Reading, deleting and maintenance are
+        always possible. The limits hold for all processes; those that have the store open know them after a minute.
+        """
+        from holdfast.engine.quotas import Quota
+
+        limits = (validation.optional_count(each, "limit") for each in (bytes, threads, steps))
+        await self._handle.engine.context.quotas.set_limits(self._handle.tenant, Quota(*limits))
+
+    @sync_and_async
+    async def quota(self) -> QuotaReport:
+        """Return the limits of this tenant, and count what it stores."""
+        return await self._handle.engine.context.quotas.report(self._handle.tenant)
 
     @sync_and_async
     async def holds(self) -> list[HoldInfo]:

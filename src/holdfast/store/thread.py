@@ -485,7 +485,7 @@ class ThreadOperations(Generic[S]):
         self, changes: Mapping[Path, Any], remove: Iterable[Path], fields: dict[str, Any]
     ) -> AppendRequest:
         self._own_line()
-        return self._request(self._edit(changes, remove), fields)
+        return self._request(self._edit(changes, remove), {**fields, "is_pure": True})
 
     def _request(self, state: PackedMap | Edit, fields: dict[str, Any], *, if_changed: bool = False) -> AppendRequest:
         from holdfast.engine.append import AppendRequest  # loaded only here: who only reads does without

@@ -111,6 +111,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def monotonic_ns(self) -> int:
+        return int(self.monotonic() * 1e9)
+
     perf_counter = monotonic
 
 

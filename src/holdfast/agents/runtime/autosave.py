@@ -23,19 +23,17 @@ from typing import Any
 
 from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.dirty_tracker import AgentBusy, DirtyTracker, TrackedAgent, TrackerQueue
-from holdfast.agents.runtime.metrics import AgentMetrics, BreakerState, StoreMetrics, read_saves
+from holdfast.agents.runtime.metrics import AgentMetrics, StoreMetrics, read_saves
 from holdfast.agents.storage.record import error_text
+from holdfast.backends.runtime.breaker import BreakerState, CircuitBreaker
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError, UnavailableError
-from holdfast.hooks.breaker import HookBreaker
 
 _log = logging.getLogger("holdfast.agents")
-
-_BREAKER_STATES: dict[str, BreakerState] = {"on": "closed", "off": "open", "trying": "trying"}
-"""The states of a breaker by the names that metrics use for them."""
 
 _MAX_SAVES = 16
 """How many agents of a queue are saved at a time."""
@@ -64,7 +62,7 @@ class AutosaveWorker:
         """Statistics of all agents of the store."""
         self.creations: dict[Hashable, Any] = {}
         """New agents of which it is uncertain whether they were saved, by the request."""
-        self._breakers: dict[tuple[int, float, float], HookBreaker] = {}
+        self._breakers: dict[tuple[int, float, float], CircuitBreaker] = {}
         self._closed = False
         self.reinit_locks()
         reinit_after_fork(self)
@@ -96,13 +94,13 @@ class AutosaveWorker:
         for agent in agents:
             agent.reinit_locks()
 
-    def breaker(self, settings: Autosave) -> HookBreaker:
+    def breaker(self, settings: Autosave) -> CircuitBreaker:
         """Return the breaker that all agents with the same settings for it share."""
         key = (settings.failures, settings.rest, settings.max_rest)
         with self._lock:
             if key not in self._breakers:
                 rest, longest = (int(seconds * 1e9) for seconds in key[1:])
-                self._breakers[key] = HookBreaker(lambda: int(self.clock() * 1e9), settings.failures, rest, longest)
+                self._breakers[key] = CircuitBreaker(lambda: int(self.clock() * 1e9), settings.failures, rest, longest)
             return self._breakers[key]
 
     def register(self, agent: TrackedAgent) -> None:
@@ -174,7 +172,7 @@ class AutosaveWorker:
         agents = {each.line.id: metrics_of(each) for each in live}
         unsaved = sum(each.unsaved for each in agents.values())
         counts.changes += unsaved
-        states = {_BREAKER_STATES[breaker.state] for breaker in self._breakers.values()}
+        states = {breaker.state for breaker in self._breakers.values()}
         worst: BreakerState = "open" if "open" in states else "trying" if "trying" in states else "closed"
         oldest = max((each.oldest for each in agents.values()), default=0.0)
         return StoreMetrics(counts, buckets, agents, unsaved, oldest, worst)
@@ -242,7 +240,7 @@ def metrics_of(agent: TrackedAgent) -> AgentMetrics:
     if tracker is None:
         return AgentMetrics(agent.line.id, agent.version, counts, buckets, 0, 0.0, "closed", False, text)
     counts.changes += tracker.unsaved
-    state = (tracker.unsaved, tracker.oldest, _BREAKER_STATES[tracker.breaker.state], tracker.halt_error is None)
+    state = (tracker.unsaved, tracker.oldest, tracker.breaker.state, tracker.halt_error is None)
     return AgentMetrics(agent.line.id, agent.version, counts, buckets, *state, text)
 
 
@@ -259,7 +257,7 @@ class SaveQueue:
         self._clock = clock
         self._has_thread = loop is None
         self._loop: Callable[[], asyncio.AbstractEventLoop | None] = _none if loop is None else weakref.ref(loop)
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread | None = None
         self._lock = threading.Lock()
         self._numbers = count()
         self._heap: list[tuple[float, int, weakref.ref[DirtyTracker]]] = []
@@ -325,7 +323,7 @@ class SaveQueue:
             self._wake_time = inf
             if self._loop() is not None:
                 self._wake(0.0)
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             thread.join(_JOIN_TIMEOUT)
 
     def _keep_alive(self, tracker: DirtyTracker) -> None:
@@ -338,10 +336,9 @@ class SaveQueue:
             return
         loop = self._loop()
         if loop is None and self._has_thread:
-            loop = Context().run(asyncio.new_event_loop)  # it would keep the caller's context alive
-            thread = threading.Thread(target=_run_loop, args=(loop,), name="holdfast-autosave", daemon=True)
-            thread.start()
-            self._loop, self._thread = _always(loop), thread
+            self._thread = LoopThread("holdfast-autosave")
+            loop = self._thread.loop
+            self._loop = _always(loop)
         self._wake_time = at
         if loop is not None:
             try:
@@ -482,12 +479,3 @@ def _none() -> None:
 
 def _always(loop: asyncio.AbstractEventLoop) -> Callable[[], asyncio.AbstractEventLoop]:
     return lambda: loop
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()

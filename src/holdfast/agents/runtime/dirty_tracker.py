@@ -20,11 +20,11 @@ from holdfast.agents.definition.options import AgentOptions, Autosave
 from holdfast.agents.runtime.data import AgentData, CapturedState
 from holdfast.agents.runtime.metrics import SAVE
 from holdfast.agents.storage.agent_line import AgentLine
+from holdfast.backends.runtime.breaker import CircuitBreaker
 from holdfast.backends.runtime.drivers import arun
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError, TransientError, UnavailableError, UnsupportedError
-from holdfast.hooks.breaker import HookBreaker
 
 _MAX_TORN = 5
 """How often in a row a state that changes during its capture is captured again soon, before that is a failure."""
@@ -78,7 +78,7 @@ class SaveScheduler(Protocol):
 
     @property
     def clock(self) -> Callable[[], float]: ...
-    def breaker(self, settings: Autosave) -> HookBreaker: ...
+    def breaker(self, settings: Autosave) -> CircuitBreaker: ...
     def put(self, tracker: DirtyTracker, at: float) -> None: ...
     def hurry(self, tracker: DirtyTracker) -> None: ...
     def end_save(self, tracker: DirtyTracker) -> None: ...
@@ -93,7 +93,7 @@ class DirtyTracker:
         self.settings = settings
         self.sync = sync
         """Whether the agent belongs to a `Store`."""
-        self.breaker: HookBreaker = scheduler.breaker(settings)
+        self.breaker: CircuitBreaker = scheduler.breaker(settings)
         self.change_count = 0
         """All changes so far."""
         self.halt_error: Exception | None = None

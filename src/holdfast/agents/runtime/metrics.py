@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
+from holdfast.backends.runtime.breaker import BreakerState
 from holdfast.backends.runtime.metrics import Metrics, Timing
 from holdfast.engine.events import Event
 
 SAVE = "save"
 """The timing of saves that appended a step."""
-
-BreakerState: TypeAlias = Literal["closed", "open", "trying"]
-"""The state of the breaker of automatic saves: saves run, are suspended, or a single one is tried."""
 
 
 @dataclass(slots=True)

@@ -18,10 +18,9 @@ from holdfast.agents.definition.spec import Spec
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
-from holdfast.agents.runtime.fair_lock import FairLock
 from holdfast.agents.runtime.message_buffer import UnsavedMessages
 from holdfast.agents.runtime.metrics import count_step
-from holdfast.agents.runtime.two_phase import Lifecycle
+from holdfast.agents.runtime.two_phase import Lifecycle, make_save_lock
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
@@ -68,7 +67,7 @@ class AgentPersister:
         """The step that the next one follows."""
         self.lock = threading.RLock()
         """Acquired to capture the state, and to make changes that belong together."""
-        self.save_lock = FairLock()
+        self.save_lock = make_save_lock()
         """Acquired to save: steps of this agent are saved one after the other."""
         self.uncertain_attempt: Attempt | None = None
         """A step of which it is uncertain whether it was saved. That is resolved before anything else is saved."""
@@ -114,7 +113,7 @@ class AgentPersister:
 
     def reinit_locks(self) -> None:
         """Reset after a fork."""
-        self.lock, self.save_lock = threading.RLock(), FairLock()
+        self.lock, self.save_lock = threading.RLock(), make_save_lock()
         self.lifecycle.reinit_locks()
         if self.tracker is not None:
             self.tracker.reinit_locks()

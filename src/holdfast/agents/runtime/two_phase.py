@@ -18,9 +18,9 @@ from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bind, invoke
 from holdfast.agents.runtime.data import Attempt, SavedState
 from holdfast.agents.runtime.dirty_tracker import TrackedAgent, suspend_autosave
-from holdfast.agents.runtime.fair_lock import FairLock
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status, error_text
+from holdfast.backends.runtime.fair_lock import FairLock
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.row_format import StepRef
@@ -90,6 +90,14 @@ class PhasedAgent(TrackedAgent, Protocol):
     async def revert(self, saved: SavedState) -> None: ...
 
 
+def make_save_lock() -> FairLock:
+    """Make a lock for saving an agent, which an agent's own code must not do while it is being saved."""
+    return FairLock(
+        "the agent is already being saved by the caller",
+        hint="Do not save an agent in its persist, restore or validate, nor in its conflict resolver",
+    )
+
+
 class Lifecycle:
     """The lifecycle of one agent, and the transitions of its machine: one change at a time, whoever requests it."""
 
@@ -100,13 +108,13 @@ class Lifecycle:
         self.owns_status = False
         """Whether this object set the agent's status, and not a process that is gone."""
         self.unsaved_result: UnsavedResult | None = None
-        self._lock = FairLock()
+        self._lock = make_save_lock()
         if persister.spec.machine is not None:
             persister.spec.machine.check(persister.agent)
 
     def reinit_locks(self) -> None:
         """Reset after a fork."""
-        self._lock = FairLock()
+        self._lock = make_save_lock()
 
     @property
     def where(self) -> str:

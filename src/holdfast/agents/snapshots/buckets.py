@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -13,6 +12,7 @@ from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Suspension
 from holdfast.backends.object_store.cloud import Bucket
 from holdfast.backends.object_store.object_storage import ObjectInfo, RetryingStorage, deadline_in
+from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.backends.urls import redacted_url
 from holdfast.errors import OutcomeUnknownError, SnapshotInvalidError, TransientError
 
@@ -69,8 +69,11 @@ class _LoopCall(Suspension[T]):
 
     def wait(self) -> T:
         # In another thread: also a sync caller may be inside an event loop, as in a notebook.
-        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshots") as thread:
-            return thread.submit(lambda: asyncio.run(self._start())).result()
+        thread = LoopThread("holdfast-snapshots")
+        try:
+            return asyncio.run_coroutine_threadsafe(self._start(), thread.loop).result()
+        finally:
+            thread.stop()
 
     def watch(self) -> asyncio.Future[T]:
         return asyncio.ensure_future(self._start())

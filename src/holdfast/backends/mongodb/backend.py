@@ -6,9 +6,8 @@ on the primary of what the majority has.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qsl
@@ -19,10 +18,12 @@ from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
 from holdfast.backends import urls
-from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend, ServerUnreachable
+from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend
+from holdfast.backends.connection_errors import attempt_seconds
 from holdfast.backends.interface import Batch, Capabilities, Query, Row, WordMatch, WordMatches
 from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, cache_weight, read_transaction_limit
 from holdfast.backends.mongodb.committer import Committer
+from holdfast.backends.mongodb.discovery import wait_for_server
 from holdfast.backends.mongodb.errors import SessionsUnsupported, translate, translate_errors
 from holdfast.backends.mongodb.maintenance import DRIVER_NAME, find_damage, size, tidy
 from holdfast.backends.mongodb.reader import run_queries
@@ -37,8 +38,6 @@ _OPTIONS: dict[str, object] = {"timeout": TIMEOUT, "connect_timeout": 0, "prefix
 
 _SELECTION_MS = 2_000
 """How long the driver looks for a primary. Then the store retries, until its own deadline."""
-_CONNECT_MS = 5_000
-_POLL_SECONDS = 0.02
 
 _SMALL_ROWS = 1_000
 _SMALL_BYTES = 4 << 20
@@ -72,6 +71,7 @@ class MongoDBBackend(ServerBackend):
                 where=urls.redacted_url(url),
                 hint="Open mongodb://localhost/agents",
             )
+        urls.check_address(url)
         address, found = urls.split_options(url, _OPTIONS, options)
         prefix = found.get("prefix", "")
         if not isinstance(prefix, str) or "$" in prefix or "\0" in prefix or prefix.startswith((".", "system.")):
@@ -121,8 +121,9 @@ class MongoDBBackend(ServerBackend):
         client = self._new_client()
         try:
             with translate_errors(self.url):
+                await wait_for_server(client, attempt_seconds(self._timeout), self.url)
                 collections = Collections(client.get_default_database(_DATABASE), self._prefix)
-                await _run_if_reachable(client, collections.prepare(self.url))
+                await collections.prepare(self.url)
         except BaseException:
             await client.close()
             raise
@@ -134,6 +135,7 @@ class MongoDBBackend(ServerBackend):
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
+            await self._committer.close()
             await client.close()
 
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
@@ -197,7 +199,7 @@ class MongoDBBackend(ServerBackend):
         """Create a client, with defaults for what the URL does not set."""
         defaults: dict[str, Any] = {
             "serverSelectionTimeoutMS": _SELECTION_MS,
-            "connectTimeoutMS": _CONNECT_MS,
+            "connectTimeoutMS": int(1000 * attempt_seconds(self._timeout)),
             "socketTimeoutMS": int(1000 * min(self._timeout, TIMEOUT * 10)),
         }
         query = self._address.partition("?")[2]
@@ -214,21 +216,3 @@ class MongoDBBackend(ServerBackend):
             if isinstance(error, PyMongoError):
                 raise translate(error, self.url) from error
             raise ConfigError(f"the MongoDB URL is invalid: {error}", where=self.url, hint="Correct the URL") from error
-
-
-async def _run_if_reachable(client: AsyncMongoClient[Document], work: Coroutine[Any, Any, None]) -> None:
-    """Run the first work of a client. Raises at once if no server can be reached.
-
-    The driver alone would try to connect until its selection times out.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        while not (await asyncio.wait([task], timeout=_POLL_SECONDS))[0]:
-            servers = client.topology_description.server_descriptions().values()
-            reasons = [str(server.error).partition(" (configured timeouts")[0] for server in servers if server.error]
-            if reasons and len(reasons) == len(servers):
-                raise ServerUnreachable("; ".join(reasons))
-        await task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])

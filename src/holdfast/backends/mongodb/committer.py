@@ -120,6 +120,13 @@ class Committer:
         self._lines: OrderedDict[Key, _LineState] = OrderedDict()
         self._locked_lines: set[Key] = set()
         self._unlocked = asyncio.Condition()
+        self._endings: set[asyncio.Future[None]] = set()
+        """The ends of sessions that are in progress."""
+
+    async def close(self) -> None:
+        """Wait for the ends of sessions."""
+        while self._endings:
+            await asyncio.wait(self._endings)
 
     async def commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         """Commit a group, or find out its recorded outcomes."""
@@ -160,14 +167,16 @@ class Committer:
     async def _session(self) -> AsyncIterator[AsyncClientSession]:
         """A session for one transaction, which is aborted unless it is committed."""
         session = self._collections.database.client.start_session()
+        ending = asyncio.current_task()
         try:
             yield session
         finally:
-            try:
-                async with asyncio.timeout(_ABORT_SECONDS):
-                    await session.end_session()
-            except TimeoutError:
-                pass  # the connection is dead; the transaction is ended as orphaned, or when the session is used again
+            end = asyncio.ensure_future(_end_session(session))
+            self._endings.add(end)
+            end.add_done_callback(self._endings.discard)
+            # A caller whose time is over does not wait for it.
+            if ending is None or not ending.cancelling():
+                await end
 
     def _can_lock(self, lines: set[Key]) -> bool:
         if _ALL_LINES in lines or _ALL_LINES in self._locked_lines:
@@ -410,6 +419,14 @@ class Committer:
         useless = list(_unused_parts(view, effect, parts))
         if useless:
             await self._collections.parts.bulk_write(useless, session=session)
+
+
+async def _end_session(session: AsyncClientSession) -> None:
+    try:
+        async with asyncio.timeout(_ABORT_SECONDS):
+            await session.end_session()
+    except TimeoutError:
+        pass  # the connection is dead; the transaction is ended as orphaned, or when the session is used again
 
 
 def _unused_parts(view: _GroupView, effect: Effect, parts: dict[int, Document]) -> Iterator[_Operation]:

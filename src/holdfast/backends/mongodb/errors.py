@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bson.errors import InvalidDocument
+from dns.exception import DNSException
 from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
@@ -16,7 +18,8 @@ from pymongo.errors import (
     PyMongoError,
 )
 
-from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
+from holdfast.backends.connection_errors import login_error
 from holdfast.errors import ConfigError, DeniedError, InvalidError, TooLargeError, UnavailableError
 
 
@@ -43,6 +46,9 @@ _NOT_ALLOWED = frozenset({13})
 _TOO_LARGE = frozenset({OVERFLOW, 10334, 17280, 17419, 17420})
 
 
+_APPENDED = re.compile(r", full error:|, Timeout:| \(configured timeouts")
+
+
 def error_codes(error: PyMongoError) -> set[int]:
     """Return the server's error codes."""
     codes = {error.code} if isinstance(error, OperationFailure) else set()
@@ -57,15 +63,13 @@ def translate(error: PyMongoError | InvalidDocument, where: str) -> Exception:
         return TooLargeError(f"MongoDB cannot store this: {error}", where=where, hint="Save less in one step")
     if "Sessions are not supported" in str(error):
         return SessionsUnsupported(_message(error))
+    if isinstance(error.__context__, DNSException):  # of a mongodb+srv:// URL
+        return ServerUnreachable(str(error))
     if isinstance(error, ConfigurationError | InvalidName):
         return ConfigError(f"the MongoDB URL is invalid: {error}", where=where, hint="Correct the URL")
     codes = error_codes(error)
     if codes & _WRONG_LOGIN:
-        return ConfigError(
-            f"MongoDB refused the login: {_message(error)}",
-            where=where,
-            hint="Check user, password and authSource in the URL",
-        )
+        return login_error(_message(error), where, "Check user, password and authSource in the URL")
     if codes & _NOT_ALLOWED:
         return DeniedError(
             f"this user may not do that: {_message(error)}",
@@ -92,8 +96,8 @@ def translate_errors(where: str) -> Iterator[None]:
 
 
 def _message(error: PyMongoError) -> str:
-    """The message, without the reply of the server that the driver appends."""
+    """The message, without the settings and the reply of the server that the driver appends."""
     if isinstance(error, BulkWriteError):
         messages = [str(each.get("errmsg")) for each in (error.details or {}).get("writeErrors", ())]
         return "; ".join(messages) or str(error)
-    return str(error).partition(", full error:")[0].partition(", Timeout:")[0]
+    return _APPENDED.split(str(error), maxsplit=1)[0]

@@ -15,7 +15,7 @@ from holdfast.backends.mongodb.large_bodies import remove_old_uploads
 from holdfast.backends.mongodb.reader import FindRequest, find
 from holdfast.backends.mongodb.row_mapping import Document, id_range
 from holdfast.backends.mongodb.schema import Collections
-from holdfast.backends.tables import TABLES
+from holdfast.backends.tables import READABLE, TABLES
 
 _WORTHWHILE = 1 << 20
 """The least free bytes for which a collection is compacted."""
@@ -35,7 +35,7 @@ async def size(collections: Collections) -> int:
 
 
 async def find_damage(collections: Collections) -> list[str]:
-    """Run MongoDB's `validate`, and return its errors."""
+    """Run MongoDB's `validate`, and return its errors; and find readable rows whose key was changed by hand."""
     findings: list[str] = []
     for collection in collections.all:
         # In the background: otherwise it would block writers, and wait for every transaction.
@@ -43,6 +43,11 @@ async def find_damage(collections: Collections) -> list[str]:
         if not result.get("valid"):
             errors = result.get("errors") or ["it is not valid"]
             findings += [f"{collection.name}: {error}" for error in errors]
+    for table in READABLE:
+        copies = [{"$ne": [f"${name}", f"$_id.{name}"]} for name in table.key]
+        wrong = await collections.table(table).count_documents({"$expr": {"$or": copies}})
+        if wrong:
+            findings.append(f"{table.name}: {wrong} documents have other values in the fields of their key than in _id")
     return findings
 
 

@@ -1,7 +1,8 @@
 """Rows as MongoDB documents, and the filters that find them.
 
 `_id` is a document of the key's columns, in order. MongoDB compares such documents column by column, so that the index
-on `_id` has the order of keys, and serves every range under a prefix. The other columns are fields.
+on `_id` has the order of keys, and serves every range under a prefix. The other columns are fields. In readable rows,
+which people query, the columns of the key are fields too, and there is no body.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bson import Binary, Int64, MaxKey, encode
 from bson.errors import BSONError
 
 from holdfast.backends.interface import Get, Query, Row, Scan
-from holdfast.backends.tables import JsonText, Key, Scalar, Table, WordList
+from holdfast.backends.tables import READABLE, JsonText, Key, Scalar, Table, WordList
 from holdfast.errors import CorruptError
 
 Document: TypeAlias = dict[str, Any]
@@ -40,12 +41,13 @@ _MAX_JSON_BYTES = 1 << 20
 def to_document(space: Table, row: Row, parts: Document | None = None) -> Document:
     """Convert a row to a document. With `parts`, its body is stored elsewhere."""
     to_key, to_fields, _ = _converters(space)
-    document: Document = {"_id": {name: convert(value) for (name, convert), value in zip(to_key, row.key, strict=True)}}
+    key = {name: convert(value) for (name, convert), value in zip(to_key, row.key, strict=True)}
+    document: Document = {"_id": key, **key} if space in READABLE else {"_id": key}
     for (name, convert), value in zip(to_fields, row.columns, strict=True):
         document[name] = convert(value)
     if parts is not None:
         document[PARTS] = parts
-    else:
+    elif row.body or space not in READABLE:
         document[BODY] = Binary(row.body)
     return document
 

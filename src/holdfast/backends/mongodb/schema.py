@@ -11,6 +11,7 @@ There is one for each table, and three more:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from pymongo import ASCENDING, DESCENDING, IndexModel
@@ -23,7 +24,16 @@ from pymongo.write_concern import WriteConcern
 
 from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.mongodb.row_mapping import Document, index_fields
-from holdfast.backends.tables import TABLES, WORDS, Table
+from holdfast.backends.tables import (
+    AGENT_STATES,
+    CONVERSATIONS,
+    METADATA,
+    STATE_VALUES,
+    TABLES,
+    TRANSITIONS,
+    WORDS,
+    Table,
+)
 from holdfast.errors import ConfigError
 
 VERSION = 1
@@ -36,6 +46,15 @@ DURABLE = WriteConcern(w="majority", j=True)
 
 _STAMP_SECONDS = 2 * 24 * 3600
 """How long the outcome of a client's last group is stored."""
+
+_READABLE_INDEXES: Mapping[Table, Mapping[str, tuple[str, ...]]] = {
+    AGENT_STATES: {"thread": ("tenant", "thread")},
+    STATE_VALUES: {"thread": ("tenant", "thread", "channel"), "channel": ("tenant", "channel")},
+    CONVERSATIONS: {"thread": ("tenant", "thread", "position")},
+    TRANSITIONS: {"thread": ("tenant", "thread", "time")},
+    METADATA: {"thread": ("tenant", "thread", "checkpoint"), "key": ("tenant", "key")},
+}
+"""The indexes for people: by thread, in the order of a conversation, and by what is searched for in all threads."""
 
 _ALREADY_EXISTS = frozenset({48, 85, 86})
 
@@ -118,6 +137,8 @@ def _index_models(space: Table) -> list[IndexModel]:
     indexes = [
         IndexModel([(field, ASCENDING) for field in index_fields(space, index)], name=index) for index in space.indexes
     ]
+    for index, names in _READABLE_INDEXES.get(space, {}).items():
+        indexes.append(IndexModel([(name, ASCENDING) for name in names], name=index))
     if space is WORDS:
         # One entry for each word, ordered by time, the last first; and all by time, for searches without a word.
         last_first = [("time", DESCENDING), ("_id", DESCENDING)]

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
-from holdfast.backends.async_backend import LoopBackend, LoopTask, ServerInterrupted
+from holdfast.backends.async_backend import PACE, LoopBackend, LoopTask, ServerInterrupted
 from holdfast.backends.interface import Batch, Capabilities, Query, Row
 from holdfast.backends.object_store.formats import check_values
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
@@ -18,6 +18,7 @@ from holdfast.backends.object_store.salvage import SalvagedShard
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.transactions import ShardTransactions, find_shards
 from holdfast.backends.object_store.writer import ShardQueues
+from holdfast.backends.runtime.group_queue import batch_weight
 from holdfast.errors import InvalidError, UnavailableError
 
 T = TypeVar("T")
@@ -133,10 +134,12 @@ class ObjectStoreBackend(LoopBackend):
             return None
         task = asyncio.ensure_future(self._apply_to_shards(opened, batch))
         opened.pending.add(task)
-        try:
-            return await task
-        finally:
-            opened.pending.discard(task)
+        task.add_done_callback(opened.pending.discard)
+        # It may wait for other batches, each of which has as much time.
+        done, _ = await asyncio.wait([task], timeout=self._timeout + batch_weight(batch) / PACE)
+        if not done:
+            raise self._give_up_error("no answer came", sent=True)
+        return task.result()
 
     async def _apply_to_shards(self, opened: _OpenStore, batch: Batch) -> int | None:
         try:

@@ -23,14 +23,21 @@ import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast._lazy import missing_extra
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted, ServerUnreachable
+from holdfast.backends.connection_errors import (
+    login_error,
+    plain_server_error,
+    tls_error,
+    tls_server_error,
+    uses_tls,
+)
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
-from holdfast.backends.urls import parse_duration, redacted_url, split_options
+from holdfast.backends.urls import check_address, parse_duration, redacted_url, split_options
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 try:
@@ -70,6 +77,16 @@ _NO_RANGE = "status code: 416"
 
 # How the driver's errors are written.
 _NO_CONNECTION = "kind: Connect,"
+_NO_REPLY = "HTTP error: "
+_TLS_FAILURE = re.compile("InvalidContentType|InvalidCertificate|AlertReceived|PeerIncompatible|NotValidForName")
+_NOT_TLS = "InvalidContentType"
+_METADATA = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/latest/(api/token|meta-data)")
+"""The addresses at which a machine is asked for its role: the driver does so if there are no keys."""
+_WRONG_LOGIN = re.compile(
+    "InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|InvalidToken|ExpiredToken|InvalidSecurity"
+)
+_CODE = re.compile("<Code>([^<]+)</Code>")
+_MESSAGE = re.compile("<Message>([^<]+)</Message>")
 _ADDRESS = re.compile(r"https?://([^/\s]+)")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 
@@ -80,7 +97,7 @@ class CloudBackend(ObjectStoreBackend):
     schemes = ("s3", "gs", "az")
 
     def __init__(
-        self, url: str, storage: ObjectStore, timeout: float, grace: float, connect_timeout: float = 0.0
+        self, url: str, storage: CloudStorage, timeout: float, grace: float, connect_timeout: float = 0.0
     ) -> None:
         super().__init__(url, timeout, grace, connect_timeout)
         self._storage = storage
@@ -101,12 +118,23 @@ class CloudBackend(ObjectStoreBackend):
         return Bucket(self._storage, self._url)
 
 
+class CloudStorage(NamedTuple):
+    """A prefix of a bucket as the driver sees it, and the endpoint, if it is not the provider's own."""
+
+    objects: ObjectStore
+    endpoint: str
+
+
 class Bucket(ObjectStorage):
     """Objects in a bucket."""
 
-    def __init__(self, storage: ObjectStore, where: str) -> None:
-        self._storage = storage
+    remote = True
+
+    def __init__(self, storage: CloudStorage, where: str) -> None:
+        self._storage = storage.objects
+        self._endpoint = storage.endpoint
         self._where = where
+        self._was_used = False
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, Any]) -> tuple[Self, str, float]:
@@ -184,27 +212,47 @@ class Bucket(ObjectStorage):
 
     async def _request(self, request: Awaitable[T]) -> T:
         try:
-            return await request
+            result = await request
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            if isinstance(error, exceptions.UnauthenticatedError) or _WRONG_LOGIN.search(str(error)):
+                raise login_error(_reply(error), self._where, "Check the keys") from error
             raise DeniedError(
-                f"the service refuses this: {_first_line(error)}",
+                f"the service refuses this: {_reply(error)}",
                 where=self._where,
                 hint="The key needs to get, put, list and delete objects in this bucket",
             ) from error
         except (exceptions.GenericError, exceptions.JoinError) as error:
             if "NoSuchBucket" in str(error):
                 raise self._missing_bucket_error() from error
-            if _NO_CONNECTION in str(error):
+            if not self._was_used:
+                await self._check_first_error(str(error))
+            if _NO_CONNECTION in str(error) or (not self._was_used and _NO_REPLY in str(error)):
                 raise ServerUnreachable(_connect_failure(str(error)), sent=True) from error
-            raise ServerInterrupted(_first_line(error), sent=True) from error
+            raise ServerInterrupted(_reply(error), sent=True) from error
         except exceptions.NotSupportedError as error:
-            raise ConfigError(f"the service cannot do it: {_first_line(error)}", where=self._where) from error
+            raise ConfigError(f"the service cannot do it: {_reply(error)}", where=self._where) from error
+        self._was_used = True
+        return result
+
+    async def _check_first_error(self, text: str) -> None:
+        """Raise if the settings are the reason for the failure of a first request."""
+        if _METADATA.search(text):
+            what = "there are no keys in the options or the environment, and this machine has no role"
+            raise login_error(what, self._where, "Pass access_key_id and secret_access_key, or set them as variables")
+        if _NO_CONNECTION in text and (failure := _TLS_FAILURE.search(text)):
+            if failure[0] == _NOT_TLS:
+                raise plain_server_error(self._where, "Write the endpoint with http://")
+            raise tls_error(failure[0], self._where, "The authority of its certificate must be trusted by the system")
+        parts = urlsplit(self._endpoint)
+        if parts.scheme == "http" and _NO_CONNECTION not in text and parts.hostname:
+            if await uses_tls(parts.hostname, parts.port or 80):
+                raise tls_server_error(self._where, "Write the endpoint with https://")
 
     def _missing_bucket_error(self) -> ConfigError:
         return ConfigError("there is no such bucket", where=self._where, hint="Create it first, or correct its name")
 
 
-def _connect(url: str, own: Sequence[str], options: Mapping[str, Any]) -> tuple[str, ObjectStore, dict[str, Any]]:
+def _connect(url: str, own: Sequence[str], options: Mapping[str, Any]) -> tuple[str, CloudStorage, dict[str, Any]]:
     """Open the storage of a URL. Returns the URL without options, the storage, and the options in `own`."""
     scheme = url.partition(":")[0]
     if scheme not in _SERVICE_OPTIONS:
@@ -223,13 +271,27 @@ def _connect(url: str, own: Sequence[str], options: Mapping[str, Any]) -> tuple[
     return rest, storage, {name: value for name, value in chosen.items() if name in own}
 
 
-def _storage(scheme: str, bucket: str, prefix: str, settings: dict[str, Any], where: str) -> ObjectStore:
-    endpoint = settings.get("endpoint") or next(
-        (result for name in _ENDPOINTS[scheme] if (result := os.environ.get(name))), None
+def _storage(scheme: str, bucket: str, prefix: str, settings: dict[str, Any], where: str) -> CloudStorage:
+    endpoint = str(settings.get("endpoint") or "") or next(
+        (result for name in _ENDPOINTS[scheme] if (result := os.environ.get(name))), ""
     )
+    if endpoint:
+        _check_endpoint(endpoint, where)
+    return CloudStorage(_open_driver(scheme, bucket, prefix, settings, endpoint, where), endpoint)
+
+
+def _check_endpoint(endpoint: str, where: str) -> None:
+    if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
+        raise ConfigError("the endpoint is no URL", where=where, hint="It looks like https://host:9000")
+    check_address(endpoint)
+
+
+def _open_driver(
+    scheme: str, bucket: str, prefix: str, settings: dict[str, Any], endpoint: str, where: str
+) -> ObjectStore:
     # Without TLS only if the address says so.
     client: ClientConfig = {
-        "allow_http": bool(endpoint and str(endpoint).startswith("http://")),
+        "allow_http": endpoint.startswith("http://"),
         "timeout": timedelta(seconds=_REQUEST_SECONDS),
     }
     retry: RetryConfig = {"max_retries": 0}  # retried one level up, which first checks what the last attempt did
@@ -243,7 +305,7 @@ def _storage(scheme: str, bucket: str, prefix: str, settings: dict[str, Any], wh
             return GCSStore(bucket, prefix=prefix or None, client_options=client, retry_config=retry, config=values)  # type: ignore[arg-type]
         return AzureStore(bucket, prefix=prefix or None, client_options=client, retry_config=retry, config=values)  # type: ignore[arg-type]
     except (exceptions.BaseError, ValueError) as error:
-        raise ConfigError(f"the storage cannot be set up: {_first_line(error)}", where=where) from error
+        raise ConfigError(f"the storage cannot be set up: {_reply(error)}", where=where) from error
 
 
 _process: int | None = None
@@ -270,5 +332,10 @@ def _connect_failure(text: str) -> str:
     return f"{address[1] if address else 'the service'}: {reasons[-1] if reasons else 'no connection'}"
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:300]
+def _reply(error: Exception) -> str:
+    """The code and the message of the service; or the first line of the driver's error."""
+    text = str(error)
+    code, message = _CODE.search(text), _MESSAGE.search(text)
+    if code is not None:
+        return f"{code[1]}: {message[1]}" if message else code[1]
+    return text.partition("\n")[0][:300]

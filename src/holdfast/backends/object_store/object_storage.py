@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
+from holdfast.backends.connection_errors import attempt_seconds
 from holdfast.errors import HoldfastError, UnavailableError
 
 T = TypeVar("T")
@@ -38,6 +39,9 @@ class ObjectInfo(NamedTuple):
 
 class ObjectStorage(ABC):
     """A storage of objects. Temporary errors are raised as `ServerInterrupted`."""
+
+    remote: ClassVar[bool] = False
+    """Whether it is a service, which may not be reachable."""
 
     @abstractmethod
     async def create(self, name: str, data: bytes) -> bool:
@@ -172,15 +176,18 @@ class RetryingStorage(ObjectStorage):
         while True:
             self.request_counts[kind] = self.request_counts.get(kind, 0) + 1
             why = "no answer came"
+            seconds = deadline - loop.time()
+            opening = self._storage.remote and not self.retry_unreachable
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout(attempt_seconds(seconds) if opening else seconds):
                     return await request()
             except ServerInterrupted as interrupted:
                 if isinstance(interrupted, ServerUnreachable) and not self.retry_unreachable:
                     raise
                 why = str(interrupted)
             except TimeoutError:
-                pass
+                if opening:
+                    raise ServerUnreachable(why) from None
             if loop.time() + pause >= deadline:
                 raise ServerInterrupted(why)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that clients do not retry in step

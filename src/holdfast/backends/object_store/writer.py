@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import NamedTuple
+import math
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
-from holdfast.backends.async_backend import ServerInterrupted, extra_seconds
+from holdfast.backends.async_backend import PACE, ServerInterrupted
 from holdfast.backends.interface import Batch
 from holdfast.backends.object_store.object_names import ShardNames, folder
 from holdfast.backends.object_store.object_storage import check_deadline, deadline_in
@@ -21,26 +21,19 @@ from holdfast.backends.object_store.shard_view import (
     ViewOutdated,
     draft_entry,
 )
-from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
+from holdfast.backends.runtime.group_commit import Outcome
+from holdfast.backends.runtime.group_queue import GroupQueue, QueuedBatch, batch_weight
 from holdfast.errors import OutcomeUnknownError
-
-_MAX_BATCHES = 256
-_MAX_BYTES = 8 << 20
-
-
-class _QueuedBatch(NamedTuple):
-    batch: Batch
-    future: asyncio.Future[int | None]
 
 
 class ShardQueue:
     """The batches that wait for one shard. A writer has the lock."""
 
-    def __init__(self, names: ShardNames) -> None:
+    def __init__(self, queues: ShardQueues, names: ShardNames) -> None:
         self.names = names
         self.folder = folder(names)
         self.lock = asyncio.Lock()
-        self.queued: deque[_QueuedBatch] = deque()
+        self.groups = GroupQueue(partial(queues.commit, self), after=partial(queues.fold_early, self))
         self.users = 0
 
 
@@ -51,76 +44,60 @@ class ShardQueues:
         self._log = shard_log
         self._timeout = timeout
         self._queues: dict[ShardNames, ShardQueue] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def queue(self, names: ShardNames) -> AsyncIterator[ShardQueue]:
         """The queue of a shard, for the length of the block."""
         queue = self._queues.get(names)
         if queue is None:
-            queue = self._queues[names] = ShardQueue(names)
+            queue = self._queues[names] = ShardQueue(self, names)
+        with self._use(queue):
+            yield queue
+
+    @contextmanager
+    def _use(self, queue: ShardQueue) -> Iterator[None]:
         queue.users += 1
         try:
-            yield queue
+            yield
         finally:
             queue.users -= 1
-            if not queue.users:
-                del self._queues[names]
+            if not queue.users and queue.groups.is_idle:
+                del self._queues[queue.names]
 
     async def apply(self, names: ShardNames, batch: Batch) -> int | None:
         """Apply a batch on one shard."""
         async with self.queue(names) as queue:
             future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-            queue.queued.append(_QueuedBatch(batch, future))
-            if len(queue.queued) == 1:
-                task = asyncio.create_task(self._work(queue))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+            queue.groups.add(QueuedBatch(batch, batch_weight(batch), future, math.inf))
             return await future
 
     async def drain(self) -> None:
         """Wait until all queues are empty."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while busy := [queue for queue in self._queues.values() if not queue.groups.is_idle]:
+            for queue in busy:
+                await queue.groups.drain()
 
-    async def _work(self, queue: ShardQueue) -> None:
-        """Apply the queued batches, group by group."""
-        queue.users += 1
-        try:
-            while queue.queued:
-                async with queue.lock:
-                    await self._commit_group(queue)
-        finally:
-            queue.users -= 1
-            if not queue.users:
-                self._queues.pop(queue.names, None)
+    async def commit(self, queue: ShardQueue, batches: list[Batch], slot: int, deadline: float) -> Sequence[Outcome]:
+        """Commit a group on one shard."""
+        del slot, deadline  # there is one slot, and the time begins with the group
+        async with queue.lock:
+            with deadline_in(self._timeout + sum(map(batch_weight, batches)) / PACE):
+                try:
+                    return await self._commit(queue, batches)
+                except Exception as error:  # noqa: BLE001 - the outcome of all of them
+                    return [error] * len(batches)
 
-    async def _commit_group(self, queue: ShardQueue) -> None:
-        group = _next_group(queue.queued)
-        outcomes: Sequence[Outcome]
-        batches = [ticket.batch for ticket in group]
-        with deadline_in(self._timeout + extra_seconds(batches)):
-            try:
-                outcomes = await self._commit(queue, batches)
-            except Exception as error:  # noqa: BLE001 - the outcome of all of them
-                outcomes = [error] + [copy_error(error) for _ in group[1:]]
-            for ticket, outcome in zip(group, outcomes, strict=True):
-                queue.queued.popleft()
-                if isinstance(outcome, Exception):
-                    ticket.future.set_exception(outcome)
-                else:
-                    ticket.future.set_result(outcome)
-            await self._fold_early(queue)
-
-    async def _fold_early(self, queue: ShardQueue) -> None:
+    async def fold_early(self, queue: ShardQueue) -> None:
         """Fold a full epoch before the next batch comes."""
-        view = self._log.cached(queue.folder)
-        if view is None or not view.full or view.pending is not None:
-            return
-        try:
-            await self._log.fold(view)
-        except Exception:  # noqa: BLE001 - the next writer folds, and raises if it fails again
-            self._log.forget(view)
+        with self._use(queue), deadline_in(self._timeout):
+            async with queue.lock:
+                view = self._log.cached(queue.folder)
+                if view is None or not view.full or view.pending is not None:
+                    return
+                try:
+                    await self._log.fold(view)
+                except Exception:  # noqa: BLE001 - the next writer folds, and raises if it fails again
+                    self._log.forget(view)
 
     async def _commit(self, queue: ShardQueue, batches: list[Batch]) -> list[int | None]:
         shard_log = self._log
@@ -169,14 +146,3 @@ class ShardQueues:
         version = view.version
         await self._log.catch_up(view)
         return view.version == version and view.pending is None
-
-
-def _next_group(queued: deque[_QueuedBatch]) -> list[_QueuedBatch]:
-    group: list[_QueuedBatch] = []
-    size = 0
-    for ticket in queued:
-        size += body_bytes(ticket.batch)
-        if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
-            break
-        group.append(ticket)
-    return group

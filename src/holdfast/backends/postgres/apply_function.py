@@ -8,13 +8,13 @@ that batches on the same lines are applied one after another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
 from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put
 from holdfast.backends.postgres.binary_values import (
-    NULL_ARRAY,
     BinaryValue,
     bigint_array,
     bind,
@@ -36,8 +36,13 @@ WRONG_ISOLATION_STATE = "HF002"
 """The SQLSTATE of a transaction in which `apply` would not see what others committed."""
 _REFUSED_STATE = "HF409"
 
-MAX_LOCKS = 64
-"""The most lines that a group locks one by one. PostgreSQL has some thousands of locks for all sessions."""
+GROUP_LINES = 64
+"""The most lines that the batches of a group touch together, so that other groups seldom wait for it."""
+MAX_LOCKS = 256
+"""The most lines that a single batch locks one by one; a larger one locks their tenants. PostgreSQL has some thousands
+of locks for all sessions."""
+_SHARED = 1
+"""Added to the number of a lock that is shared. The numbers of locks are even."""
 
 _CREATE, _ENSURE, _PUT, _EXPECT, _ABSENT, _DELETE = range(6)
 _KINDS = 32
@@ -45,9 +50,10 @@ _KINDS = 32
 
 _FUNCTION = """
 CREATE OR REPLACE FUNCTION {schema}.apply(
-  p_client text, p_slot bigint, p_number bigint, p_store bigint, p_locks bigint[],
+  p_client text, p_slot bigint, p_number bigint, p_locks bigint[],
   p_batches integer[], p_changes integer[], p_texts text[], p_numbers bigint[], p_blobs bytea[]
 ) RETURNS integer[] LANGUAGE plpgsql VOLATILE SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $apply$
 DECLARE
@@ -55,7 +61,7 @@ DECLARE
   v_lock bigint;
   v_known bigint;
   v_outcomes integer[] := '{{}}';
-  v_count CONSTANT integer := cardinality(p_batches) / 5;
+  v_count CONSTANT integer := pg_catalog.cardinality(p_batches) / 5;
   v_batch integer := 0;
   v_at_once boolean;
   v_place integer;
@@ -66,18 +72,17 @@ DECLARE
   n integer;
   b integer;
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
+  IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'apply needs a transaction that is read committed' USING ERRCODE = '{wrong_isolation}';
   END IF;
-  -- Without locks of lines, the whole store is locked.
-  IF p_locks IS NULL THEN
-    v_nothing := pg_advisory_xact_lock(p_store);
-  ELSE
-    v_nothing := pg_advisory_xact_lock_shared(p_store);
-    FOREACH v_lock IN ARRAY p_locks LOOP
-      v_nothing := pg_advisory_xact_lock(v_lock);
-    END LOOP;
-  END IF;
+  -- Odd numbers are locks that are shared.
+  FOREACH v_lock IN ARRAY p_locks LOOP
+    IF v_lock % 2 = 0 THEN
+      v_nothing := pg_catalog.pg_advisory_xact_lock(v_lock);
+    ELSE
+      v_nothing := pg_catalog.pg_advisory_xact_lock_shared(v_lock - {shared});
+    END IF;
+  END LOOP;
 
   SELECT c.number, c.outcomes INTO v_known, v_outcomes
     FROM {schema}.clients c WHERE c.client = p_client AND c.slot = p_slot;
@@ -86,7 +91,8 @@ BEGIN
   END IF;
   IF v_known IS NULL THEN
     DELETE FROM {schema}.clients c WHERE c.ctid = ANY (ARRAY(
-      SELECT o.ctid FROM {schema}.clients o WHERE o.time < now() - interval '1 day' LIMIT 100 FOR UPDATE SKIP LOCKED));
+      SELECT o.ctid FROM {schema}.clients o WHERE o.time < pg_catalog.now() - interval '1 day'
+      LIMIT 100 FOR UPDATE SKIP LOCKED));
   END IF;
 
   -- First all batches at once, which saves subtransactions; if one is refused, each by itself.
@@ -132,7 +138,8 @@ BEGIN
   END LOOP;
 
   INSERT INTO {schema}.clients AS c (client, slot, number, outcomes) VALUES (p_client, p_slot, p_number, v_outcomes)
-    ON CONFLICT (client, slot) DO UPDATE SET number = excluded.number, outcomes = excluded.outcomes, time = now()
+    ON CONFLICT (client, slot) DO UPDATE
+    SET number = excluded.number, outcomes = excluded.outcomes, time = pg_catalog.now()
     WHERE c.number < excluded.number;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'a later group came first' USING ERRCODE = '{overtaken}';
@@ -159,6 +166,7 @@ def apply_function_sql(schema: str) -> str:
         too_large=TOO_LARGE,
         bad_value=BAD_VALUE,
         forbidden=FORBIDDEN,
+        shared=_SHARED,
     )
 
 
@@ -199,11 +207,12 @@ def _case(kinds: Sequence[int], statement: str, columns: Mapping[str, type]) -> 
 def _value_expressions(columns: Mapping[str, type]) -> Iterator[str]:
     """Yield the SQL of the values of columns, from the positions `t`, `n` and `b` on."""
     counts = {"p_texts[t": 0, "p_numbers[n": 0, "p_blobs[b": 0}
+    words = "pg_catalog.array_to_tsvector"
     for kind in columns.values():
         array = "p_numbers[n" if kind is int else "p_blobs[b" if kind is bytes else "p_texts[t"
         value = f"{array} + {counts[array]}]"
         if kind is WordList:
-            value = f"array_to_tsvector(array_remove(string_to_array({value}, ' '), ''))"
+            value = f"{words}(pg_catalog.array_remove(pg_catalog.string_to_array({value}, ' '), ''))"
         yield f"{value}::jsonb" if kind is JsonText else value
         counts[array] += 1
 
@@ -223,9 +232,10 @@ class PackedBatch(NamedTuple):
     texts: list[bytes]
     numbers: list[bytes]
     blobs: list[bytes]
-    lines: set[tuple[Scalar, Scalar]]
-    whole: bool
-    """Whether it touches more than these lines."""
+    changed: set[Key]
+    """The lines that it changes: tenant and name. A tenant alone, or an empty key, stands for all lines below it."""
+    expected: set[Key]
+    """The lines on which it has conditions."""
 
 
 _TABLE_CODES = {space.name: place * _KINDS for place, space in enumerate(TABLES)}
@@ -234,7 +244,7 @@ _ROW_KINDS: dict[type[Change], int] = {Create: _CREATE, Ensure: _ENSURE, Put: _P
 
 def pack(batch: Batch) -> PackedBatch:
     """Pack a batch as arrays. A value that does not fit into its column raises one of `VALUE_ERRORS`."""
-    packed = PackedBatch([], [], [], [], set(), any(isinstance(c, Delete) and len(c.prefix) < 2 for c in batch))
+    packed = PackedBatch([], [], [], [], set(), set())
     for change in batch:
         space = change.space
         if isinstance(change, Delete):
@@ -250,7 +260,7 @@ def pack(batch: Batch) -> PackedBatch:
             _pack_values(packed, space.all_columns.values(), key + change.row.columns)
             packed.blobs.append(pack_bytes(change.row.body))
         packed.changes.append(_TABLE_CODES[space.name] + kind)
-        packed.lines.add(key[:2])  # type: ignore[arg-type]
+        (packed.expected if isinstance(change, Expect) else packed.changed).add(key[:2])
     return packed
 
 
@@ -282,8 +292,7 @@ def build_arguments(schema: str, stamp: GroupStamp, group: Sequence[PackedBatch]
         bind(stamp.client),
         bind(stamp.slot),
         bind(stamp.number),
-        bind(lock_id(schema)),
-        _lock_array(schema, group),
+        bigint_array([pack_number(each) for each in _locks(schema, group)]),
         integer_array(shape),
         integer_array(all_changes),
         text_array(all_texts),
@@ -292,16 +301,25 @@ def build_arguments(schema: str, stamp: GroupStamp, group: Sequence[PackedBatch]
     ]
 
 
-def _lock_array(schema: str, group: Sequence[PackedBatch]) -> BinaryValue:
-    lines = set().union(*(packed.lines for packed in group))
-    if len(lines) > MAX_LOCKS or any(packed.whole for packed in group):
-        return NULL_ARRAY
-    # In the same order everywhere, so that there are no deadlocks.
-    return bigint_array([pack_number(key) for key in sorted({lock_id(schema, *line) for line in lines})])
+def _locks(schema: str, group: Sequence[PackedBatch]) -> list[int]:
+    """Return the locks of a group: of the store, of tenants, of lines. Those of lines that have only conditions are
+    shared, and so are those above a line; a group that changes all lines of a tenant, or too many, locks the tenant.
+
+    They are in the same order everywhere, so that there are no deadlocks.
+    """
+    changed: set[Key] = set().union(*(packed.changed for packed in group))
+    touched = changed.union(*(packed.expected for packed in group))
+    if () in changed:
+        return [lock_id(schema)]
+    whole = {key[0] for key in touched if len(key) == 1 or len(touched) > MAX_LOCKS}
+    tenants = {lock_id(schema, tenant) | (_SHARED * (tenant not in whole)) for tenant in {key[0] for key in touched}}
+    lines = {lock_id(schema, *key) | (_SHARED * (key not in changed)) for key in touched if key[0] not in whole}
+    return [lock_id(schema) | _SHARED, *sorted(tenants), *sorted(lines)]
 
 
-def lock_id(schema: str, *line: Scalar) -> int:
-    """Return the number of the advisory lock of a line, or of the schema."""
-    names = (schema, *map(str, line))
+@lru_cache(4096)
+def lock_id(schema: str, *key: Scalar) -> int:
+    """Return the number of the advisory lock of a line, of a tenant or of the schema. It is even."""
+    names = (schema, *map(str, key))
     digest = blake2b(b"".join(pack_text(name) for name in names), digest_size=8, person=b"holdfast").digest()
-    return int.from_bytes(digest, signed=True)
+    return int.from_bytes(digest, signed=True) & ~1

@@ -25,7 +25,7 @@ import psycopg
 from holdfast.backends.async_backend import GroupStamp, ServerBackend
 from holdfast.backends.interface import Batch, Capabilities, Get, Query, Row, WordMatch, WordMatches
 from holdfast.backends.postgres import maintenance
-from holdfast.backends.postgres.apply_function import PackedBatch, build_arguments, pack
+from holdfast.backends.postgres.apply_function import GROUP_LINES, PackedBatch, build_arguments, pack
 from holdfast.backends.postgres.binary_values import VALUE_ERRORS, BinaryValue, bind
 from holdfast.backends.postgres.connection import PostgresConnection, ResultRows, Statement
 from holdfast.backends.postgres.errors import bad_value_error, rejection_error, translate
@@ -49,7 +49,7 @@ _MAX_BODY = 256 << 20
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-_SET_TENANT = "SELECT set_config('holdfast.tenant', $1, true)"
+_SET_TENANT = "SELECT pg_catalog.set_config('holdfast.tenant', $1, true)"
 
 
 class PostgresBackend(ServerBackend):
@@ -57,11 +57,12 @@ class PostgresBackend(ServerBackend):
 
     schemes = SCHEMES
     takes_tenant = True
+    group_lines = GROUP_LINES
 
     def __init__(self, options: PostgresOptions) -> None:
         super().__init__(options.url, options.timeout, options.connect_timeout)
         self._options = options
-        self._apply_sql = f"SELECT {quote_name(options.schema)}.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+        self._apply_sql = f"SELECT {quote_name(options.schema)}.apply($1, $2, $3, $4, $5, $6, $7, $8, $9)"
         self._schema_state: SchemaState | None = None
 
     @classmethod
@@ -100,15 +101,16 @@ class PostgresBackend(ServerBackend):
         self._pool = ConnectionPool(self._options)
         async with self._connection() as connection:
             self._schema_state = state = await ensure_schema(connection, self._options)
-        if state.row_security and self._options.tenant is None:
+        tenant = self._options.tenant
+        if state.row_security and not tenant:
             self._pool.close()
             raise ConfigError(
-                f"the schema {self._options.schema!r} has row-level security",
+                f"the schema {self._options.schema!r} has row-level security, which hides the rows of the tenant "
+                "without a name",
                 where=self.url,
                 hint="Open it for one tenant, with the option tenant",
             )
-        tenant = self._options.tenant
-        self._tenant = bind(tenant) if state.row_security and tenant is not None else None
+        self._tenant = bind(tenant) if state.row_security and tenant else None
         return self._pool
 
     async def _disconnect(self) -> None:
@@ -189,11 +191,21 @@ class PostgresBackend(ServerBackend):
 
     async def _check(self) -> list[str]:
         async with self._connection() as connection:
-            return await maintenance.check(connection, self._options.schema)
+            return await maintenance.check(
+                connection, self._options.schema, self._tenant_query(connection, _BEGIN_READ)
+            )
 
     async def _tidy(self) -> None:
         async with self._connection() as connection:
-            await maintenance.tidy(connection, self._options.schema)
+            await maintenance.tidy(connection, self._options.schema, self._tenant_query(connection, _BEGIN_WRITE))
+
+    def _tenant_query(self, connection: PostgresConnection, begin: str) -> maintenance.RunStatement:
+        """Return a function that runs a statement, for the tenant where row-level security is on."""
+
+        async def query(sql: str, bound: Sequence[BinaryValue] = (), /) -> ResultRows:
+            return (await self._in_transaction(connection, begin, [(sql, bound)]))[0]
+
+        return connection.query if self._tenant is None else query
 
     @contextlib.asynccontextmanager
     async def _connection(self, sent: bool = False) -> AsyncIterator[PostgresConnection]:

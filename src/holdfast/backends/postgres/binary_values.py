@@ -25,10 +25,10 @@ VALUE_ERRORS = (TypeError, AttributeError, ValueError, OverflowError, struct.err
 
 
 class BinaryValue(NamedTuple):
-    """A parameter: its type, and its binary form; None for NULL."""
+    """A parameter: its type, and its binary form."""
 
     type: int
-    data: bytes | None
+    data: bytes
 
 
 def escape(text: str) -> str:
@@ -92,10 +92,6 @@ def integer_array(values: Sequence[int]) -> BinaryValue:
     """Build an `integer[]`."""
     sized = [part for number in values for part in (4, number)]
     return BinaryValue(_ARRAYS[_INTEGER], _header(_INTEGER, len(values)) + struct.pack(f">{len(sized)}i", *sized))
-
-
-NULL_ARRAY = BinaryValue(_ARRAYS[_BIGINT], None)
-"""NULL as a `bigint[]`."""
 
 
 def column_array(kind: type, values: Iterable[Any]) -> BinaryValue:

@@ -7,6 +7,7 @@ import re
 import psycopg
 
 from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
+from holdfast.backends.connection_errors import login_error, tls_error
 from holdfast.backends.postgres.apply_function import BAD_VALUE, OVERTAKEN_STATE, TOO_LARGE
 from holdfast.errors import (
     ConfigError,
@@ -34,14 +35,13 @@ _DISCONNECTED = ("08", "57P")
 
 # libpq gives no code if it cannot connect. These are the messages of the server, of PgBouncer and of Supabase.
 _LOGIN = re.compile(
-    r"FATAL.*(authentication|password|pg_hba|role \"|database \"|no such (user|database)|Tenant or user"
-    "|permission denied)"
+    r"FATAL.*(authentication|password|pg_hba|role \"|no such user|Tenant or user|permission denied)"
+    "|no password supplied"
 )
+_NO_DATABASE = re.compile(r"FATAL.*(database \"|no such database)")
 _TEMPORARY = re.compile("too many|starting up|shutting down|in recovery")
-_MISCONFIGURED = re.compile(
-    "definition of service|service file|certificate|does not support SSL|SSL required|no password supplied"
-    r"|invalid (port|sslmode|connection option)"
-)
+_TLS = re.compile("certificate|does not support SSL|SSL (is )?required|SSL error: (?!unexpected eof)")
+_MISCONFIGURED = re.compile(r"definition of service|service file|invalid (port|sslmode|connection option)")
 _WRONG_SCHEMA = ("3F000", "42P01", "42883", "42703", "42804")
 
 
@@ -82,8 +82,10 @@ def _translate_final(state: str, message: str, where: str, schema: str) -> Holdf
         )
     if state == "42501":
         return denied_error(message, where, schema)
-    if state.startswith("28") or state == "3D000":
+    if state.startswith("28"):
         return _login_error(message, where)
+    if state == "3D000":
+        return _no_database_error(message, where)
     if state in _WRONG_SCHEMA:
         return ConfigError(
             f"the schema {schema!r} is not what Holdfast created: {message}",
@@ -104,12 +106,17 @@ def translate_connect_error(
     if error.sqlstate is not None:
         return translate(error, where, schema)
     message = _message(error)
-    if _LOGIN.search(message) and not _TEMPORARY.search(message):
+    if _TEMPORARY.search(message):
+        return ServerInterrupted(message)
+    if _TLS.search(message):
+        return tls_error(message, where, "Check sslmode and sslrootcert in the URL, and pg_hba.conf on the server")
+    if _LOGIN.search(message):
         return _login_error(message, where)
+    if _NO_DATABASE.search(message):
+        return _no_database_error(message, where)
     if _MISCONFIGURED.search(message) or isinstance(error, psycopg.ProgrammingError):
         return ConfigError(f"libpq cannot connect: {message}", where=where, hint="Check the URL and what it refers to")
-    temporary = connected or "FATAL" in message or isinstance(error, psycopg.errors.ConnectionTimeout)
-    if isinstance(error, psycopg.OperationalError) and not temporary:
+    if isinstance(error, psycopg.OperationalError) and not connected and "FATAL" not in message:
         return ServerUnreachable(message)
     return translate(error, where, schema)
 
@@ -144,7 +151,11 @@ def denied_error(message: str, where: str, schema: str) -> DeniedError:
 
 
 def _login_error(message: str, where: str) -> ConfigError:
-    return ConfigError(f"the login was refused: {message}", where=where, hint="Check user, password and database")
+    return login_error(message, where, "Check user, password and database")
+
+
+def _no_database_error(message: str, where: str) -> ConfigError:
+    return ConfigError(f"there is no such database: {message}", where=where, hint="Create it, or correct its name")
 
 
 def _message(error: psycopg.Error) -> str:

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import psycopg
 
 from holdfast.backends.postgres.binary_values import BinaryValue, bind
-from holdfast.backends.postgres.connection import PostgresConnection
+from holdfast.backends.postgres.connection import PostgresConnection, ResultRows
 from holdfast.backends.postgres.schema import quote_name, table_names
 
-_TABLES = "FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace AND s.nspname = $1::text AND c.relkind = 'r'"
-_SIZE = f"SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint {_TABLES}"
+
+class RunStatement(Protocol):
+    """Runs a statement, and returns its rows."""
+
+    async def __call__(self, sql: str, bound: Sequence[BinaryValue] = (), /) -> ResultRows: ...
+
+
+# All names are qualified, and arguments have exactly the types of the functions: a function that somebody else put into
+# the path, or beside those of amcheck, is not called.
+
+_TABLES = """FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace AND s.nspname = $1::text AND c.relkind = 'r'"""
+_SIZE = f"SELECT coalesce(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid::regclass)), 0)::bigint {_TABLES}"
 
 _INDEXES = f"""
-SELECT x.indexrelid::regclass::text, x.indexrelid::bigint, i.indisvalid AND i.indisready
-{_TABLES} JOIN pg_index i ON i.indrelid = c.oid JOIN pg_stat_all_indexes x ON x.indexrelid = i.indexrelid ORDER BY 1
+SELECT i.indexrelid::regclass::text, i.indexrelid::bigint, i.indisvalid AND i.indisready, a.amname = 'btree'
+{_TABLES} JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
+JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid JOIN pg_catalog.pg_am a ON a.oid = x.relam ORDER BY 1
 """
 
 _AMCHECK = """
-SELECT quote_ident(s.nspname) FROM pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace
-WHERE p.proname = 'verify_heapam' AND has_function_privilege(p.oid, 'EXECUTE')
+SELECT a.name FROM pg_catalog.pg_extension e
+JOIN pg_catalog.pg_namespace s ON s.oid = e.extnamespace, pg_catalog.quote_ident(s.nspname::text) a (name)
+WHERE e.extname = 'amcheck' AND pg_catalog.has_function_privilege(
+  pg_catalog.to_regprocedure(a.name || '.verify_heapam(regclass,boolean,boolean,text,bigint,bigint)')::oid, 'EXECUTE')
 """
+_CHECK_HEAP = "verify_heapam(pg_catalog.to_regclass($1::text), false, false, 'none'::text, NULL::bigint, NULL::bigint)"
 
-_CHECKSUMS = "SELECT coalesce(checksum_failures, 0) FROM pg_stat_database WHERE datname = current_database()"
+_CHECKSUMS = """
+SELECT coalesce(checksum_failures, 0) FROM pg_catalog.pg_stat_database WHERE datname = pg_catalog.current_database()
+"""
 
 
 async def size(connection: PostgresConnection, schema: str) -> int:
@@ -32,18 +50,21 @@ async def size(connection: PostgresConnection, schema: str) -> int:
     return int(total)
 
 
-async def check(connection: PostgresConnection, schema: str) -> list[str]:
-    """Read all rows, find invalid indexes, and run amcheck where it is installed and allowed. Returns the findings."""
+async def check(connection: PostgresConnection, schema: str, query: RunStatement) -> list[str]:
+    """Read all rows, find invalid indexes, and run amcheck where it is installed and allowed. Returns the findings.
+
+    `query` runs a statement for the tenant, where row-level security would hide all rows otherwise.
+    """
     name = quote_name(schema)
     findings = [
         f"the index {index} is invalid: rebuild it with REINDEX"
-        for index, _, valid in await connection.query(_INDEXES, [bind(schema)])
+        for index, _, valid, _ in await connection.query(_INDEXES, [bind(schema)])
         if not valid
     ]
     for table in table_names():
         # A digest reads every byte.
-        sql = f"SELECT count(sha256(body)) FROM {name}.{table}"  # noqa: S608 - quoted names
-        findings += [f"the table {table} is damaged: {message}" for message in await _damage(connection, sql)]
+        sql = f"SELECT pg_catalog.count(pg_catalog.sha256(body)) FROM {name}.{table}"  # noqa: S608 - quoted names
+        findings += [f"the table {table} is damaged: {message}" for message in await _damage(connection, query, sql)]
     for (extension,) in await connection.query(_AMCHECK):
         findings += await _amcheck(connection, schema, extension)
     ((failures,),) = await connection.query(_CHECKSUMS)
@@ -52,32 +73,39 @@ async def check(connection: PostgresConnection, schema: str) -> list[str]:
     return findings
 
 
-async def tidy(connection: PostgresConnection, schema: str) -> None:
+async def tidy(connection: PostgresConnection, schema: str, query: RunStatement) -> None:
     """Delete the records of processes that ended long ago, and vacuum the tables."""
     name = quote_name(schema)
-    await connection.run(f"DELETE FROM {name}.clients WHERE time < now() - interval '1 day'")  # noqa: S608
+    await query(f"DELETE FROM {name}.clients WHERE time < pg_catalog.now() - interval '1 day'")  # noqa: S608
     # Of tables that this user may not vacuum, the server only warns.
     await connection.run(f"VACUUM (SKIP_LOCKED) {', '.join(f'{name}.{table}' for table in table_names(clients=True))}")
 
 
 async def _amcheck(connection: PostgresConnection, schema: str, extension: str) -> list[str]:
     findings = []
-    for index, oid, _ in await connection.query(_INDEXES, [bind(schema)]):
-        sql = f"SELECT {extension}.bt_index_check($1::bigint::oid)"
+    for index, oid, _, is_btree in await connection.query(_INDEXES, [bind(schema)]):
+        if not is_btree:
+            continue  # amcheck knows no others
+        sql = f"SELECT {extension}.bt_index_check($1::bigint::oid::regclass)"
         findings += [
-            f"the index {index} is damaged: {message}" for message in await _damage(connection, sql, [bind(oid)])
+            f"the index {index} is damaged: {message}"
+            for message in await _damage(connection, connection.query, sql, [bind(oid)])
         ]
     for table in table_names(clients=True):
-        sql = f"SELECT blkno, msg FROM {extension}.verify_heapam(to_regclass($1::text))"  # noqa: S608 - a quoted name
+        sql = f"SELECT blkno, msg FROM {extension}.{_CHECK_HEAP}"  # noqa: S608 - a quoted name
         for block, message in await connection.query(sql, [bind(f"{quote_name(schema)}.{table}")]):
             findings.append(f"the table {table} is damaged in block {block}: {message}")
     return findings
 
 
-async def _damage(connection: PostgresConnection, sql: str, bound: Sequence[BinaryValue] = ()) -> list[str]:
+async def _damage(
+    connection: PostgresConnection, query: RunStatement, sql: str, bound: Sequence[BinaryValue] = ()
+) -> list[str]:
     """Run a statement, and return the server's message if it finds damage."""
     try:
-        await connection.query(sql, bound)
+        await query(sql, bound)
     except (psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted) as error:
+        if not connection.idle:
+            await connection.run("ROLLBACK")
         return [str(error.diag.message_primary)]
     return []

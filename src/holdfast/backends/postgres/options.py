@@ -11,7 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.backends.async_backend import TIMEOUT
-from holdfast.backends.urls import parse_duration, parse_int, redacted_url, split_options
+from holdfast.backends.urls import check_address, is_port, parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError
 
 SCHEMES = ("postgresql", "postgres")
@@ -54,6 +54,7 @@ def read_options(url: str, arguments: Mapping[str, Any]) -> PostgresOptions:
     where = redacted_url(url)
     if scheme not in SCHEMES or "://" not in url:
         raise ConfigError("this names no PostgreSQL database", where=where, hint="Open postgresql://user@host/database")
+    check_address(url)
     address, mark, query = url.partition("?")
     # To libpq, a plus is a plus and not a blank.
     rest, options = split_options(f"{address}{mark}{query.replace('+', '%2B')}", _OPTIONS, arguments)
@@ -84,11 +85,16 @@ def build_conninfo(url: str) -> str:
     try:
         parameters = conninfo_to_dict(url)
     except psycopg.Error as error:
+        # libpq repeats a password in which a % is not quoted.
+        why = "a % is not followed by two hex digits" if "percent-encoded" in str(error) else str(error).strip()
         raise ConfigError(
-            f"libpq cannot read the URL: {error}".strip(),
+            f"libpq cannot read the URL: {why}",
             where=redacted_url(url),
-            hint="It looks like postgresql://user@host:5432/database?sslmode=require",
-        ) from error
+            hint="It looks like postgresql://user@host:5432/database?sslmode=require; a % in a password is %25",
+        ) from None
+    if not all(map(is_port, filter(None, str(parameters.get("port", "")).split(",")))):
+        what = "the port in the URL is not a number from 1 to 65535"
+        raise ConfigError(what, where=redacted_url(url), hint="It looks like postgresql://user@host:5432/database")
     defaults = {"fallback_application_name": "holdfast", "target_session_attrs": "read-write"}
     if "service" not in parameters and "PGSERVICE" not in os.environ:  # whose file may have them too
         defaults |= _TIMEOUTS

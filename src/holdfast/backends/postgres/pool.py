@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 import psycopg
 from psycopg import AsyncConnection
 
-from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
+from holdfast.backends.connection_errors import attempt_seconds
 from holdfast.backends.postgres.binary_values import bind
 from holdfast.backends.postgres.connection import PostgresConnection, ServerInfo
 from holdfast.backends.postgres.errors import PREPARED_STATES, READ_ONLY_STATE, translate_connect_error
@@ -20,19 +21,28 @@ from holdfast.backends.postgres.options import PostgresOptions
 from holdfast.backends.postgres.schema import OLDEST_SERVER, newest_table
 from holdfast.errors import ConfigError
 
-_SERVER_INFO = """
-SELECT pg_backend_pid() = $1::bigint,
-  current_setting('server_version_num')::int, pg_is_in_recovery(), pg_encoding_to_char(d.encoding),
-  current_setting('synchronous_commit') <> 'off' AND current_setting('fsync')::bool,
-  current_setting('default_transaction_isolation') = 'read committed', to_regclass($2::text) IS NOT NULL,
-  CASE WHEN pg_backend_pid() = $1::bigint THEN set_config('plan_cache_mode', 'force_generic_plan', false)
-    || set_config('enable_seqscan', 'off', false) || set_config('enable_bitmapscan', 'off', false)
-    || set_config('enable_mergejoin', 'off', false) || set_config('enable_hashjoin', 'off', false)
-    || set_config('jit', 'off', false) END
-FROM pg_database d WHERE d.datname = current_database()
-"""
-"""A pooler reports another process number than the server's own. Only without one may the session be changed: plans are
-made once, and read the tables by index alone, even if they were made when the tables were nearly empty."""
+_SESSION_SETTINGS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_mergejoin": "off",
+    "enable_hashjoin": "off",
+    "jit": "off",
+}
+"""Plans are made once, and read the tables by index alone, even if they were made when the tables were nearly empty."""
+
+_SERVER_INFO = f"""
+SELECT pg_catalog.pg_backend_pid() = $1::bigint,
+  pg_catalog.current_setting('server_version_num')::int, pg_catalog.pg_is_in_recovery(),
+  pg_catalog.pg_encoding_to_char(d.encoding),
+  pg_catalog.current_setting('synchronous_commit') <> 'off' AND pg_catalog.current_setting('fsync')::bool,
+  pg_catalog.current_setting('default_transaction_isolation') = 'read committed',
+  pg_catalog.to_regclass($2::text) IS NOT NULL,
+  CASE WHEN pg_catalog.pg_backend_pid() = $1::bigint THEN
+    {" || ".join(f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in _SESSION_SETTINGS.items())} END
+FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
+"""  # noqa: S608 - constants
+"""A pooler reports another process number than the server's own. Only without one may the session be changed."""
 
 
 class ConnectionPool:
@@ -98,15 +108,18 @@ class ConnectionPool:
         options = self._options
         connection = None
         try:
-            opened = await AsyncConnection.connect(options.conninfo, autocommit=True, prepare_threshold=None)
-            connection = PostgresConnection(opened)
-            bound = [bind(connection.pid), bind(newest_table(options.schema))]
-            ((*info, _),) = await connection.query(_SERVER_INFO, bound)
+            async with asyncio.timeout(attempt_seconds(options.timeout)):
+                opened = await AsyncConnection.connect(options.conninfo, autocommit=True, prepare_threshold=None)
+                connection = PostgresConnection(opened)
+                bound = [bind(connection.pid), bind(newest_table(options.schema))]
+                ((*info, _),) = await connection.query(_SERVER_INFO, bound)
             connection.server = ServerInfo(*info)
             self._check_server(connection.server)
         except BaseException as error:
             if connection is not None:
                 connection.close()
+            if isinstance(error, TimeoutError):
+                raise ServerUnreachable("no answer came in time") from error
             if isinstance(error, psycopg.Error):
                 raise translate_connect_error(error, options.url, options.schema, connection is not None) from error
             raise

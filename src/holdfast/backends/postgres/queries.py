@@ -146,6 +146,7 @@ def _select(schema: str, shape: _Shape, columns: str, first: int) -> str:
     select = f"SELECT {columns} FROM {quote_name(schema)}.{space.name}"  # noqa: S608 - quoted names
     if shape.keys:
         arrays = ", ".join(f"${at}::{_CASTS[kind]}" for at, kind in enumerate(space.key.values(), first))
+        # With several arrays, unnest is always PostgreSQL's own, and cannot be qualified.
         return f"{select} WHERE ({', '.join(space.key)}) IN (SELECT * FROM unnest({arrays}))"  # noqa: S608
     names = space.order(shape.by)
     rest = names[shape.equal :]
@@ -167,7 +168,7 @@ def _columns(shape: _Shape) -> list[str]:
 
 def _column(name: str, kind: type) -> str:
     if kind is WordList:
-        return f"array_to_string(tsvector_to_array({name}), ' ')"
+        return f"pg_catalog.array_to_string(pg_catalog.tsvector_to_array({name}), ' ')"
     return f"{name}::text" if kind is JsonText else name
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from holdfast.backends.postgres.apply_function import apply_function_sql
 from holdfast.backends.tables import (
+    AGENT_STATES,
     BRANCHES,
+    CONVERSATIONS,
     EVENTS,
     FOLDS,
     JOBS,
@@ -12,12 +14,16 @@ from holdfast.backends.tables import (
     LATER,
     LINES,
     LINKS,
+    METADATA,
     NODES,
     OBJECTS,
     QUARANTINE,
+    READABLE,
     REFS,
+    STATE_VALUES,
     STEPS,
     TABLES,
+    TRANSITIONS,
     WORDS,
     WRITES,
     JsonText,
@@ -51,19 +57,54 @@ _COMMENTS: dict[Table, str] = {
     JOURNAL: "Rows that are yet to be copied to another store",
     WORDS: "The words of steps, for searching",
     QUARANTINE: "Rows that a repair removed because they were damaged",
-    JOBS: "Scheduled maintenance",
+    JOBS: "Scheduled maintenance, such as pruning, and when it is due",
     EVENTS: "The audit: what was done or tried, by whom and why, by step",
     LINKS: "Relations of artifacts and changes, from either end",
+    AGENT_STATES: "The latest checkpoint of each thread, for people to query",
+    STATE_VALUES: "The channels of the latest state of each thread, as JSON",
+    CONVERSATIONS: "The messages in the latest state of each thread, one row each",
+    TRANSITIONS: "What each checkpoint changed, and which one it follows",
+    METADATA: "The metadata of each checkpoint, one row per entry",
+}
+
+_COLUMN_COMMENTS = {
+    "threads.tenant": "Whose thread it is; empty without tenants",
+    "threads.thread": "The name of the thread",
+    "threads.created": "When its first checkpoint was saved",
+    "threads.steps": "How many checkpoints it has, on all branches",
+    "threads.branches": "How many branches it has",
+    "threads.last": "When its last checkpoint was saved",
+    "log.tenant": "Whose thread it is; empty without tenants",
+    "log.thread": "The name of the thread; other names start with the character U+241E, such as those of agents",
+    "log.branch": "The number of the branch; 0 is main",
+    "log.seq": "The number of the checkpoint on its branch, from 0",
+    "log.id": "The id of the checkpoint",
+    "log.time": "When it was saved",
+    "log.kind": "What saved it: save, fork, merge, restore and so on",
+    "log.metadata": "What its program said about it; NULL if nothing",
+    "log.bytes": "What it takes, without folded states and large values",
+    "agent_states.time": "When the checkpoint was saved: text in UTC that sorts; cast it to timestamptz",
+    "state_values.kind": "value, conversation (its messages are in conversations), or left out (too large)",
+    "state_values.checkpoint": "The checkpoint that changed the channel last",
+    "state_values.time": "When that was: text in UTC that sorts; cast it to timestamptz",
+    "conversations.position": "The place of the message in its channel, from 0",
+    "conversations.checkpoint": "The checkpoint that added the message",
+    "conversations.time": "When that was: text in UTC that sorts; cast it to timestamptz",
+    "transitions.changed": "The names of the channels that the checkpoint changed",
+    "transitions.time": "When it was saved: text in UTC that sorts; cast it to timestamptz",
 }
 
 # Not IF NOT EXISTS, which needs the privilege to create schemas even if this one exists.
 _SCHEMA = """SET LOCAL client_min_messages = warning;
+-- Functions that others put into the path are not used: neither now, nor by the views and policies.
+SET LOCAL search_path = pg_catalog, pg_temp;
 DO $$ BEGIN
   IF to_regnamespace({name}) IS NULL THEN
     CREATE SCHEMA {schema};
   END IF;
 END $$;"""
 
+# The log joins the lines, whose index finds a thread also without its tenant.
 _VIEWS = """
 CREATE OR REPLACE VIEW {schema}.threads WITH (security_invoker = true) AS
   SELECT l.tenant, l.line AS thread, to_timestamp(l.created / 1e9) AS created,
@@ -72,11 +113,11 @@ CREATE OR REPLACE VIEW {schema}.threads WITH (security_invoker = true) AS
     (SELECT to_timestamp(max(s.time) / 1e9) FROM {schema}.steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
   FROM {schema}.lines l WHERE l.line NOT LIKE '␞%';
 CREATE OR REPLACE VIEW {schema}.log WITH (security_invoker = true) AS
-  SELECT tenant, line AS thread, branch, seq, id, to_timestamp(time / 1e9) AS time, kind, metadata,
-    octet_length(body) AS bytes
-  FROM {schema}.steps WHERE id <> '';
-COMMENT ON VIEW {schema}.threads IS 'Threads, with the number of their steps and branches';
-COMMENT ON VIEW {schema}.log IS 'Steps, without their content';
+  SELECT l.tenant, l.line AS thread, s.branch, s.seq, s.id, to_timestamp(s.time / 1e9) AS time, s.kind,
+    nullif(replace(s.metadata, '\\u0000', '\\ufffd'), '')::jsonb AS metadata, octet_length(s.body) AS bytes
+  FROM {schema}.lines l JOIN {schema}.steps s ON s.tenant = l.tenant AND s.line = l.line WHERE s.id <> '';
+COMMENT ON VIEW {schema}.threads IS 'Threads, with the number of their checkpoints and branches';
+COMMENT ON VIEW {schema}.log IS 'Checkpoints of all threads and agents, without their content';
 """
 
 _INTERNAL_TABLES = """
@@ -94,6 +135,9 @@ CREATE TABLE IF NOT EXISTS {schema}.version (version integer PRIMARY KEY);
 COMMENT ON TABLE {schema}.version IS 'The layout of this schema';
 """
 
+
+# People who ask for a thread seldom name its tenant, with which all keys start.
+_THREAD_INDEXES = {LINES: "line"} | dict.fromkeys(READABLE, "thread")
 
 _WORD_INDEXES = """
 CREATE INDEX IF NOT EXISTS words_found ON {schema}.words USING gin (words);
@@ -133,6 +177,9 @@ def schema_sql(schema: str, rls: bool = False, role: str = "") -> str:
     parts += [part for space in TABLES for part in (_table(name, space), *_indexes(name, space))]
     parts += [_WORD_INDEXES.format(schema=name), _later_grants(name)]
     parts += [_INTERNAL_TABLES.format(schema=name), _VIEWS.format(schema=name), apply_function_sql(name)]
+    parts += [
+        f"COMMENT ON COLUMN {name}.{column} IS {quote_literal(text)};" for column, text in _COLUMN_COMMENTS.items()
+    ]
     if rls:
         parts += [_policy(name, table) for table in table_names(clients=True)]
     if role:
@@ -153,14 +200,17 @@ def _table(schema: str, space: Table) -> str:
         f"CREATE TABLE IF NOT EXISTS {schema}.{space.name} (\n  " + ",\n  ".join(lines) + "\n);\n"
         # Bodies are compressed already.
         f"ALTER TABLE {schema}.{space.name} ALTER COLUMN body SET STORAGE EXTERNAL;\n"
-        f"COMMENT ON TABLE {schema}.{space.name} IS {quote_literal(_COMMENTS.get(space, space.name))};"
+        f"COMMENT ON TABLE {schema}.{space.name} IS {quote_literal(_COMMENTS[space])};"
     )
 
 
 def _indexes(schema: str, space: Table) -> list[str]:
+    indexes = {index: ", ".join(space.order(index)) for index in space.indexes}
+    if space in _THREAD_INDEXES:
+        indexes["thread"] = _THREAD_INDEXES[space]
     return [
-        f"CREATE INDEX IF NOT EXISTS {space.name}_{index} ON {schema}.{space.name} ({', '.join(space.order(index))});"
-        for index in space.indexes
+        f"CREATE INDEX IF NOT EXISTS {space.name}_{index} ON {schema}.{space.name} ({columns});"
+        for index, columns in indexes.items()
     ]
 
 
@@ -178,11 +228,13 @@ def _later_grants(schema: str) -> str:
 
 
 def _policy(schema: str, table: str) -> str:
-    # FORCE, so that it applies also to the owner of the tables, as whom most applications connect.
+    # FORCE, so that it applies also to the owner of the tables, as whom most applications connect. A connection on
+    # which an earlier transaction set the tenant reports an empty one: it sees nothing, like one that never had any.
     return (
         f"ALTER TABLE {schema}.{table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;\n"
         f"DROP POLICY IF EXISTS tenant ON {schema}.{table};\n"
-        f"CREATE POLICY tenant ON {schema}.{table} USING (tenant = current_setting('holdfast.tenant', true));"
+        f"CREATE POLICY tenant ON {schema}.{table} "
+        "USING (tenant = nullif(current_setting('holdfast.tenant', true), ''));"
     )
 
 

@@ -44,7 +44,8 @@ def setup(url: str, schema: str = SCHEMA, *, rls: bool = False, role: str = "") 
 
 def setup_sql(schema: str = SCHEMA, *, rls: bool = False, role: str = "") -> str:
     """Return the SQL that `setup` runs, to be run by hand."""
-    return f"BEGIN;\nSELECT pg_advisory_xact_lock({lock_id(schema)});\n{schema_sql(schema, rls, role)}\nCOMMIT;\n"
+    lock = f"SELECT pg_catalog.pg_advisory_xact_lock({lock_id(schema)});"
+    return f"BEGIN;\n{lock}\n{schema_sql(schema, rls, role)}\nCOMMIT;\n"
 
 
 async def ensure_schema(connection: PostgresConnection, options: PostgresOptions) -> SchemaState:
@@ -52,7 +53,7 @@ async def ensure_schema(connection: PostgresConnection, options: PostgresOptions
     if not connection.server.set_up:
         await _create_schema(connection, options)
     name = quote_name(options.schema)
-    sql = f"SELECT max(version), row_security_active($1::text) FROM {name}.version"  # noqa: S608 - a quoted name
+    sql = f"SELECT pg_catalog.max(version), pg_catalog.row_security_active($1::text) FROM {name}.version"  # noqa: S608 - a quoted name
     ((version, row_security),) = await connection.query(sql, [bind(f"{name}.lines")])
     if version is None or version > VERSION:
         raise ConfigError(
@@ -64,7 +65,8 @@ async def ensure_schema(connection: PostgresConnection, options: PostgresOptions
 
 
 _EXISTS = """
-SELECT to_regclass($1::text) IS NOT NULL, (SELECT relrowsecurity FROM pg_class WHERE oid = to_regclass($2::text))
+SELECT pg_catalog.to_regclass($1::text) IS NOT NULL,
+  (SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass($2::text)::oid)
 """
 
 
@@ -72,7 +74,7 @@ async def _create_schema(connection: PostgresConnection, options: PostgresOption
     try:
         # Under a lock: of several processes that open the store at once, one creates the tables.
         await connection.run("BEGIN")
-        await connection.query("SELECT pg_advisory_xact_lock($1)", [bind(lock_id(options.schema))])
+        await connection.query("SELECT pg_catalog.pg_advisory_xact_lock($1)", [bind(lock_id(options.schema))])
         tables = newest_table(options.schema), f"{quote_name(options.schema)}.lines"
         ((exists, row_security),) = await connection.query(_EXISTS, [bind(name) for name in tables])
         if not exists:

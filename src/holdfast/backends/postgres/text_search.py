@@ -20,7 +20,8 @@ _LONGEST = 2046
 """The most bytes that a lexeme may have."""
 
 PLANNER_SETTINGS: Statement = (
-    "SELECT set_config('enable_bitmapscan', 'on', true), set_config('plan_cache_mode', 'force_custom_plan', true)",
+    "SELECT pg_catalog.set_config('enable_bitmapscan', 'on', true), "
+    "pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true)",
     (),
 )
 """Runs before the search, in its transaction: the settings of the session suit all other statements."""

@@ -27,6 +27,7 @@ from typing import Any
 from redis import exceptions
 
 from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend, ServerInterrupted
+from holdfast.backends.connection_errors import attempt_seconds
 from holdfast.backends.interface import Batch, Capabilities, Query, Row
 from holdfast.backends.redis import errors, key_layout
 from holdfast.backends.redis.connections import (
@@ -48,9 +49,6 @@ MAX_BATCH = 256 << 20
 _FORMAT = b"1"
 _OPTIONS = {"prefix": "holdfast", "durable": "server", "replicas": 0, "timeout": TIMEOUT, "connect_timeout": 0}
 _PREFIX = re.compile(r"[\w.:-]{1,200}", re.ASCII)
-
-_ANSWER_SECONDS = 10.0
-"""After how many seconds without an answer the connection counts as lost."""
 
 _MAX_READS = 16
 """The most reads at a time."""
@@ -134,10 +132,10 @@ class RedisBackend(ServerBackend):
     # In the loop
 
     async def _connect(self) -> object:
-        self._connections = RedisConnections(self._arguments, min(_ANSWER_SECONDS, self._timeout / 2), self.url)
+        self._connections = RedisConnections(self._arguments, attempt_seconds(self._timeout), self.url)
         self._read_slots = asyncio.Semaphore(_MAX_READS)
         try:
-            await self._connections.execute(("EXISTS", self._store))  # in a cluster, this finds the right node
+            await self._connections.reach(("EXISTS", self._store))  # in a cluster, this finds the right node
             self._server = await read_server_info(self._connections)
             self._check_eviction()
             await (self._check_exists() if self._id else self._find_or_create())
@@ -200,7 +198,7 @@ class RedisBackend(ServerBackend):
     # Durability
 
     def _wait_command(self) -> list[Command]:
-        milliseconds = int(1000 * min(_ANSWER_SECONDS, self._timeout / 2) / 2)
+        milliseconds = int(1000 * attempt_seconds(self._timeout) / 2)
         if self._waitaof:
             return [("WAITAOF", 1, self._replicas, milliseconds)]
         return [("WAIT", self._replicas, milliseconds)] if self._replicas else []

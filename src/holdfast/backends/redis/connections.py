@@ -11,15 +11,25 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from redis import exceptions
-from redis.asyncio.connection import Connection, parse_url
+from redis.asyncio.connection import Connection, SSLConnection, parse_url
 
-from holdfast.backends.async_backend import PACE, ServerInterrupted
+from holdfast.backends.async_backend import PACE, ServerInterrupted, ServerUnreachable
+from holdfast.backends.connection_errors import (
+    answers_without_tls,
+    plain_server_error,
+    tls_server_error,
+    uses_tls,
+    was_connected,
+)
 from holdfast.backends.redis import errors
 from holdfast.backends.redis.lua_scripts import Script
-from holdfast.backends.urls import redacted_url
+from holdfast.backends.urls import check_address, redacted_url
 from holdfast.errors import ConfigError
 
 Command: TypeAlias = Sequence[bytes | str | int | float]
+
+_TLS_SECONDS = 1.0
+"""After how long without an answer it is checked whether both sides use TLS."""
 
 _CONNECTION_ERRORS = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 
@@ -27,21 +37,16 @@ _CONNECTION_ERRORS = (exceptions.ConnectionError, exceptions.TimeoutError, OSErr
 def connection_arguments(url: str) -> dict[str, Any]:
     """Parse a URL into the arguments of a connection of redis-py."""
     where = redacted_url(url)
+    check_address(url)
     scheme, _, rest = url.partition("://")
     try:
         arguments: dict[str, Any] = dict(parse_url(f"{scheme.replace('valkey', 'redis')}://{rest}"))
     except ValueError as error:
-        # The text after the user may be a part of the password, if that contains a / or #.
-        why = "the host is not followed by a port" if "Port" in str(error) else str(error)
-        raise ConfigError(
-            f"this is not the URL of a Redis server: {why}",
-            where=where,
-            hint="As redis://host:6379/0; in a password, / is written as %2F, and # as %23",
-        ) from None
+        what = f"this is not the URL of a Redis server: {error}"
+        raise ConfigError(what, where=where, hint="As redis://host:6379/0") from None
     path = rest.partition("?")[0].partition("/")[2]
     if path and "db" not in arguments:
-        what = "the path" if "@" in path else repr(path)
-        raise ConfigError(f"{what} is not the number of a database", where=where, hint="As redis://host:6379/0")
+        raise ConfigError(f"{path!r} is not the number of a database", where=where, hint="As redis://host:6379/0")
     return {"socket_keepalive": True, **arguments, "decode_responses": False, "protocol": 2}
 
 
@@ -59,6 +64,28 @@ class RedisConnections:
         self._where = where
         self._idle: list[Connection] = []
         self._closed = False
+
+    async def reach(self, command: Command) -> None:
+        """Send a first command. Raises `ConfigError` if the server uses TLS and the URL does not, or the reverse."""
+        sent = asyncio.ensure_future(self.execute(command))
+        try:
+            # To a client that starts with TLS, a server without it says nothing, and waits for more.
+            await asyncio.wait([sent], timeout=_TLS_SECONDS)
+            failure = sent.exception() if sent.done() else None
+            if not sent.done() or (isinstance(failure, ServerUnreachable) and was_connected(failure)):
+                await self._check_tls()
+            await sent
+        finally:
+            sent.cancel()
+            await asyncio.wait([sent])
+
+    async def _check_tls(self) -> None:
+        host, port = self._arguments.get("host", "localhost"), self._arguments.get("port", 6379)
+        if issubclass(self._connection_class, SSLConnection):
+            if await answers_without_tls(host, port, b"PING\r\n"):
+                raise plain_server_error(self._where, errors.PLAIN_HINT)
+        elif await uses_tls(host, port):
+            raise tls_server_error(self._where, "Open rediss:// in place of redis://")
 
     async def execute(self, *commands: Command) -> list[Any]:
         """Send commands together, and return the replies; error replies are among them.
@@ -133,12 +160,11 @@ class RedisConnections:
             async with asyncio.timeout(self._answer_timeout):
                 await connection.connect()  # type: ignore[no-untyped-call]
                 await self._check_primary(connection)
-        except (*_CONNECTION_ERRORS, exceptions.RedisError) as error:
+        except BaseException as error:
             self._moved = {}
             await connection.disconnect(nowait=True)
-            raise errors.translate_connect_error(error, self._where) from error
-        except BaseException:
-            await connection.disconnect(nowait=True)
+            if isinstance(error, (*_CONNECTION_ERRORS, exceptions.RedisError)):
+                raise errors.translate_connect_error(error, self._where) from error
             raise
         return connection
 
@@ -146,7 +172,7 @@ class RedisConnections:
         """Refuse a replica, which may lag."""
         await _send(connection, connection.pack_commands([("ROLE",)]))
         if _is_replica(await _read_reply(connection)):
-            raise exceptions.ConnectionError("the server is a replica; changes are made on the primary")
+            raise ServerInterrupted("the server is a replica; changes are made on the primary")
 
     async def _check_role(self, role: Any) -> None:
         if _is_replica(role):

@@ -7,6 +7,7 @@ import ssl
 from redis import exceptions
 
 from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
+from holdfast.backends.connection_errors import login_error, plain_server_error, tls_error
 from holdfast.errors import ConfigError, DeniedError, TransientError, UnavailableError
 
 _TEMPORARY_REPLIES = ("BUSY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED", "NOTREADY", "FAILOVER", "REDIRECT")
@@ -19,6 +20,10 @@ _TEMPORARY_ERRORS = (
     exceptions.AskError,  # and MOVED
     exceptions.BusyLoadingError,
 )
+
+PLAIN_HINT = "Open redis:// in place of rediss://"
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""The reasons of the TLS library if something else than TLS was received."""
 
 
 def is_data_lost(error: exceptions.RedisError) -> bool:
@@ -38,17 +43,17 @@ def data_lost_error(where: str) -> UnavailableError:
 def translate_connect_error(error: Exception, where: str) -> Exception:
     """Return the error to raise if a new connection failed."""
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
-        return ConfigError(f"the server refuses the password: {error}", where=where, hint="Check the URL")
-    if isinstance(error.__context__, ssl.SSLCertVerificationError):
-        return ConfigError(
-            f"the server's certificate is refused: {error}", where=where, hint="Name its authority with ssl_ca_certs"
-        )
-    if isinstance(error, exceptions.ResponseError) and not isinstance(error, _TEMPORARY_ERRORS):
-        return ConfigError(f"the server refuses the connection: {error}", where=where, hint="Check the URL")
+        return login_error(str(error), where)
     cause = error if isinstance(error, OSError) else error.__context__
-    if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
-        return ServerUnreachable(str(error))
-    return ServerInterrupted(str(error) or "no answer came in time")
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return tls_error(str(cause), where, "Name the authority of its certificate with ssl_ca_certs")
+    if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
+        return plain_server_error(where, PLAIN_HINT)
+    if isinstance(error, _TEMPORARY_ERRORS):
+        return ServerInterrupted(str(error))
+    if isinstance(error, exceptions.ResponseError):
+        return ConfigError(f"the server refuses the connection: {error}", where=where, hint="Check the URL")
+    return ServerUnreachable(str(error) or "no answer came in time")
 
 
 def translate_reply(error: exceptions.RedisError, where: str) -> Exception:

@@ -7,8 +7,10 @@ thread; `arun` awaits. `sync_and_async` turns one coroutine function into a meth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from functools import update_wrapper
+from operator import methodcaller
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -17,12 +19,25 @@ from holdfast.backends.interface import Suspension
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["AsyncApi", "Pause", "SyncApi", "arun", "make_both", "run", "sync_and_async", "sync_or_async"]
+__all__ = [
+    "AsyncApi",
+    "FutureWait",
+    "Pause",
+    "SyncApi",
+    "arun",
+    "drive",
+    "make_both",
+    "run",
+    "sync_and_async",
+    "sync_or_async",
+]
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 A = TypeVar("A")
+
+_watch = methodcaller("watch")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -41,13 +56,18 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
 
 
-async def arun(coroutine: Coroutine[Any, Any, T]) -> T:
+def arun(coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     """Run a coroutine in the running event loop, and return its result."""
+    return drive(coroutine, _watch)
+
+
+async def drive(coroutine: Coroutine[Any, Any, T], wait: Callable[[Suspension[Any]], Awaitable[Any]]) -> T:
+    """Run a coroutine, and return its result. `wait` awaits each of its suspensions."""
     try:
         suspension = coroutine.send(None)
         while True:
             try:
-                value = await suspension.watch()
+                value = await wait(suspension)
             except BaseException as error:  # noqa: BLE001 - raised in the coroutine
                 suspension = coroutine.throw(error)
             else:
@@ -126,6 +146,27 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
         if instance is None:
             return self
         return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
+
+
+class FutureWait(Suspension[T]):
+    """A wait for a result that another thread or task sets in the future. Cancelling the wait cancels nothing."""
+
+    def __init__(self) -> None:
+        self.future: Future[T] = Future()
+        self.future.set_running_or_notify_cancel()
+
+    def begin(self) -> None:
+        """Start what is waited for. Called once, when the wait begins."""
+
+    def wait(self) -> T:
+        self.begin()
+        return self.future.result()
+
+    def watch(self) -> asyncio.Future[T]:
+        import asyncio
+
+        self.begin()
+        return asyncio.wrap_future(self.future)
 
 
 class Pause(Suspension[None]):

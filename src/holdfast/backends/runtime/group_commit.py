@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.backends.interface import Batch, Create, Ensure, Put, Suspension
+from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.errors import HoldfastError, UnavailableError
 
 if TYPE_CHECKING:
@@ -281,10 +282,7 @@ class _Worker:
         self.wake_queue: _WakeQueue = SimpleQueue()
         wake_queue = self.wake_queue
         reference = weakref.ref(queue, lambda _: wake_queue.put(False))
-        self._thread = threading.Thread(
-            target=_run_worker, args=(reference, wake_queue), name="holdfast-commit", daemon=True
-        )
-        self._thread.start()
+        self._thread = WorkerThread("holdfast-commit", _run_worker, reference, wake_queue)
 
     def stop(self) -> None:
         self.wake_queue.put(False)

@@ -58,7 +58,7 @@ from holdfast.backends.sqlite.database_file import (
 from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, refresh_index
 from holdfast.backends.tables import WORDS
-from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, url_to_path
+from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, redacted_url, url_to_path
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 T = TypeVar("T")
@@ -379,13 +379,15 @@ def _settings(url: str, options: dict[str, Any]) -> FileOptions:
     if path is None or not url.startswith("sqlite:"):
         raise ConfigError(
             "this names no SQLite file",
-            where=url,
+            where=redacted_url(url),
             hint="Write sqlite:///agents.db for a file in the current directory, sqlite:////var/agents.db for another",
         )
     if "\0" in str(path):
-        raise ConfigError("the path of a file has no NUL in it", where=repr(url))
+        raise ConfigError("the path of a file has no NUL in it", where=repr(redacted_url(url)))
     if str(path) == ":memory:":
-        raise ConfigError("a SQLite store is a file", where=url, hint="For a store in memory open memory://")
+        raise ConfigError(
+            "a SQLite store is a file", where=redacted_url(url), hint="For a store in memory open memory://"
+        )
     values = {**dict(parse_qsl(url.partition("?")[2], keep_blank_values=True)), **options}
     vfs: str | None = options.get("vfs")
     known = {"synchronous", "busy_timeout", "read_only"} | ({"vfs", "exclusive"} & options.keys())
@@ -393,7 +395,7 @@ def _settings(url: str, options: dict[str, Any]) -> FileOptions:
     if unknown:
         raise ConfigError(
             f"a SQLite store takes no option {unknown[0]!r}",
-            where=url,
+            where=redacted_url(url),
             hint="It takes synchronous, busy_timeout and read_only",
         )
     levels = ("full", "normal") if vfs is None else ("full", "normal", "off")

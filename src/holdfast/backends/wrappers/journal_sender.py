@@ -19,6 +19,7 @@ from typing import Final
 from holdfast.backends.interface import Backend, Change, Delete, Put, Row, Scan, Suspension
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.backends.tables import JOURNAL
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.journal import JournalEntry, MergedBatch
@@ -67,7 +68,7 @@ class JournalSender:
         """A forked child has no thread yet."""
         self._lock = threading.Lock()
         self._wake_event = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: WorkerThread | None = None
         self._waiters: list[tuple[int, Future[bool]]] = []
         self._started: Future[bool] = Future()
         self._started.set_running_or_notify_cancel()
@@ -77,8 +78,7 @@ class JournalSender:
         """Send what is new; start the thread if it does not run."""
         with self._lock:
             if self._thread is None and self._stop_at is None and self.fatal_error is None:
-                self._thread = threading.Thread(target=self._run, name="holdfast-copy", daemon=True)
-                self._thread.start()
+                self._thread = WorkerThread("holdfast-copy", self._run)
         self._wake_event.set()
 
     def stop(self, patience: float) -> None:

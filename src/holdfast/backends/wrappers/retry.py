@@ -14,12 +14,12 @@ doubled each time up to 2 seconds, with jitter), `breaker` (10 failures), `rest`
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
+from holdfast.backends.runtime.breaker import CircuitBreaker
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.urls import compose, parse_duration, parse_int
@@ -52,7 +52,12 @@ class RetryBackend(Wrapper):
         self._deadline = deadline
         self._pause = pause
         self._retried = 0
-        self._breaker = _Breaker(breaker, rest)
+        nanoseconds = int(rest * 1e9)
+        self._breaker = CircuitBreaker(time.monotonic_ns, breaker, nanoseconds, nanoseconds)
+        reinit_after_fork(self)
+
+    def reinit_locks(self) -> None:
+        self._breaker.reinit_locks()
 
     @classmethod
     async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> RetryBackend:
@@ -89,91 +94,50 @@ class RetryBackend(Wrapper):
         await self._retry(self.inner.tidy)
 
     async def status(self) -> dict[str, int | float | str]:
-        return {**await self.inner.status(), "retried": self._retried, **self._breaker.status()}
+        breaker = self._breaker
+        return {
+            **await self.inner.status(),
+            "retried": self._retried,
+            "breaker": breaker.state,
+            "breaker_opened": breaker.opened,
+            "failures_in_a_row": breaker.failures,
+        }
 
     async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         deadline = time.monotonic() + self._deadline
         pause = self._pause
         attempt = 1
         while True:
-            self._breaker.admit(self.url)
+            if not self._breaker.allows():
+                raise self._open_error()
+            is_trial = bool(self._breaker.until)
             try:
                 answer = await call()
             except TransientError as error:
-                self._breaker.record_failure()
+                self._breaker.failed()
                 pause_now = pause * random.uniform(0.5, 1)  # noqa: S311 - so that not all retry at once
                 last = attempt >= self._attempts or time.monotonic() + pause_now >= deadline
                 if last or isinstance(error, OutcomeUnknownError):
                     raise
             except HoldfastError:
-                self._breaker.record_success()
+                self._breaker.succeeded()
                 raise
             except BaseException:
-                self._breaker.cancel()
+                if is_trial:  # otherwise the trial, if there is one, is another call's
+                    self._breaker.cancel_trial()
                 raise
             else:
-                self._breaker.record_success()
+                self._breaker.succeeded()
                 return answer
             await Pause(pause_now)
             pause = min(2 * pause, _MAX_PAUSE)
             attempt += 1
             self._retried += 1
 
-
-class _Breaker:
-    """Opens after some failures in a row; then one call at a time is tried."""
-
-    def __init__(self, max_failures: int, rest: float) -> None:
-        self._max_failures = max_failures
-        self._rest = rest
-        self._failures = 0
-        self._opened = 0
-        self._retry_at = 0.0
-        self._probing = False
-        self.reinit_locks()
-        reinit_after_fork(self)
-
-    def reinit_locks(self) -> None:
-        """A forked child has no call in progress."""
-        self._lock = threading.Lock()
-        self._probing = False
-
-    def admit(self, where: str) -> None:
-        """Raise `TransientError` if the breaker is open."""
-        with self._lock:
-            if self._failures < self._max_failures:
-                return
-            left = self._retry_at - time.monotonic()
-            if left <= 0 and not self._probing:
-                self._probing = True
-                return
-            raise TransientError(
-                f"the store failed {self._failures} times in a row: the breaker is open, "
-                f"next try in {max(left, 0):.1f} s",
-                where=where,
-                hint="Nothing was changed. Check the store, and try again later",
-            )
-
-    def record_failure(self) -> None:
-        with self._lock:
-            self._failures += 1
-            self._probing = False
-            if self._failures >= self._max_failures:
-                self._opened += self._failures == self._max_failures
-                self._retry_at = time.monotonic() + self._rest
-
-    def record_success(self) -> None:
-        with self._lock:
-            self._failures = 0
-            self._probing = False
-
-    def cancel(self) -> None:
-        """The call was interrupted: it is not known whether the store works."""
-        with self._lock:
-            self._probing = False
-
-    def status(self) -> dict[str, int | float | str]:
-        with self._lock:
-            is_open = self._failures >= self._max_failures
-            state = "trying" if self._probing else "open" if is_open else "closed"
-            return {"breaker": state, "breaker_opened": self._opened, "failures_in_a_row": self._failures}
+    def _open_error(self) -> TransientError:
+        left = max(self._breaker.until - time.monotonic_ns(), 0) / 1e9
+        return TransientError(
+            f"the store failed {self._breaker.failures} times in a row: the breaker is open, next try in {left:.1f} s",
+            where=self.url,
+            hint="Nothing was changed. Check the store, and try again later",
+        )

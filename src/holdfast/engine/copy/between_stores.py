@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
@@ -38,7 +39,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.projection.rows import clear_state
 from holdfast.engine.row_format import HOLD, LEASE, PIN, Line, StepRef, is_intact
-from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, UnsupportedError
+from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, QuotaError, UnsupportedError
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
 """Tables that are copied before the steps, in this order."""
@@ -212,7 +213,7 @@ class StoreCopier:
         # they need exists when they do, and later ones are left for the next pass.
         target = {table: await _listing(self._target, table, line) for table in _ALL}
         steps = await _listing(self._source, STEPS, line)
-        writer = _LineWriter(self._target, line, existing[0].columns if existing else None)
+        writer = _LineWriter(self._engine.context, line, existing[0].columns if existing else None)
         if existing:
             _check_history(line, found[0], existing[0], steps, target[STEPS], self._target.url)
             _check_protected(line, steps, target, self._target.url)
@@ -233,9 +234,10 @@ class StoreCopier:
             await writer.finish(found[0])
         except ConcurrentChange:
             return False
-        except UnsupportedError:
+        except (UnsupportedError, QuotaError):
             if not existing:
-                await self._engine.lines.delete(line)
+                with suppress(ConcurrentChange):  # another copy of it made it visible
+                    await writer.write([Delete(table, tuple(line)) for table in _ALL])
             raise
         finally:
             self._rows += writer.rows
@@ -324,8 +326,8 @@ async def copy_to_url(
 class _LineWriter(RowWriter):
     """Writes rows of one line into a store, as long as the line's row there does not change."""
 
-    def __init__(self, backend: Backend, line: Line, columns: tuple[Scalar, ...] | None) -> None:
-        super().__init__(backend, lambda: [Expect(LINES, tuple(line), self._columns)])
+    def __init__(self, context: EngineContext, line: Line, columns: tuple[Scalar, ...] | None) -> None:
+        super().__init__(context, lambda: [Expect(LINES, tuple(line), self._columns)])
         self.line = line
         self._columns = columns
         self.deletions: list[Change] = []
@@ -336,7 +338,7 @@ class _LineWriter(RowWriter):
         if self._columns is None:
             await self._remove()  # it is not visible yet
         if self._columns != row.columns:
-            await self.write([Put(LINES, row)])
+            await self.write([Create(LINES, row) if self._columns is None else Put(LINES, row)])
             self._columns = row.columns
             self.rows += 1
         await self._remove()

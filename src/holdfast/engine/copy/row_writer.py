@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.backends.interface import Backend, Change, Create, Put, Row
+from holdfast.backends.interface import Change, Create, Put, Row
 from holdfast.backends.tables import Table
 from holdfast.codec.envelope import RecordContext, unwrap, wrap
+from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line, context_of
 
 BATCH_BYTES = 4 << 20
@@ -18,12 +19,12 @@ class ConcurrentChange(Exception):
 
 
 class RowWriter:
-    """Writes rows into a store in batches, each on some conditions."""
+    """Writes rows into a store in batches, each on some conditions, and within the quota of the tenant."""
 
-    def __init__(self, backend: Backend, conditions: Callable[[], Sequence[Change]] = tuple) -> None:
-        self._backend = backend
+    def __init__(self, context: EngineContext, conditions: Callable[[], Sequence[Change]] = tuple) -> None:
+        self._context = context
         self._conditions = conditions
-        self._limit = min(BATCH_BYTES, backend.capabilities.max_batch)
+        self._limit = min(BATCH_BYTES, context.backend.capabilities.max_batch)
         self._changes: list[Change] = []
         self._size = 0
         self.rows = 0
@@ -48,7 +49,7 @@ class RowWriter:
 
     async def write(self, changes: Sequence[Change]) -> None:
         """Apply changes at once. `ConcurrentChange` if a condition does not hold, or a row to be created exists."""
-        if await self._backend.apply([*self._conditions(), *changes]) is not None:
+        if await self._context.apply([*self._conditions(), *changes]) is not None:
             raise ConcurrentChange
 
 

@@ -16,7 +16,7 @@ from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line, StepRef, info_row, is_about_step
-from holdfast.errors import ConflictError
+from holdfast.errors import ConflictError, QuotaError
 
 _DEPENDENT = (FOLDS, NODES, OBJECTS, WRITES)
 """Tables whose rows are only read after a step was found."""
@@ -41,7 +41,13 @@ class LineCopier:
                 stack.push_async_callback(lease.release)
                 await lease.acquire()
             for _ in range(_ATTEMPTS):
-                if await self._copy_all(names, leases):
+                try:
+                    copied = await self._copy_all(names, leases)
+                except QuotaError:
+                    for new, lease in leases.items():
+                        await self._backend.apply([*_conditions(new, lease), *_clear(new)])
+                    raise
+                if copied:
                     for new in names.values():
                         await self._engine.projector.follow(new)
                         await self._engine.indexer.follow(new)
@@ -62,12 +68,12 @@ class LineCopier:
                     "there is a thread of that name already", where=f"thread {new}", hint="Choose another name"
                 ) from None
         valid = (lease.condition() for lease in leases.values())  # only now: copying may have renewed them
-        return await self._backend.apply([*valid, *conditions, *changes]) is None
+        return await self._engine.context.apply([*valid, *conditions, *changes]) is None
 
     async def _copy(self, old: Line, new: Line, lease: Lease) -> list[Change]:
         """Copy all rows that are not visible without steps; returns the changes that make the copy visible."""
-        writer = RowWriter(self._backend, lambda: [lease.condition(), Expect(LINES, tuple(new), None)])
-        await writer.write([Delete(table, tuple(new)) for table in _DEPENDENT])  # left by a copy that failed
+        writer = RowWriter(self._engine.context, lambda: _conditions(new, lease))
+        await writer.write(_clear(new))  # left by a copy that failed
         last: list[Change] = []
         positions: set[Key] = set()
         ids: set[str] = set()
@@ -94,3 +100,13 @@ class LineCopier:
 
     def _rename(self, table: Table, row: Row, new: Line) -> Row:
         return rename_row(table, row, new, self._engine.context.max_bytes)
+
+
+def _conditions(new: Line, lease: Lease) -> list[Change]:
+    """Return the conditions that nobody else writes a line."""
+    return [lease.condition(), Expect(LINES, tuple(new), None)]
+
+
+def _clear(new: Line) -> list[Change]:
+    """Return the changes that remove what steps of a line need."""
+    return [Delete(table, tuple(new)) for table in _DEPENDENT]

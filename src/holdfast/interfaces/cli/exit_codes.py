@@ -55,6 +55,7 @@ _CALLS = {
     "thread.history()": "holdfast log -p",
     "history()": "holdfast state history",
     "access.grants()": "holdfast grant list",
+    "store.maintenance.set_quota(…)": "holdfast quota",
     "access.roles()": "holdfast grant roles",
     "store.audit.export()": "holdfast audit export",
     'on_end="archive"': "--on-end archive",

@@ -75,6 +75,7 @@ COMMANDS = {
         "heads": ("verify", "Export the heads of threads, to detect lost ends later."),
         "repair": ("verify", "Repair damage, from a copy or by salvage."),
         "delete": ("copy_export", "Delete threads."),
+        "quota": ("quota", "Show or set how much a tenant may store."),
         "jobs": ("jobs", "List, run or pause scheduled jobs."),
     },
     "Copy": {

@@ -133,7 +133,7 @@ class _Reader:
         self._new: Line | None = None
         """The line that is being read, by its name in the file and in the store; the latter None if it is skipped."""
         self._rows = 0
-        self._writer = RowWriter(scratch.context.backend)
+        self._writer = RowWriter(scratch.context)
         self._lines: list[Line] = []
         self._roots: set[Line] = set()
         self._found: set[str] = set()

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.backends.interface import BlockingCall
-from holdfast.backends.runtime.drivers import run
+from holdfast.backends.interface import BlockingCall, Suspension
+from holdfast.backends.runtime.drivers import drive, run
+from holdfast.backends.runtime.threads import Ticker
 from holdfast.engine.leases import Lease
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
@@ -253,22 +254,21 @@ class LeaseHolder:
         self.after_renewal: Callable[[], None] = lambda: None
         """Called after every renewal."""
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._ended = False
         self._renewed_at = self._now()
-        self._thread: threading.Thread | None = None
+        self._ticker: Ticker | None = None
 
     def __enter__(self) -> None:
-        self._thread = threading.Thread(target=self._renew_often, name="holdfast-job-life")
-        self._thread.start()
+        self._ticker = Ticker("holdfast-job-life", self._life / 6, self._tick, daemon=False)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.end()
 
     def end(self) -> None:
         """Stop renewing."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._ended = True
+        if self._ticker is not None:
+            self._ticker.stop()
 
     def must_check(self) -> bool:
         """Return whether `check` has anything to do. A job is stopped only once: it may have something to release."""
@@ -286,7 +286,7 @@ class LeaseHolder:
     def renew(self) -> None:
         """Renew the lease."""
         with self._lock:
-            if self.lost or self._ended.is_set():
+            if self.lost or self._ended:
                 return
             try:
                 run(self.lease.renew())
@@ -296,16 +296,17 @@ class LeaseHolder:
             except ConflictError:
                 self.lost = True
 
-    def _renew_often(self) -> None:
-        # Not longer than the main thread: this thread must not keep the program alive.
-        while not self._ended.wait(self._life / 6) and threading.main_thread().is_alive():
-            try:
-                self.renew()
-                with contextlib.suppress(TransientError):  # there is a next time
-                    self.after_renewal()
-            except HoldfastError:
-                self.lost = True  # the store is closed or failed, as the job will notice too
-                return
+    def _tick(self) -> bool:
+        if not threading.main_thread().is_alive():
+            return False  # this thread must not keep the program alive
+        try:
+            self.renew()
+            with contextlib.suppress(TransientError):  # there is a next time
+                self.after_renewal()
+        except HoldfastError:
+            self.lost = True  # the store is closed or failed, as the job will notice too
+            return False
+        return True
 
     def _age(self) -> float:
         """Return the seconds since the last renewal. The wall clock continues while a machine sleeps."""
@@ -357,17 +358,10 @@ class JobExecution:
 
 async def run_with_checks(work: Coroutine[Any, Any, T], holder: LeaseHolder) -> T:
     """Await a coroutine that waits only for the store. Before each wait it is checked whether it is to end."""
-    try:
-        suspension = work.send(None)
-        while True:
-            try:
-                if holder.must_check():
-                    await BlockingCall(holder.check)
-                value = await suspension
-            except BaseException as error:  # noqa: BLE001 - raised inside the coroutine
-                suspension = work.throw(error)
-            else:
-                suspension = work.send(value)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+
+    async def check_and_wait(suspension: Suspension[Any]) -> Any:
+        if holder.must_check():
+            await BlockingCall(holder.check)
+        return await suspension
+
+    return await drive(work, check_and_wait)

@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError
 from holdfast.maintenance.jobs.builtin import JobTypes
@@ -126,7 +127,7 @@ class JobRunner(_RunnerBase):
     """Runs jobs in a thread: this one with `work`, or one of its own with `start` or a `with` block."""
 
     def _prepare(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._thread: WorkerThread | None = None
         self._failure: BaseException | None = None
         self._wakeup: SimpleQueue[None] = SimpleQueue()
 
@@ -151,8 +152,7 @@ class JobRunner(_RunnerBase):
         if self._thread is not None:
             raise InvalidError("this runner is running already")
         self._stopped = False
-        self._thread = threading.Thread(target=self._work_in_thread, name="holdfast-jobs")
-        self._thread.start()
+        self._thread = WorkerThread("holdfast-jobs", self._work_in_thread, daemon=False)
         return self
 
     def stop(self, *, wait: bool = True) -> None:
@@ -161,7 +161,7 @@ class JobRunner(_RunnerBase):
         self._stopped = True
         self._wakeup.put(None)
         thread = self._thread
-        if wait and thread is not None and thread is not threading.current_thread():
+        if wait and thread is not None and not thread.is_current:
             thread.join()
             self._thread = None
             failure, self._failure = self._failure, None

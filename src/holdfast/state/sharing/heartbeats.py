@@ -9,6 +9,7 @@ from typing import Any, Self, TypeAlias
 
 from holdfast.backends.interface import Suspension
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.runtime.threads import Ticker
 from holdfast.errors import ConflictError, TransientError
 from holdfast.time_parser import Duration, parse_seconds
 
@@ -43,16 +44,14 @@ class Heartbeat:
         self.pause = parse_seconds(lease, "lease") / _BEATS
         self._lock = threading.Lock()
         self._extend: Extend | None = None
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ticker: Ticker | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._ticker is not None:
+            self._ticker.stop()
 
     def call(self, handler: Callable[[Any], Any], value: Any, extend: Extend) -> HandlerCall:
         """Call a handler, and extend its lease until it returns. None is being extended after that."""
@@ -62,21 +61,19 @@ class Heartbeat:
         """Extend this lease from now on, in the thread."""
         with self._lock:
             self._extend = extend
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
-            self._thread.start()
+        if self._ticker is None:
+            self._ticker = Ticker("holdfast-heartbeat", self.pause, self._beat)
 
-    def _run(self) -> None:
-        while not self._ended.wait(self.pause):
-            with self._lock:
-                if self._extend is None:
-                    continue
+    def _beat(self) -> bool:
+        with self._lock:
+            if self._extend is not None:
                 try:
                     run(self._extend())
                 except TransientError:
-                    continue  # there is time for another attempt
+                    pass  # there is time for another attempt
                 except ConflictError:
                     self._extend = None  # the result will be refused
+        return True
 
 
 class _LeasedCall(HandlerCall):

@@ -1,0 +1,73 @@
+"""A lock for threads and tasks alike, which is acquired in the order of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from holdfast.backends.runtime.drivers import FutureWait
+from holdfast.errors import InvalidError
+
+
+class FairLock:
+    """A lock that threads and tasks of event loops can wait for alike.
+
+    The owner does not acquire it again, and would wait for itself: that raises `InvalidError` with a message and hint.
+    """
+
+    def __init__(self, message: str, hint: str) -> None:
+        self._message, self._hint = message, hint
+        self._mutex = threading.Lock()
+        self._locked = False
+        self._owner: object = None
+        self._queue: deque[FutureWait[None]] = deque()
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[None]:
+        """Own the lock for the length of a block."""
+        owner = _current_owner()
+        with self._mutex:
+            if self._locked and self._owner == owner:
+                raise InvalidError(self._message, hint=self._hint)
+            wait = FutureWait[None]() if self._locked else None
+            if wait is not None:
+                self._queue.append(wait)
+            self._locked = True
+        if wait is not None:
+            try:
+                await wait
+            except BaseException:
+                self._give_up(wait)
+                raise
+        self._owner = owner
+        try:
+            yield
+        finally:
+            self._owner = None
+            with self._mutex:
+                self._pass_on()
+
+    def _give_up(self, wait: FutureWait[None]) -> None:
+        with self._mutex:
+            if wait in self._queue:
+                self._queue.remove(wait)
+            else:  # the lock was passed on just then
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the lock to who waits next. Called under the mutex."""
+        if self._queue:
+            self._queue.popleft().future.set_result(None)
+        else:
+            self._locked = False
+
+
+def _current_owner() -> tuple[int, object]:
+    """Return the running thread, and the task that runs in it."""
+    try:
+        return threading.get_ident(), asyncio.current_task()
+    except RuntimeError:
+        return threading.get_ident(), None

@@ -1,0 +1,160 @@
+"""Steps that are appended together: the changes of one batch, and the conditions among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.backends.interface import Change, Create, Ensure, Expect, Put
+from holdfast.backends.tables import BRANCHES, Key
+from holdfast.engine.lines import At, LineTip
+from holdfast.engine.model.steps import Step
+from holdfast.engine.model.workspace import Workspace
+from holdfast.engine.projection.rows import ProjectedStep, RowChanges
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
+from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.step_info import StepInfo
+
+_CHAIN_BYTES = 1 << 20
+"""The bytes of bodies up to which steps are chained. A larger step is stored alone."""
+
+
+class Condition(Enum):
+    """What a change of a batch rests on."""
+
+    LINE = "the line is as it was"
+    BRANCH = "the branch's number is free"
+    STEP = "the place is free"
+    ATTACHED = "the caller's own"
+    PRECONDITION = "what the caller's own rest on"
+    ROWS = "the readable rows are as they were"
+
+
+@dataclass(slots=True)
+class PreparedStep:
+    """A step ready to commit, with the changes that store it, some of them conditional."""
+
+    line: Line
+    info: LineInfo
+    point: StepRef
+    step: Step
+    loaded: LoadedState
+    parent: StepRef | None
+    ws: Workspace | None
+    changes: list[Change] = field(default_factory=list)
+    conditions: dict[int, Condition] = field(default_factory=dict)
+
+    def add(self, change: Change, condition: Condition) -> None:
+        """Add a change that has a condition."""
+        self.conditions[len(self.changes)] = condition
+        self.changes.append(change)
+
+    def projected(self) -> ProjectedStep:
+        """Return the step for the projector and the indexer."""
+        branches = [Branch.of(each.row) for each in self.changes if isinstance(each, Create) and each.space is BRANCHES]
+        return ProjectedStep(self.info, self.point, self.step, self.loaded, self.parent, branches)
+
+    @property
+    def head(self) -> StepInfo:
+        """Return the description of the step."""
+        return StepInfo(self.point, self.step.header, None if self.parent is None else self.parent.id)
+
+
+@dataclass(slots=True)
+class Chain:
+    """The progress of independent requests that are appended one after the other, as many as fit into a batch."""
+
+    in_flight: bool = False
+    """Whether a batch was submitted whose outcome is not recorded yet."""
+    ids: list[str] = field(default_factory=list)
+    """The ids of the steps in that batch; an empty one for a request that changes nothing."""
+
+
+class DoesNotFit(Exception):
+    """A step is not added to a batch, but comes into the next one."""
+
+
+class AppendBatch:
+    """Steps that are appended together."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.results: list[PreparedStep | StepRef] = []
+        """For each request, the prepared step, or the parent that is returned instead."""
+        self.tips: dict[Line, LineTip | None] = {}
+        """The tips of the lines that the batch is based on."""
+        self.new_versions: set[Line] = set()
+        """The lines that get a new version, or are new."""
+        self.rows: list[RowChanges] = []
+        """Readable rows that are stored with the steps."""
+        self._starts: list[tuple[int, dict[int, Condition], StepRef | None]] = []
+        """For each step, the index of its first change, its conditions, and its parent."""
+        self._row_conditions: set[int] = set()
+        """The indexes of conditions of readable rows."""
+        self._keys: set[tuple[str, Key]] = set()
+        self._bytes = 0
+        """The keys and the size of what is written, of a chain."""
+
+    def ids(self) -> list[str]:
+        """Return the ids of the steps; an empty one for a request whose parent is returned."""
+        return [each.point.id if isinstance(each, PreparedStep) else "" for each in self.results]
+
+    def require_fit(self, changes: Sequence[Change]) -> None:
+        """Raise `DoesNotFit` if more changes make the batch too large, or write what it writes already."""
+        rows = [(each.space, each.row) for each in changes if isinstance(each, Create | Ensure | Put)]
+        keys = {(space.name, row.key) for space, row in rows}
+        self._bytes += sum(len(row.body) for _, row in rows)
+        if self.results and (self._bytes > _CHAIN_BYTES or not keys.isdisjoint(self._keys)):
+            raise DoesNotFit
+        self._keys |= keys
+
+    @property
+    def steps(self) -> list[PreparedStep]:
+        return [each for each in self.results if isinstance(each, PreparedStep)]
+
+    def add(self, prepared: PreparedStep) -> None:
+        self._starts.append((len(self.changes), prepared.conditions, prepared.parent))
+        self.changes += prepared.changes
+        self.results.append(prepared)
+
+    def add_unchanged(self, parent: StepRef, conditions: Sequence[Change], attached: Sequence[Change]) -> None:
+        """Add the changes of a request whose parent is returned, and their conditions."""
+        kinds = [Condition.LINE] * len(conditions) + [Condition.ATTACHED] * len(attached)
+        self._starts.append((len(self.changes), dict(enumerate(kinds)), parent))
+        self.changes += [*conditions, *attached]
+        self.results.append(parent)
+
+    def by_line(self) -> dict[Line, list[ProjectedStep]]:
+        """Return the steps of each line, for the projector and the indexer."""
+        steps: dict[Line, list[ProjectedStep]] = {}
+        for each in self.steps:
+            steps.setdefault(each.line, []).append(each.projected())
+        return steps
+
+    def add_rows(self, rows: RowChanges) -> None:
+        start = len(self.changes)
+        for position, change in enumerate(rows.changes):
+            if isinstance(change, Expect):
+                self._row_conditions.add(start + position)
+        self.changes += rows.changes
+        self.rows.append(rows)
+
+    def locate(self, failed: int) -> tuple[int, Condition, StepRef | None]:
+        """Return the step, the condition and the parent that a change of the batch belongs to."""
+        number = max(number for number, (start, _, _) in enumerate(self._starts) if start <= failed)
+        start, conditions, parent = self._starts[number]
+        return number, Condition.ROWS if failed in self._row_conditions else conditions[failed - start], parent
+
+    def last(self, line: Line) -> PreparedStep | None:
+        return next((each for each in reversed(self.steps) if each.line == line), None)
+
+    def step(self, line: Line, at: At, branch: int | None) -> PreparedStep | None:
+        """Return the step of this batch that is named, or that is the last one of a branch."""
+        for each in reversed(self.steps):
+            if each.line == line and (at is None or each.point.id == at or each.point.branch == branch):
+                return each
+        return None
+
+    def free_branch(self, line: Line) -> int:
+        return 1 + max((each.point.branch for each in self.steps if each.line == line), default=0)
