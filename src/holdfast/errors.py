@@ -253,6 +253,8 @@ FINER_CODES = {
     "disk-full": TransientError,
     "closed": UnavailableError,
     "write-failed": UnavailableError,
+    "file-replaced": UnavailableError,
+    "lost-writes": CorruptError,
     "unreachable": UnavailableError,
     "login-refused": ConfigError,
     "tls-failed": ConfigError,

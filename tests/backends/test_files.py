@@ -243,19 +243,19 @@ def test_a_disk_that_stays_full_leaves_nothing_half_made(path: Path, monkeypatch
     run(store.close())
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EFBIG])
 @pytest.mark.parametrize("call", ["fsync", "write"])
-def test_a_disk_that_fails_is_not_trusted_again(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_disk_that_fails_once(path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
     store = opened(path)
     with monkeypatch.context() as patched:
-        failing(patched, call, errno.EIO, 1)
-        with pytest.raises(UnavailableError, match="disk failed"):
-            run(store.apply([Create(STEPS, step())]))
-    with pytest.raises(UnavailableError, match="disk failed"):
-        run(store.read([Scan(STEPS, ())]))
+        failing(patched, call, number, 1)
+        with pytest.raises(UnavailableError, match="disk failed") as failure:
+            run(store.apply([Create(STEPS, step(0))]))
+        assert failure.value.code == "write-failed"
+    assert run(store.read([Scan(STEPS, ())])) == [[]]
+    assert run(store.apply([Create(STEPS, step(1))])) is None
+    assert run(store.read([Scan(STEPS, ())])) == [[step(1)]]
     run(store.close())
-    again = opened(path)
-    assert run(again.read([Scan(STEPS, ())])) == [[]]
-    run(again.close())
 
 
 def test_a_folder_that_cannot_be_flushed_makes_no_promise(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,8 +272,11 @@ def test_a_folder_that_cannot_be_flushed_makes_no_promise(path: Path, monkeypatc
         patched.setattr(os, "fsync", fail)
         with pytest.raises(UnavailableError, match="flushed"):
             run(store.apply([Create(STEPS, step(1))]))
-    with pytest.raises(UnavailableError):
-        run(store.apply([Create(STEPS, step(2))]))
+        for action in (lambda: store.apply([Create(STEPS, step(2))]), lambda: store.read([Scan(STEPS, ())])):
+            with pytest.raises(UnavailableError, match="flushed"):
+                run(action())
+    assert step(0) in run(store.read([Scan(STEPS, ())]))[0]  # once it could be flushed
+    assert run(store.apply([Create(STEPS, step(3))])) is None
     run(store.close())
 
 

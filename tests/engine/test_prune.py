@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.interface import Backend, Batch, Put
+from holdfast.backends.interface import Backend, Batch, Delete, Get, Put
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.backends.tables import LINES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.backends.tables import FOLDS, LINES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.engine.integrity.findings import VerifyLevel
+from holdfast.engine.integrity.verify import verify
+from holdfast.engine.leases import pause_key
 from holdfast.engine.pending_writes import PendingWriteRow, write_row
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef
@@ -292,9 +296,40 @@ def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
 
     with pytest.raises(ConflictError, match="kept changing"), backend.interfere(grow, times=None, where=commits):
         prune(store, dropping_ids("0"))
-    assert len(store.log("t")) > 90
+    assert len(store.log("t")) > 18
     prune(store, dropping_ids("0"))
     assert list(store.log("t").all())[-1].id == "1"
+
+
+def test_a_writer_that_is_always_ahead(shared: Backend) -> None:
+    """It appends before each attempt to switch, in a thread of its own, until it has to wait."""
+    backend = InterferingBackend(shared)
+    store = store_on(backend, fold_every=3)
+    other = store_on(shared, fold_every=3, clock=store._engine.context.clock)
+    for n in range(10):
+        store.put("t", {"n": n}, id=f"{n:03}")
+    writers: list[threading.Thread] = []
+
+    def append() -> None:
+        writer = threading.Thread(target=other.put, args=("t", {"n": "more"}), kwargs={"id": f"{len(writers) + 10:03}"})
+        writers.append(writer)
+        writer.start()
+        while writer.is_alive() and not run(shared.read([Get(REFS, [pause_key(Line("", "t"))])]))[0]:
+            writer.join(0.001)
+
+    def switches(batch: Batch) -> bool:
+        return any(isinstance(each, Delete) and each.space is FOLDS for each in batch)
+
+    backend.most_batches = len(backend.batches) + 100
+    with backend.interfere(append, times=None, where=switches) as interference:
+        prune(store, dropping_ids("000", "003"))
+    for writer in writers:
+        writer.join()
+    assert interference.struck == 2  # one append was faster, and one had to wait
+    assert [each.id for each in reversed(list(other.log("t").all()))] == [
+        f"{n:03}" for n in range(12) if n not in (0, 3)
+    ]
+    assert run(verify(store._engine.context, Line("", "t"), VerifyLevel.DECODE)).findings == []
 
 
 # Killed -----------------------------------------------------------------------------------------------------------

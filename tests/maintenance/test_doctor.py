@@ -20,7 +20,7 @@ from holdfast.backends.tables import AGENT_STATES, JOBS, QUARANTINE, REFS, WORDS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import index_key
+from holdfast.engine.namespaces import index_key
 from holdfast.errors import CorruptError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import CheckLevel, CheckResult

@@ -149,8 +149,9 @@ class WordMatches(NamedTuple):
 class Backend(ABC):
     """A store of rows.
 
-    Safe for many threads and tasks at a time. After `close`, and after a failure with an unknown outcome, everything
-    raises `UnavailableError`. Errors of drivers are raised as those of `holdfast.errors`.
+    Safe for many threads and tasks at a time. After `close` everything raises `UnavailableError`; after a failure with
+    an unknown outcome too, until the store has opened its medium again and has found there what it acknowledged last.
+    Errors of drivers are raised as those of `holdfast.errors`.
     """
 
     schemes: ClassVar[tuple[str, ...]]

@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 _ATTEMPTS = 1000
 """How often an append retries before it gives up. Each time, another writer succeeded."""
 
+_PAUSE_SECONDS, _MAX_PAUSES = 0.005, 400
+"""How long to wait between two looks at a line on which a rewrite makes its last step, and how often at most."""
+
 _QUICK_RETRIES, _LONGEST_PAUSE = 2, 0.05
 """How often it retries without a pause, and for how many seconds it pauses at most."""
 
@@ -292,6 +295,16 @@ class Appender:
         """Return whether the cached tips of the lines were right. They are up to date afterwards."""
         return all([tip == await self._lines.load_tip(line) for line, tip in batch.tips.items()])
 
+    async def tip(self, line: Line) -> LineTip | None:
+        """Return the tip of a line to append to. Waits while a rewrite makes its last step."""
+        tip = await self._lines.tip(line)
+        for _ in range(_MAX_PAUSES):
+            if tip is None or not tip.is_paused:
+                break
+            await Pause(_PAUSE_SECONDS)
+            tip = await self._lines.load_tip(line)
+        return tip
+
     # One step -------------------------------------------------------------------------------------------------
 
     async def _add(
@@ -301,7 +314,7 @@ class Appender:
         line = request.line
         before = batch.last(line) if batch.results else None
         if before is None:
-            tip = batch.tips[line] = await self._lines.tip(line)
+            tip = batch.tips[line] = await self.tip(line)
         else:
             tip = LineTip(before.info, before.point, is_only_branch=True)
         if tip is not None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
-from holdfast.backends.tables import REFS
+from holdfast.backends.tables import REFS, Key
 from holdfast.engine.context import EngineContext
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import LEASE, Line
 from holdfast.errors import ConflictError
 
 _LIFE_NS = 60 * 10**9
 """How long a lease is valid without renewal, unless it says otherwise."""
+
+
+_PAUSE_NS = 10 * 10**9
+_PAUSE = "switch"
+"""The purpose of a lease during which nobody appends to a line, and how long it is valid."""
 
 
 class Lease:
@@ -29,7 +35,7 @@ class Lease:
         self._line = line
         self._purpose = purpose
         self._life = _LIFE_NS if life is None else int(life * 1e9)
-        self._row = Row((*line, "lease", purpose, ""), (secrets.token_hex(8), context.clock()))
+        self._row = Row((*line, LEASE, purpose, ""), (secrets.token_hex(8), context.clock()))
 
     def condition(self) -> Change:
         """Return the condition that the lease is still valid."""
@@ -100,3 +106,18 @@ class Lease:
             hint="Wait for it to end",
             code="under-way",
         )
+
+
+def append_pause(context: EngineContext, line: Line) -> Lease:
+    """Return the lease under which a rewrite makes its last step: writers wait, and it cannot be overtaken."""
+    return Lease(context, line, _PAUSE, _PAUSE_NS / 1e9)
+
+
+def pause_key(line: Line) -> Key:
+    """Return the key of the row of a pause."""
+    return (*line, LEASE, _PAUSE, "")
+
+
+def is_paused(refs: Iterable[Row], now: int) -> bool:
+    """Return whether a pause is among these rows, and still valid."""
+    return any(row.key[2:4] == (LEASE, _PAUSE) and abs(now - int(row.columns[1])) < _PAUSE_NS for row in refs)

@@ -8,12 +8,13 @@ from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Key, Scalar
+from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import AGENTS, LineKind, below, line_kind, root_of, short_name
+from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
@@ -48,9 +49,6 @@ _POINT_WEIGHT = 600
 _PAST_STATE = chr(ord(MARK) + 1)
 """Names of threads continue here, after those of state."""
 
-_NO_LINE = ""
-"""The name for references that belong to no line. No line has it."""
-
 _NAMES = 1000
 """How many names of lines are read at a time."""
 
@@ -68,6 +66,8 @@ class LineTip(NamedTuple):
     info: LineInfo
     point: StepRef | None
     is_only_branch: bool
+    is_paused: bool = False
+    """Whether nobody may append just now. Such a tip is not cached."""
 
 
 class LineSummary(NamedTuple):
@@ -106,25 +106,27 @@ class LineIndex:
 
     async def load_tip(self, line: Line) -> LineTip | None:
         """Read the tip of a line from the store."""
+        index = [index_key(line.tenant)] if self._can_index else []
         queries = [
             Get(LINES, [tuple(line)]),
             self._latest_query(line),
             self._head_query(line, 0),
             Scan(BRANCHES, tuple(line), limit=1),
+            Get(REFS, [pause_key(line), *index]),
         ]
-        if self._can_index:
-            queries.append(Get(REFS, [index_key(line.tenant)]))
-        lines, newest, head, branches, *marks = await self._backend.read(queries)
-        if marks:
-            self.note_index(line.tenant, bool(marks[0]))
+        lines, newest, head, branches, refs = await self._backend.read(queries)
+        if index:
+            self.note_index(line.tenant, any(row.key in index for row in refs))
         if not lines:
             self._context.cache.drop(("line", line))
             return None
         latest = StepRef.of(newest[0]) if newest else None
-        tip = LineTip(
-            info_of(lines[0]), latest, not branches and [row.key for row in newest] == [row.key for row in head]
-        )
-        self.remember(line, tip)
+        sole = not branches and [row.key for row in newest] == [row.key for row in head]
+        tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock()))
+        if tip.is_paused:
+            self._context.cache.drop(("line", line))
+        else:
+            self.remember(line, tip)
         return tip
 
     async def revalidate_tip(self, line: Line) -> LineTip | None:
@@ -581,11 +583,6 @@ class LineIndex:
         prefix = (*line, kind) if name is None else (*line, kind, name)
         (rows,) = await self._backend.read([Scan(REFS, prefix)])
         return [(str(row.key[3]), str(row.columns[0])) for row in rows]
-
-
-def index_key(tenant: str) -> Key:
-    """Return the key of the reference that marks a tenant's text index."""
-    return (tenant, _NO_LINE, "setting", "words", "")
 
 
 def pruned_error(line: Line) -> NotFoundError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
+from holdfast.backends.tables import Key
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
@@ -122,3 +123,8 @@ def rename_line(line: Line, root: Line, new: Line) -> Line:
 def below(root: Line) -> str:
     """Return the prefix of the names of a thread's namespaces. Other names may have it, too."""
     return root.name if root.name == MARK else root.name + MARK
+
+
+def index_key(tenant: str) -> Key:
+    """Return the key of the reference that marks a tenant's text index. It belongs to no line: none has this name."""
+    return (tenant, "", "setting", "words", "")

@@ -114,6 +114,7 @@ class StepWriter:
         if header.parents[1:]:
             request = replace(request, merged=header.parents[1:], kind=header.kind)  # a merge stays one
         await self._check_parent(request, old)
+        await self._appender.tip(line)
         info = await self._lines.info(line)
         extra = await self._appender.attached_changes(request, request.id)
         if await self._is_same(request, old):

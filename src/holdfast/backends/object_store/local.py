@@ -94,7 +94,8 @@ class DirectoryStorage(ObjectStorage):
         self._root = root
         self._read_only = read_only
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-files")
-        self._failure = ""
+        self._unflushed: set[Path] = set()
+        """Folders that could not be flushed."""
         self._flushed: dict[Path, int] = {}
         """Folders that are flushed with all their parents, and their inodes."""
         try:
@@ -141,19 +142,42 @@ class DirectoryStorage(ObjectStorage):
 
     async def _blocking(self, function: Callable[[], T]) -> T:
         try:
-            if self._failure:
-                raise OSError(errno.EIO, self._failure)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: self._call(function))
         except OSError as error:
             if error.errno in _TEMPORARY_ERRORS:
                 raise ServerInterrupted(str(error)) from error
-            if error.errno != errno.EIO:
+            if error.errno not in (errno.EIO, errno.EFBIG):
                 raise _directory_error(self._root, error) from error
-            # After a failed flush the content of the disk is unknown, and another flush would not help.
-            self._failure = self._failure or str(error.strerror)
             raise UnavailableError(
-                f"the disk failed: {error}", where=str(self._root), hint="Check the disk, and open the store again"
+                f"the disk failed: {error}",
+                where=str(self._root),
+                hint="Check the disk. The store works again as soon as it can be written",
+                code="write-failed",
             ) from error
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Call a function, after all that could not be flushed before has been."""
+        for folder in list(self._unflushed):
+            # Another flush alone would not help: the system may take for written what it has failed to write.
+            probe = folder / secrets.token_hex(16)
+            try:
+                probe.mkdir()
+                probe.rmdir()
+                self._flush(folder)
+            except FileNotFoundError:
+                self._unflushed.discard(folder)  # another process has removed it
+        return function()
+
+    def _flush(self, folder: Path) -> None:
+        """Make the names in a folder durable. After a failure, nothing else is done until that succeeds."""
+        try:
+            flush_folder(folder)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            self._unflushed.add(folder)
+            raise
+        self._unflushed.discard(folder)
 
     def _create(self, name: str, data: bytes) -> bool:
         temporary = self._write(data)
@@ -174,9 +198,9 @@ class DirectoryStorage(ObjectStorage):
             temporary.unlink(missing_ok=True)  # after a long pause, another process may have deleted it
 
     def _flush_created(self, folder: Path) -> None:
-        """Flush a folder in which a file was created. A failure is final, since the file exists."""
+        """Flush a folder in which a file was created. To create it again would not help, since the file exists."""
         try:
-            flush_folder(folder)
+            self._flush(folder)
         except OSError as error:
             raise OSError(errno.EIO, f"{error.strerror}, while a folder was flushed", str(folder)) from error
 
@@ -188,7 +212,7 @@ class DirectoryStorage(ObjectStorage):
         except FileNotFoundError:
             temporary.unlink()  # the folder does not exist any more, nor the file to replace
         else:
-            flush_folder(target.parent)
+            self._flush(target.parent)
 
     def _write(self, data: bytes) -> Path:
         temporary = self._root / _TEMPORARY_FOLDER / secrets.token_hex(16)
@@ -218,7 +242,7 @@ class DirectoryStorage(ObjectStorage):
             )
             if must_be_durable and not self._read_only:
                 self._ensure_folder(path.parent)
-                flush_folder(path.parent)
+                self._flush(path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return data
@@ -252,7 +276,7 @@ class DirectoryStorage(ObjectStorage):
             folders.add(path.parent)
         for folder in folders:
             try:
-                flush_folder(folder)
+                self._flush(folder)
             except FileNotFoundError:
                 continue  # removed by another process
             self._remove_empty(folder)
@@ -288,7 +312,7 @@ class DirectoryStorage(ObjectStorage):
             folder.mkdir(exist_ok=True)
         else:
             folder.mkdir(parents=True, exist_ok=True)
-        flush_folder(folder.parent)
+        self._flush(folder.parent)
         if len(self._flushed) > _CACHED_FOLDERS:
             self._flushed.clear()
         self._flushed[folder] = folder.stat().st_ino

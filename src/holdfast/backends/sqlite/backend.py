@@ -48,6 +48,7 @@ from holdfast.backends.interface import (
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
 from holdfast.backends.sqlite import errors
 from holdfast.backends.sqlite.connections import SQLiteConnections
+from holdfast.backends.sqlite.continuity import LastRow, last_row, lost_row
 from holdfast.backends.sqlite.database_file import (
     FileOptions,
     LockWait,
@@ -55,6 +56,7 @@ from holdfast.backends.sqlite.database_file import (
     missing_tables,
     read_only_options,
 )
+from holdfast.backends.sqlite.disk_space import DiskSpace, only_adds
 from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, refresh_index
 from holdfast.backends.tables import WORDS
@@ -69,7 +71,7 @@ _CHECKPOINT_PAGES = 4_000
 """16 MB of log, so that one of some hundred commits waits for a checkpoint."""
 
 _LARGE_LOG_PAGES = 10_000
-_VACUUM = "PRAGMA incremental_vacuum(1000)"
+_VACUUM_PAGES = 1_000
 _MERGE_PAGES = 500
 _MAX_LISTED = 20
 """How many damaged pages are listed."""
@@ -87,9 +89,12 @@ class SQLiteBackend(Backend):
     def __init__(self, settings: FileOptions) -> None:
         self._settings = settings
         self._queue = CommitQueue(self._commit, settings.url)
-        self._connections = SQLiteConnections(settings, self._queue.reset_after_fork)
+        self._connections = SQLiteConnections(settings, self._queue.reset_after_fork, self._recover)
+        self._last_row: LastRow | None = None
         self._lock_wait = LockWait(settings.busy_timeout)
-        self._checkpoint_at = _CHECKPOINT_PAGES
+        self._space = DiskSpace(settings.path)
+        self._checkpoint_at = self._space_check_at = 0
+        self._is_alone = False
         self._missing: frozenset[str] = frozenset()
 
     @classmethod
@@ -176,25 +181,54 @@ class SQLiteBackend(Backend):
             try:
                 return action()
             finally:
+                self._connections.identity.record()
+                self._last_row = None
                 self._connections.after_fork_in_parent()
 
         call: BlockingCall[T] = BlockingCall(suspended)
         return await call
 
     def _open(self) -> None:
-        connections = self._connections
-        with connections.writing:
+        with self._connections.writing:
             try:
-                if self._settings.read_only:
-                    self._missing = missing_tables(connections.open_viewer())
-                else:
-                    self._write_log_back(connections.open_writer().connection)
+                try:
+                    self._open_first()
+                except (apsw.FullError, apsw.IOError) as error:
+                    if not errors.is_full(error):
+                        raise
+                    self._open_alone()
             except apsw.Error as error:
-                connections.drop_writer()
+                self._connections.drop_writer()
                 if errors.is_write_failure(error):
                     _failed.add(self._settings.path)
                     raise errors.write_failed(error, self.url) from error
                 raise errors.translate_opening(error, self.url) from error
+
+    def _open_first(self) -> None:
+        if self._settings.read_only:
+            self._missing = missing_tables(self._connections.open_viewer())
+        else:
+            self._start_writing(self._connections.open_writer().connection)
+
+    def _open_alone(self) -> None:
+        """Open a file whose disk has not even space for the index of the log, which processes share: then it is in
+        memory, and no other process may use the file until there is space."""
+        self._connections.drop_writer()
+        self._settings = self._settings._replace(exclusive=True)
+        self._connections.configure(self._settings)
+        self._open_first()
+        self._space_check_at, self._is_alone = 0, True
+
+    def _open_to_others(self) -> None:
+        """Let other processes use a file again that was opened without space."""
+        self._is_alone = False
+        self._settings = self._settings._replace(exclusive=False)
+        self._connections.drop_writer()
+        self._connections.configure(self._settings)
+
+    def _start_writing(self, connection: apsw.Connection) -> None:
+        self._write_log_back(connection)
+        self._checkpoint_at, self._space_check_at = _CHECKPOINT_PAGES, self._space.check(connection)
 
     def _write_log_back(self, connection: apsw.Connection) -> None:
         """Empty the log that the last user of the file left.
@@ -207,15 +241,28 @@ class SQLiteBackend(Backend):
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             _failed.discard(self._settings.path)
-        except errors.BUSY:
+        except (*errors.BUSY, apsw.FullError):  # on a full disk the log stays, so that space can be freed
             if failed:
                 raise
         finally:
             connection.set_busy_handler(self._lock_wait)
 
+    def _recover(self) -> None:
+        """Open the file again after writing failed. Nothing that was acknowledged may be missing."""
+        try:
+            cursor = self._connections.reopen_writer()
+            if self._last_row is not None and not self._last_row.is_in(cursor):
+                self._connections.end(lost_row(self.url))
+                raise lost_row(self.url)
+            self._start_writing(cursor.connection)
+        except apsw.Error as error:
+            raise errors.translate_writing(error, self.url) from error
+
     def _close(self) -> None:
         self._queue.close()
-        self._connections.end("the store is closed", "Open it again", "closed")
+        self._connections.end(
+            UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
+        )
         try:
             self._connections.close()
         except apsw.Error as error:
@@ -272,10 +319,12 @@ class SQLiteBackend(Backend):
                 if len(batches) == 1:
                     outcome = self._apply(cursor, batches[0])
                     outcomes.append(outcome)
+                    last = self._last_created(batches, outcomes)  # before the flush, which leaves cold caches
                     cursor.execute("COMMIT" if outcome is None else "ROLLBACK")
                 else:
                     for batch in batches:
                         outcomes.append(self._apply_or_undo(cursor, batch))  # noqa: PERF401 - partly filled on failure
+                    last = self._last_created(batches, outcomes)
                     cursor.execute("COMMIT")
             except apsw.Error as error:
                 outcomes.clear()
@@ -285,11 +334,22 @@ class SQLiteBackend(Backend):
                     outcomes.clear()
                     cursor.execute("ROLLBACK")
                 raise
-            if connection.status(_PAGES_WRITTEN)[0] >= self._checkpoint_at:
-                self._checkpoint(connection)
+            self._last_row = last
+            self._limit_log(connection)
+
+    def _last_created(self, batches: list[Batch], outcomes: list[Outcome]) -> LastRow | None:
+        last = self._last_row
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if outcome is None:
+                last = last_row(last, batch)
+        return last
 
     def _apply(self, cursor: apsw.Cursor, batch: Batch) -> Outcome:
         """Apply a batch within the transaction. If it is refused, the caller has to undo it."""
+        if self._space.is_low and only_adds(batch):
+            self._space.check(cursor.connection)
+            if self._space.is_low:
+                return errors.disk_full("only a reserve for deletions is left", self.url)
         try:
             for position, change in enumerate(batch):
                 if not _apply_change(cursor, change):
@@ -315,25 +375,41 @@ class SQLiteBackend(Backend):
             try:
                 if cursor.connection.in_transaction:
                     cursor.execute("ROLLBACK")
+                if isinstance(error, apsw.FullError):
+                    self._space_check_at = 0
+                    self._limit_log(cursor.connection)  # there may be space in the file
                 return errors.translate(error, self.url)
             except apsw.Error as second:
                 error = second
         return self._fail(error)
 
     def _fail(self, error: apsw.Error) -> Exception:
-        """Fail the store. A failed flush is never retried: the system may have dropped what it did not write."""
+        """Close the store until the file can be opened again. A failed flush is never retried: the system may have
+        dropped what it did not write. `_recover` writes it anew."""
         answer = errors.write_failed(error, self.url)
         _failed.add(self._settings.path)
-        self._connections.end(answer.what, answer.hint, answer.code)
+        self._connections.end(answer, recoverable=True)
         self._connections.drop_writer()
         return answer
 
-    def _checkpoint(self, connection: apsw.Connection, truncate: bool = False) -> None:
-        """Write the log back, and perhaps truncate it. SQLite itself would retry failed flushes silently."""
+    def _limit_log(self, connection: apsw.Connection) -> None:
+        """Write the log back when it is large, or when there will not be enough space for that."""
+        pages = connection.status(_PAGES_WRITTEN)[0]
+        if pages >= self._checkpoint_at:
+            self._checkpoint(connection)
+        if pages >= self._space_check_at:
+            if self._space.for_log() < 0:
+                self._checkpoint(connection, restart=True, truncate=self._space.is_log_large())
+            self._space_check_at = pages + self._space.check(connection)
+            if self._is_alone and not self._space.is_low:
+                self._open_to_others()
+
+    def _checkpoint(self, connection: apsw.Connection, *, restart: bool = False, truncate: bool = False) -> None:
+        """Write the log back, and perhaps restart or truncate it. SQLite itself would retry failed flushes silently."""
         self._checkpoint_at = connection.status(_PAGES_WRITTEN)[0] + _CHECKPOINT_PAGES
         try:
             pages, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if truncate or pages > _LARGE_LOG_PAGES:
+            if restart or truncate or pages > _LARGE_LOG_PAGES:
                 # Overlapping readers would let it grow without end: wait a moment for them.
                 connection.set_busy_handler(LockWait(0.1))
                 connection.wal_checkpoint(
@@ -352,7 +428,7 @@ class SQLiteBackend(Backend):
         # In parts, so that others can write in between.
         while self._write_part(lambda cursor: merge_index(cursor, _MERGE_PAGES)):
             pass
-        while self._write_part(_vacuum):
+        while self._write_part(self._vacuum_part):
             pass
         with self._connections.writing:
             self._checkpoint(self._connections.writer().connection, truncate=True)
@@ -369,9 +445,19 @@ class SQLiteBackend(Backend):
                 cursor.execute("COMMIT")
             except apsw.Error as error:
                 raise self._failure(cursor, error) from error
-            if connection.status(_PAGES_WRITTEN)[0] >= self._checkpoint_at:
-                self._checkpoint(connection)
+            self._limit_log(connection)
             return more
+
+    def _vacuum_part(self, cursor: apsw.Cursor) -> bool:
+        """Free some pages. Returns whether there are more."""
+        connection = cursor.connection
+        before = connection.pragma("freelist_count")
+        if not before:
+            return False
+        pages = self._space.vacuum_pages(connection.pragma("page_size"), _VACUUM_PAGES)
+        cursor.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+        after = connection.pragma("freelist_count")
+        return bool(after) and after != before
 
 
 def _settings(url: str, options: dict[str, Any]) -> FileOptions:
@@ -461,16 +547,6 @@ def _apply_change(cursor: apsw.Cursor, change: Change) -> bool:
 
 
 _INSERTS = (Create, Ensure)
-
-
-def _vacuum(cursor: apsw.Cursor) -> bool:
-    """Free some pages. Returns whether there are more."""
-    before = cursor.connection.pragma("freelist_count")
-    if not before:
-        return False
-    cursor.execute(_VACUUM).fetchall()
-    after = cursor.connection.pragma("freelist_count")
-    return bool(after) and after != before
 
 
 def _size(cursor: apsw.Cursor, path: str) -> int:

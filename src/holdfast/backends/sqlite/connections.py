@@ -1,11 +1,14 @@
 """The connections of one store: one for writing, and some for reading.
 
+After a failure all of them are closed, and the next caller opens the file again, if it can be written by then.
+
 No connection may cross a fork: its locks belong to the process, and the child would rely on them. So before a fork all
 stores wait for their callers and close their connections; afterwards they open new ones as needed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -15,10 +18,12 @@ from typing import TypeVar
 
 import apsw
 
+from holdfast.backends.runtime.group_commit import copy_error
 from holdfast.backends.sqlite import database_file
+from holdfast.backends.sqlite.continuity import FileIdentity
 from holdfast.backends.sqlite.database_file import FileOptions
 from holdfast.backends.sqlite.errors import is_damage
-from holdfast.errors import UnavailableError
+from holdfast.errors import HoldfastError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -30,10 +35,16 @@ _POLL_SECONDS = 0.0005
 class SQLiteConnections:
     """A pool of connections for threads, which can be closed at any time."""
 
-    def __init__(self, settings: FileOptions, at_fork: Callable[[], None]) -> None:
+    def __init__(self, settings: FileOptions, at_fork: Callable[[], None], recover: Callable[[], None]) -> None:
+        """`recover` opens the writer again after a failure, and raises an error if the file cannot be used yet."""
         self._settings = settings
         self._at_fork = at_fork
-        self._unavailable: tuple[str, str, str] | None = None
+        self._recover = recover
+        self.identity = FileIdentity(settings.path, settings.url)
+        self._unavailable: HoldfastError | None = None
+        self._recoverable = False
+        self._attempts = 0
+        """How often the file was opened again."""
         self._reset()
         with _fork_lock:
             _open.add(self)
@@ -47,28 +58,60 @@ class SQLiteConnections:
         self._idle: list[apsw.Cursor] = []
         self._in_use: dict[int, apsw.Cursor | None] = {}
 
+    def configure(self, settings: FileOptions) -> None:
+        """Use other options for the connections that are opened from now on."""
+        self._settings = settings
+
     # For writing. Called under `writing`
 
     def open_writer(self) -> apsw.Cursor:
         """Open the first connection, which checks the file or creates it."""
         self._writer = database_file.open_writer(self._settings, create=True)
+        self.identity.record()
         return self._writer
 
     def open_viewer(self) -> apsw.Cursor:
         """Open the first connection to a store that is only read, in place of the writer."""
         self._writer = database_file.open_viewer(self._settings)
+        self.identity.record()
         return self._writer
 
     def writer(self) -> apsw.Cursor:
-        """Return the connection for writing."""
+        """Return the connection for writing. Nothing is written to a file that has lost its name."""
         if self._writer is None:
-            self._check_available()
-            self._writer = database_file.open_writer(self._settings)
+            self._reopen(self._attempts)
+        writer = self._writer or self.reopen_writer()
+        if not self.identity.is_in_place(writer.connection):
+            raise self.leave_file()
+        return writer
+
+    def reopen_writer(self) -> apsw.Cursor:
+        """Open a connection to the file that was opened first."""
+        if self.identity.is_replaced():
+            raise self.identity.error()
+        self._writer = database_file.open_writer(self._settings)
         return self._writer
+
+    def leave_file(self) -> HoldfastError:
+        """Close the writer of a file or log that was deleted or replaced, and return the error to raise.
+
+        The log is written back into the file that it belongs to, wherever that is now: SQLite would apply it to the
+        file that has the name."""
+        error = self.identity.error()
+        self.end(error, recoverable=True)
+        if self._writer is not None:
+            connection = self._writer.connection
+            with contextlib.suppress(apsw.Error):
+                connection.set_busy_handler(None)
+                if self.identity.is_log_own(connection):
+                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self.drop_writer()
+        return error
 
     def drop_writer(self) -> None:
         """Close the writer without writing to the file."""
         cursor, self._writer = self._writer, None
+        self.identity.forget_log()
         if cursor is not None:
             cursor.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             cursor.connection.close(force=True)
@@ -113,14 +156,24 @@ class SQLiteConnections:
         return idle
 
     def _take_idle(self, thread: int) -> apsw.Cursor | None:
+        attempts = self._attempts
+        if self._unavailable is None and not self.identity.is_readable():
+            with self.writing:
+                raise self.leave_file()
         while True:
             with self._lock:
-                if not self._suspended:
-                    self._check_available()
+                suspended = self._suspended
+                if not suspended and self._unavailable is None:
                     # In use from here on, also while it is being opened.
                     self._in_use[thread] = self._idle.pop() if self._idle else None
                     return self._in_use[thread]
-            time.sleep(_POLL_SECONDS)
+                if self._unavailable is not None and not self._recoverable:
+                    raise copy_error(self._unavailable)
+            if suspended:
+                time.sleep(_POLL_SECONDS)
+                continue
+            with self.writing:
+                self._reopen(attempts)
 
     def release(self, thread: int, good: bool) -> None:
         """Return the connection of a thread to the pool, or close it."""
@@ -134,11 +187,32 @@ class SQLiteConnections:
 
     # For all
 
-    def end(self, what: str, hint: str, code: str) -> None:
-        """Raise `UnavailableError` from now on."""
+    def end(self, error: HoldfastError, *, recoverable: bool = False) -> None:
+        """Raise an error from now on; if it is recoverable, until the file can be opened again."""
         with self._lock:
-            if self._unavailable is None:
-                self._unavailable = what, hint, code
+            self._unavailable, self._recoverable = error, recoverable
+
+    def _reopen(self, attempts: int) -> None:
+        """Open the file again, if a failure closed it; raise the error if that fails. Called under `writing`.
+
+        `attempts` is their number when the caller came: of callers that wait together, one tries.
+        """
+        if self._unavailable is None:
+            return
+        if not self._recoverable or attempts != self._attempts:
+            raise copy_error(self._unavailable)
+        try:
+            self._suspend()
+            self._close_readers()
+            self._attempts += 1
+            self._recover()
+            self._unavailable = None
+        except HoldfastError as error:
+            self.drop_writer()
+            self._unavailable = error
+            raise
+        finally:
+            self._resume()
 
     def close(self) -> None:
         """Wait until no connection is in use, and close all; the writer last, which writes the log back."""
@@ -147,6 +221,8 @@ class SQLiteConnections:
                 self._suspend()
                 try:
                     self._close_readers()
+                    if self.identity.is_replaced():
+                        self.leave_file()  # SQLite would delete the log by its name
                     cursor, self._writer = self._writer, None
                     if cursor is not None:
                         cursor.connection.close(force=True)
@@ -155,11 +231,6 @@ class SQLiteConnections:
         finally:
             with _fork_lock:
                 _open.discard(self)
-
-    def _check_available(self) -> None:
-        if self._unavailable is not None:
-            what, hint, code = self._unavailable
-            raise UnavailableError(what, where=self._settings.url, hint=hint, code=code)
 
     def _suspend(self) -> None:
         """Wait for readers, and block others until `_resume`."""

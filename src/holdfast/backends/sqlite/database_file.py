@@ -158,6 +158,8 @@ def open_viewer(settings: FileOptions) -> apsw.Cursor:
     """Return the first connection to a file that is only read. If it is the last one too, it leaves no log."""
     connection = connect(settings)
     try:
+        if settings.exclusive:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA query_only = 1")
         retry = partial(LockWait(settings.busy_timeout).retry, since=time.monotonic())
         if not retry(lambda: _in_transaction(connection, "BEGIN", lambda: _is_store(connection, settings.url))):

@@ -30,6 +30,8 @@ INPUT = (
 """A value does not fit into its column: the fault of one batch alone."""
 
 _READING = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ})
+_NO_SPACE = apsw.SQLITE_IOERR_SHMSIZE
+"""There is no space for the index of the log, which is created before anything is read or written."""
 
 
 def _code(error: apsw.Error) -> int:
@@ -39,7 +41,12 @@ def _code(error: apsw.Error) -> int:
 
 def is_write_failure(error: apsw.Error) -> bool:
     """Return whether writing or flushing failed: then it is unknown what is stored, and reading could not tell."""
-    return isinstance(error, apsw.IOError) and not is_damage(error) and _code(error) not in _READING
+    return isinstance(error, apsw.IOError) and not (is_damage(error) or is_full(error) or _code(error) in _READING)
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether there is no space on the disk."""
+    return isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError) and _code(error) == _NO_SPACE)
 
 
 def is_damage(error: apsw.Error) -> bool:
@@ -75,13 +82,8 @@ def translate(error: Exception, where: str) -> HoldfastError:
             "causes this",
             code="busy",
         )
-    if isinstance(error, apsw.FullError):
-        return TransientError(
-            f"the disk is full: {text}",
-            where=where,
-            hint="Nothing of this batch was stored, and nothing stored before is lost; free some space and try again",
-            code="disk-full",
-        )
+    if is_full(error):
+        return disk_full(text, where)
     if isinstance(error, apsw.NoMemError | apsw.IOError):
         return TransientError(
             f"reading failed: {text}",
@@ -97,6 +99,17 @@ def translate(error: Exception, where: str) -> HoldfastError:
     return UnavailableError(f"SQLite failed: {text}", where=where, hint="Open the store again")
 
 
+def disk_full(why: str, where: str) -> TransientError:
+    """Return the error to raise if there is no space for a batch."""
+    return TransientError(
+        f"the disk is full: {why}",
+        where=where,
+        hint="Nothing of this batch was stored, and nothing stored before is lost; free some space, by deleting or "
+        "pruning threads too, and try again",
+        code="disk-full",
+    )
+
+
 def translate_opening(error: apsw.Error, where: str) -> HoldfastError:
     """Return the error to raise, while a store is opened."""
     if isinstance(error, apsw.CantOpenError):
@@ -108,11 +121,16 @@ def translate_opening(error: apsw.Error, where: str) -> HoldfastError:
     return translate(error, where)
 
 
+def translate_writing(error: apsw.Error, where: str) -> HoldfastError:
+    """Return the error to raise, while a file is opened again after a failure."""
+    return write_failed(error, where) if is_write_failure(error) else translate(error, where)
+
+
 def write_failed(error: Exception, where: str) -> UnavailableError:
     """Return the error to raise after writing or flushing failed."""
     return UnavailableError(
         f"writing failed, and what was being written may or may not be stored: {error}",
         where=where,
-        hint="Check the disk, then open the store again: until then nothing is read or written",
+        hint="Check the disk. Each further call opens the file again, and works as soon as it can be written",
         code="write-failed",
     )

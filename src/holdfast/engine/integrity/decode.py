@@ -80,17 +80,21 @@ class LineDecoder:
 
     async def _step(self, row: Row, point: StepRef, before: LoadedState | None) -> LoadedState | None:
         """Decode the values of a step. Returns its state, if that can be loaded."""
-        step = open_step(self._line, row, self._context.max_bytes)
+        try:
+            step = open_step(self._line, row, self._context.max_bytes)
+        except _UNDECODABLE as error:
+            self._add(point, str(error))
+            return None
         await self._decode(point, step)
         if before is not None:
             before = LoadedState(before.root, before.form, (*before.tail, (WrittenBy(*point[:2]), step.edit)))
         if point.tail:
             return before
-        (folds,) = await self._context.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
-        if not folds:
-            return None  # rewritten meanwhile
-        folded = LoadedState(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
         try:
+            (folds,) = await self._context.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
+            if not folds:
+                return None  # rewritten meanwhile
+            folded = LoadedState(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
             same = await self._same(before, folded) if before is not None else await self._read(folded)
         except _UNDECODABLE as error:
             self._add(point, str(error))

@@ -77,6 +77,11 @@ class RewriteProgress:
         """The last remaining step of each branch, as it was and as it will be."""
         self._changed: dict[tuple[int, int], Row] = {}
 
+    def renew_version(self) -> None:
+        """Follow a change of the version of the line."""
+        self.info = self.info._replace(version=self.info.version + 1)
+        self.fresh = self.fresh._replace(version=self.info.version + 1)
+
     def is_removed(self, point: StepRef) -> bool:
         """Return whether a step is removed, or reduced to a stub."""
         return point.pruned or point[:2] in self.dropped

@@ -17,7 +17,7 @@ from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.delta_channels import DeltaReader
 from holdfast.engine.hold_check import require_no_hold
-from holdfast.engine.leases import Lease
+from holdfast.engine.leases import Lease, append_pause
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
@@ -50,8 +50,11 @@ _FEW = 8
 _BATCH_BYTES = 1 << 20
 """About how many bytes of nodes are stored at a time."""
 
-_ATTEMPTS = 100
-"""How often a rewrite follows concurrent appends before it gives up."""
+_ATTEMPTS = 20
+"""How often a rewrite starts over, because a line changed in more than its newest steps, before it gives up."""
+
+_PAUSES = 5
+"""How often appends are paused for the last step of a rewrite, before it starts over."""
 
 
 class RewritePlan(NamedTuple):
@@ -72,6 +75,16 @@ class RewriteResult(NamedTuple):
 
     freed: SizeBalance
     size: int
+
+
+class _Switch(NamedTuple):
+    """What the last batch of a rewrite needs."""
+
+    progress: RewriteProgress
+    lease: Lease
+    conditions: Sequence[Change]
+    removal: LineRemoval | None
+    plan: RewritePlan
 
 
 class Rewriter:
@@ -192,28 +205,59 @@ class Rewriter:
             freed = (await balance(self._backend, [*changes, old_nodes])).plus(progress.added)
         if lease is None:
             return RewriteResult(freed, progress.size)
-        while True:
-            for branch in await self._grown_branches(progress):
-                if not await self._follow(progress, lease, branch):
-                    return None
-            fixed_conditions = [
-                lease.condition(),
-                self._lines.line_unchanged(line, info),
-                Expect(BRANCHES, (*line, progress.branches[-1].branch + 1), None),
-                *conditions,
-            ]
-            ends = (Expect(STEPS, (*line, branch, progress.done[branch]), None) for branch in progress.done)
-            failed = await self._backend.apply(
-                [*fixed_conditions, *ends, *await self._changes(progress, removal, plan)]
-            )
-            if failed is None:
+        switch = _Switch(progress, lease, conditions, removal, plan)
+        switched = await self._switch(switch)
+        for _ in range(_PAUSES):
+            if switched is not None:
                 break
-            if failed < len(fixed_conditions):  # the lease was lost, or the line changed in more than its newest steps
-                if not await lease.is_valid():
-                    raise await self._lease_lost(line)
-                return None
+            switched = await self._switch_in_pause(switch)
+        if not switched:
+            return None
         await self._sweep(line, progress.fresh, lease)
         return RewriteResult(freed, progress.size)
+
+    async def _switch_in_pause(self, switch: _Switch) -> bool | None:
+        """Switch to the new form while nobody appends: a fast writer would always be ahead."""
+        progress, line = switch.progress, switch.progress.line
+        pause = append_pause(self._context, line)
+        try:
+            await pause.acquire()
+            # Writers that have not seen the pause know the old version, and are refused.
+            renewed = [switch.lease.condition(), *self._lines.new_version(line, progress.info)]
+            if await self._backend.apply(renewed) is not None:
+                return False
+            progress.renew_version()
+            if switch.plan.dropped:
+                switch = switch._replace(conditions=await require_no_hold(self._backend, [line]))
+            return await self._switch(switch, pause)
+        finally:
+            await pause.release()
+
+    async def _switch(self, switch: _Switch, pause: Lease | None = None) -> bool | None:
+        """Switch to the new form. None if steps were appended meanwhile, False if the line changed in other ways."""
+        progress, lease, line = switch.progress, switch.lease, switch.progress.line
+        for branch in await self._grown_branches(progress):
+            if not await self._follow(progress, lease, branch):
+                return False
+        changes = await self._changes(progress, switch.removal, switch.plan)
+        for each in (lease, pause):
+            if each is not None:
+                await each.renew_if_due()
+        fixed_conditions = [
+            lease.condition(),
+            self._lines.line_unchanged(line, progress.info),
+            Expect(BRANCHES, (*line, progress.branches[-1].branch + 1), None),
+            *switch.conditions,
+        ]
+        ends = (Expect(STEPS, (*line, branch, progress.done[branch]), None) for branch in progress.done)
+        failed = await self._backend.apply([*fixed_conditions, *ends, *changes])
+        if failed is None:
+            return True
+        if failed >= len(fixed_conditions):
+            return None
+        if not await lease.is_valid():
+            raise await self._lease_lost(line)
+        return False
 
     async def _merges(
         self, line: Line, points: Sequence[StepRef], dropped: Set[tuple[int, int]]
@@ -291,7 +335,7 @@ class Rewriter:
                 if progress.done.get(number) != run[-1].seq + 1:
                     raise _ConcurrentChange
             progress.done.setdefault(number, 0)
-        async for row in self._rows(progress, number, progress.done[number], None):
+        async for row in self._rows(progress, number, progress.done[number], await self._length(progress, number)):
             point = StepRef.of(row)
             if point.pruned:
                 progress.drop(point)
@@ -301,11 +345,16 @@ class Rewriter:
                 await self._fold_step(progress, lease, row, progress.last(branch))
         return True
 
-    async def _rows(self, progress: RewriteProgress, branch: int, start: int, stop: int | None) -> AsyncIterator[Row]:
+    async def _length(self, progress: RewriteProgress, branch: int) -> int:
+        """Return how many steps a branch has now. A fast writer may append more before they are folded."""
+        (rows,) = await self._backend.read([Scan(STEPS, (*progress.line, branch), reverse=True, limit=1, bodies=False)])
+        return StepRef.of(rows[0]).seq + 1 if rows else 0
+
+    async def _rows(self, progress: RewriteProgress, branch: int, start: int, stop: int) -> AsyncIterator[Row]:
         """Yield the steps of a branch from a number on, up to another."""
         page = _FEW
-        while stop is None or start < stop:
-            end = start + page if stop is None else min(start + page, stop)
+        while start < stop:
+            end = min(start + page, stop)
             (rows,) = await self._backend.read([Scan(STEPS, (*progress.line, branch), (start,), (end,))])
             for row in rows:
                 yield row

@@ -21,7 +21,7 @@ from holdfast.backends.tables import REFS, STEPS, WORDS, Key, Scalar, WordList
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.display_reader import DisplayReader
-from holdfast.engine.lines import LineIndex, index_key
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_values import pointers
@@ -29,7 +29,7 @@ from holdfast.engine.model.operations import EditMap, LoadLarge
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import MissingNode
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.namespaces import index_key, is_thread
 from holdfast.engine.projection.rows import ProjectedStep
 from holdfast.engine.row_format import Line, LineInfo, StepRef, open_step
 from holdfast.engine.state_loader import LoadedState, StateLoader

@@ -48,7 +48,10 @@ async def compare_derived_rows(engine: Engine, line: Line) -> list[Finding]:
     backend = engine.context.backend
     readable, words = [await _has_rows(backend, table, line) for table in (AGENT_STATES, WORDS)]
     readable = readable or engine.projector.on
-    words = bool(await engine.indexer.state(line.tenant)) or words
+    try:
+        words = bool(await engine.indexer.state(line.tenant)) or words
+    except UNREADABLE:
+        words = True
     if not readable and not words:
         return []
     memory = await MemoryBackend.open("memory://")

@@ -260,6 +260,9 @@ class _Verification:
         except ConflictError:
             what = "the thread kept changing, and was not compared with its head"
             self.report.add(Finding(FindingCode.NOT_COMPARED, what, self._tenant, name))
+        except UNREADABLE as error:
+            what = f"the thread cannot be compared with its head: {error}"
+            self.report.add(Finding(FindingCode.UNREADABLE_ROWS, what, self._tenant, name))
 
     async def _between(self, before: str, name: str | None) -> None:
         """Check lines between two threads that have no row of their own, or none that can be read."""
