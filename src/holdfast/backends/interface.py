@@ -34,10 +34,14 @@ class Row(NamedTuple):
 
 
 class Get(NamedTuple):
-    """The rows with these keys, each once, in any order. Missing rows are left out."""
+    """The rows with these keys, each once, in any order. Missing rows are left out.
+
+    `required` says that other rows refer to all of them, so that a missing one is lost (`lacks_rows`).
+    """
 
     space: Table
     keys: Sequence[Key]
+    required: bool = False
 
 
 class Scan(NamedTuple):
@@ -45,7 +49,8 @@ class Scan(NamedTuple):
 
     `start` (inclusive) and `stop` (exclusive) bound what follows the prefix; they may have fewer columns, and then only
     those are compared. With `by`, prefix, bounds and order are by the columns of that index, and then by the rest of
-    the key (`Table.order`). Without `bodies` rows may come with empty ones.
+    the key (`Table.order`). Without `bodies` rows may come with empty ones. `required` is how many rows there are
+    according to other rows, so that fewer mean that some are lost.
     """
 
     space: Table
@@ -56,9 +61,17 @@ class Scan(NamedTuple):
     limit: int | None = None
     by: str = ""
     bodies: bool = True
+    required: int = 0
 
 
 Query: TypeAlias = Get | Scan
+
+
+def lacks_rows(query: Query, found: Sequence[Row]) -> bool:
+    """Return whether an answer lacks rows that the query requires. A store with a copy then reads the copy."""
+    if isinstance(query, Get):
+        return query.required and len(found) < len(set(query.keys))
+    return len(found) < query.required
 
 
 # Changes
@@ -225,6 +238,13 @@ class Backend(ABC):
             hint="Search without an index, or copy the threads to a store that has one, such as sqlite:///agents.db",
         )
 
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:  # noqa: ARG002 - for subclasses
+        """Return how many rows each scan has, all as of about now; None if the store cannot count without reading them.
+
+        The scans are of one table other than `JOURNAL`, by key, and without a limit.
+        """
+        return None
+
     @abstractmethod
     async def size(self) -> int:
         """Return the approximate size of the store in bytes."""
@@ -232,6 +252,10 @@ class Backend(ABC):
     @abstractmethod
     async def check(self) -> list[str]:
         """Run the store's own check. Returns descriptions of problems; none if it is OK."""
+
+    async def heal(self) -> list[str]:
+        """Repair the store from its copy, if it has one. Returns descriptions of what differed."""
+        return []
 
     @abstractmethod
     async def tidy(self) -> None:

@@ -85,6 +85,9 @@ class MemoryBackend(Backend):
             self._open_tables()
             return self._words.match(match)
 
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
+        return [len(rows) for rows in await self.read(scans)]
+
     async def size(self) -> int:
         with self._lock:
             return sum(table.size() for table in self._open_tables().values())

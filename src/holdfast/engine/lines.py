@@ -14,7 +14,17 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
+from holdfast.engine.namespaces import (
+    AGENTS,
+    LineKind,
+    below,
+    count_lines,
+    index_key,
+    line_kind,
+    name_ranges,
+    root_of,
+    short_name,
+)
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
@@ -209,6 +219,24 @@ class LineIndex:
                 return lines
             start, page = lines[-1].name + "\0", _NAMES
 
+    async def count(self, tenant: str, limit: int | None) -> tuple[dict[str, int], bool]:
+        """Count lines by kind, those of sessions as scopes. Returns False if a limit was reached.
+
+        The limit applies only to stores that cannot count, where the lines are read.
+        """
+        ranges = name_ranges()
+        scans = [Scan(LINES, (tenant,), (start,), (stop,) if stop else ()) for _, start, stop in ranges]
+        totals = {"threads": 0, "agents": 0, "scopes": 0, "system": 0}
+        counts = await self._backend.count_rows(scans)
+        if counts is not None:
+            for (kind, _, _), count in zip(ranges, counts, strict=True):
+                totals[kind] += count
+            return totals, True
+        (rows,) = await self._backend.read([Scan(LINES, (tenant,), limit=None if limit is None else limit + 1)])
+        by_kind = count_lines(str(row.key[1]) for row in rows[:limit])
+        by_kind["scopes"] += by_kind.pop("sessions")
+        return totals | by_kind, limit is None or len(rows) <= limit
+
     async def family(self, line: Line) -> list[Line]:
         """Return a thread's line, which need not exist, and those of its namespaces; of a namespace, its line only."""
         others = await self.names(line.tenant, below(line)) if root_of(line) == line else []
@@ -314,7 +342,7 @@ class LineIndex:
         if not rows:
             # It may be queued for writing: an empty batch waits for what this process submitted before.
             await self._backend.apply([])
-            rows, *answers = await self._backend.read(queries)
+            rows, *answers = await self._backend.read([self._query(line, at, bodies, required=at is not None), *more])
         if not rows:
             raise await self._not_found(line, at)
         if StepRef.of(rows[0]).pruned:
@@ -392,7 +420,8 @@ class LineIndex:
     async def run_up(self, line: Line, last: StepRef, limit: int) -> list[StepRef]:
         """Return a step and those before it on its branch, the last first, up to a limit or a pruned one."""
         start = max(0, last.seq + 1 - limit)
-        scan = Scan(STEPS, (*line, last.branch), (start,), (last.seq + 1,), reverse=True, bodies=False)
+        count = last.seq + 1 - start
+        scan = Scan(STEPS, (*line, last.branch), (start,), (last.seq + 1,), reverse=True, bodies=False, required=count)
         (rows,) = await self._backend.read([scan])
         return list(takewhile(lambda point: not point.pruned, map(StepRef.of, rows)))
 
@@ -401,7 +430,8 @@ class LineIndex:
         last = end.seq
         while last >= 0:
             start = max(0, last + 1 - _NAMES)
-            scan = Scan(STEPS, (*line, end.branch), (start,), (last + 1,), reverse=True, bodies=False)
+            count = last + 1 - start
+            scan = Scan(STEPS, (*line, end.branch), (start,), (last + 1,), reverse=True, bodies=False, required=count)
             (rows,) = await self._backend.read([scan])
             for point in map(StepRef.of, rows):
                 if not point.pruned:
@@ -442,7 +472,10 @@ class LineIndex:
         todo = {end.branch: (0, end.seq, end.seq) for end in ends}  # first, last, and the one to read next
         while todo:
             rows = await self._backend.read(
-                [Scan(STEPS, (*line, branch), (at,), (at + 1,), bodies=False) for branch, (_, _, at) in todo.items()]
+                [
+                    Scan(STEPS, (*line, branch), (at,), (at + 1,), bodies=False, required=1)
+                    for branch, (_, _, at) in todo.items()
+                ]
             )
             for branch, step in zip(list(todo), rows, strict=True):
                 low, high, at = todo.pop(branch)
@@ -457,12 +490,12 @@ class LineIndex:
                     todo[branch] = (low, high, (low + high) // 2)
         return [best[end.branch] for end in ends if end.branch in best]
 
-    def _query(self, line: Line, at: str | Position | None, bodies: bool = True) -> Query:
+    def _query(self, line: Line, at: str | Position | None, bodies: bool = True, *, required: bool = False) -> Query:
         if at is None:
-            return Scan(STEPS, tuple(line), (), (), True, 1, "id", bodies)
+            return Scan(STEPS, tuple(line), (), (), True, 1, "id", bodies, int(required))
         if isinstance(at, str):
-            return Scan(STEPS, (*line, at), (), (), True, 1, "id", bodies)
-        return Scan(STEPS, (*line, at.branch, at.seq), bodies=bodies)
+            return Scan(STEPS, (*line, at), (), (), True, 1, "id", bodies, int(required))
+        return Scan(STEPS, (*line, at.branch, at.seq), bodies=bodies, required=int(required))
 
     def _latest_query(self, line: Line) -> Query:
         return self._query(line, None, bodies=False)
@@ -489,7 +522,8 @@ class LineIndex:
         """Return the id of the step that a branch starts from; None at the line's start, and if it was pruned."""
         if not branch.base_length:
             return None
-        (rows,) = await self._backend.read([Get(STEPS, [(*line, branch.base_branch, branch.base_length - 1)])])
+        base = (*line, branch.base_branch, branch.base_length - 1)
+        (rows,) = await self._backend.read([Get(STEPS, [base], required=True)])
         return StepRef.of(rows[0]).id or None if rows else None
 
     async def branch(self, line: Line, name: str) -> int:

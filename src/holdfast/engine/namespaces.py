@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from holdfast.backends.tables import Key
+from holdfast.engine.model.scopes import GLOBAL, KINDS, Scope
 from holdfast.engine.model.scopes import MARK as STATE
-from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
 
@@ -64,6 +64,26 @@ def count_lines(names: Iterable[str]) -> dict[str, int]:
     for name in names:
         counts[COUNTS[line_kind(name)]] += 1
     return counts
+
+
+def name_ranges() -> list[tuple[str, str, str]]:
+    """Return the ranges of names that make up all names of lines: a kind as in `COUNTS`, the start, and the end, which
+    is empty for the last one.
+
+    Scopes are those of sessions too: a session may be anywhere in the name of a scope.
+    """
+    kinds = [(f"{STATE}{GLOBAL}", f"{STATE}{GLOBAL}\0", "scopes"), (AGENTS, _after(AGENTS), "agents")]
+    kinds += [(prefix, _after(prefix), "scopes") for prefix in (f"{STATE}{kind}:" for kind in KINDS)]
+    ranges, at = [("threads", "", STATE)], STATE
+    for start, stop, kind in sorted(kinds):
+        ranges += [("system", at, start), (kind, start, stop)]
+        at = stop
+    return [*ranges, ("system", at, _after(STATE)), ("threads", _after(STATE), "")]
+
+
+def _after(prefix: str) -> str:
+    """Return the first name after those with a prefix."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def has_messages(name: str) -> bool:

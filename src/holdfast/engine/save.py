@@ -164,7 +164,8 @@ class StepWriter:
         """Return the step that another one follows, unless that was pruned."""
         if not old.step.header.parents:
             return None
-        (rows,) = await self._context.backend.read([Get(STEPS, [(*line, *old.step.header.parents[0][:2])])])
+        parent = (*line, *old.step.header.parents[0][:2])
+        (rows,) = await self._context.backend.read([Get(STEPS, [parent], required=True)])
         return None if not rows or StepRef.of(rows[0]).pruned else StepRef.of(rows[0])
 
     async def _check_parent(self, request: AppendRequest, old: _OldStep) -> None:

@@ -143,10 +143,12 @@ class StateLoader:
         folds: list[Row] = []
         while True:
             count = min(remaining, last + 1)
-            queries: list[Query] = [Scan(STEPS, (*line, branch), (last + 1 - count,), (last + 1,))] if count else []
+            queries: list[Query] = []
+            if count:
+                queries.append(Scan(STEPS, (*line, branch), (last + 1 - count,), (last + 1,), required=count))
             on_this_branch = remaining <= last
             if on_this_branch:
-                queries.append(Get(FOLDS, [(*line, branch, last - remaining)]))
+                queries.append(Get(FOLDS, [(*line, branch, last - remaining)], required=True))
             pages = await self._backend.read(queries)
             if count and not steps:
                 form = int(pages[1][0].columns[0]) if on_this_branch and pages[1] else 0
@@ -353,7 +355,8 @@ class StateLoader:
             else:
                 nodes[id] = node
         if missing:
-            (rows,) = await self._backend.read([Get(NODES, [(*line, loaded.form, id) for id in missing])])
+            keys = [(*line, loaded.form, id) for id in missing]
+            (rows,) = await self._backend.read([Get(NODES, keys, required=True)])
             for row in rows:
                 id, node = open_node(line, row)
                 nodes[id] = node
@@ -372,7 +375,9 @@ class StateLoader:
                 values[pointer] = value
         if missing:
             parsed_pointers = {pointer: parse_pointer(pointer) for pointer in missing}
-            answers = await self._backend.read([Get(OBJECTS, object_keys(line, parsed_pointers[at])) for at in missing])
+            answers = await self._backend.read(
+                [Get(OBJECTS, object_keys(line, parsed_pointers[at]), required=True) for at in missing]
+            )
             for pointer, rows in zip(missing, answers, strict=True):
                 values[pointer] = open_object(line, parsed_pointers[pointer], rows)
                 self._cache.put(pointer, values[pointer], len(values[pointer]) + _OBJECT)

@@ -61,7 +61,7 @@ class StepInfoReader:
         loaded_rows = {row.key: row for row in rows if row.body}
         keys = [key for point in missing.values() if (key := (*line, *point[:2])) not in loaded_rows]
         if keys:
-            (rows_read,) = await self._context.backend.read([Get(STEPS, keys)])
+            (rows_read,) = await self._context.backend.read([Get(STEPS, keys, required=True)])
             loaded_rows.update((row.key, row) for row in rows_read)
         headers = {}
         for commit, point in missing.items():
@@ -73,7 +73,7 @@ class StepInfoReader:
         ids = {row.key[2:]: StepRef.of(row).id for row in loaded_rows.values()}
         parent_keys = [(*line, *position) for position in parents if position not in ids]
         if parent_keys:
-            (rows_read,) = await self._context.backend.read([Get(STEPS, parent_keys)])
+            (rows_read,) = await self._context.backend.read([Get(STEPS, parent_keys, required=True)])
             ids.update((row.key[2:], StepRef.of(row).id) for row in rows_read)
         heads = {}
         for commit, header in headers.items():

@@ -27,6 +27,9 @@ else:
 Progress: TypeAlias = "Callable[[int, int | None, str], None]"
 """Called from time to time with how much is done, the total if it is known, and what was done last."""
 
+SCAN_LIMIT = 10_000
+"""How many checkpoints a search without an index reads by default."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -149,15 +152,18 @@ class BranchInfo:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """Statistics of a store: its size, and how many lines of each kind the tenant has."""
+    """Statistics of a store: its size, and how many lines of each kind the tenant has. Those of sessions are scopes.
+
+    If the store was not counted to the end, `complete` is False, and there are more than these.
+    """
 
     url: str
     bytes: int
     threads: int
     agents: int
     scopes: int
-    sessions: int
     system: int
+    complete: bool
     cache_bytes: int
     cache_limit: int
     cache_hits: int

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from holdfast.engine.model.missing import MISSING as MISSING
     from holdfast.engine.paths import parse_path as parse_path
     from holdfast.engine.paths import path_text as path_text
+    from holdfast.engine.types import SCAN_LIMIT as SCAN_LIMIT
     from holdfast.history.blame import BlameEntry as BlameEntry
     from holdfast.history.blame import CheckpointRef as CheckpointRef
     from holdfast.history.blame import ValueChange as ValueChange
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "holdfast.engine.model.missing": ("MISSING",),
     "holdfast.engine.paths": ("parse_path", "path_text"),
+    "holdfast.engine.types": ("SCAN_LIMIT",),
     "holdfast.history.blame": ("BlameEntry", "CheckpointRef", "ValueChange"),
     "holdfast.history.diff_result": ("ChannelChanges", "Diff", "DiffSide"),
     "holdfast.history.diff_text": ("Change",),

@@ -89,7 +89,7 @@ class Ancestry:
         merged: list[Position] = []
         while start <= last:
             stop = min(start + _PAGE, last + 1)
-            scan = Scan(STEPS, (*self._line, branch), (start,), (stop,), bodies=False)
+            scan = Scan(STEPS, (*self._line, branch), (start,), (stop,), bodies=False, required=stop - start)
             (rows,) = await self._backend.read([scan])
             parents = await merged_parents(self._engine, self._line, map(StepRef.of, rows))
             merged += (Position(parent.branch, parent.seq) for parent in parents)
@@ -97,7 +97,7 @@ class Ancestry:
         return merged
 
     async def _points(self, positions: list[Position]) -> list[StepRef]:
-        scans = [Scan(STEPS, (*self._line, *position), bodies=False) for position in positions]
+        scans = [Scan(STEPS, (*self._line, *position), bodies=False, required=1) for position in positions]
         return [StepRef.of(row) for rows in await self._backend.read(scans) for row in rows]
 
 

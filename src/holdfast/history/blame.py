@@ -227,7 +227,8 @@ async def _read_writers(
     writers: dict[nodes.WrittenBy, CheckpointRef] = {}
     for begin in range(0, len(distinct), _PAGE):
         page = distinct[begin : begin + _PAGE]
-        (rows,) = await engine.context.backend.read([Get(STEPS, [(*line, *origin) for origin in page])])
+        keys = [(*line, *origin) for origin in page]
+        (rows,) = await engine.context.backend.read([Get(STEPS, keys, required=True)])
         points = {nodes.WrittenBy(*point[:2]): point for point in map(StepRef.of, rows)}
         unpruned = [point for point in points.values() if not point.pruned]
         heads = {}

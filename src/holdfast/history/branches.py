@@ -50,7 +50,7 @@ async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
     bases = [Position(branch.base_branch, branch.base_length - 1) for branch in branches]
     starts, latest, *ends = await engine.context.backend.read(
         [
-            Get(STEPS, [(*line, *base) for base in dict.fromkeys(bases) if base.seq >= 0]),
+            Get(STEPS, [(*line, *base) for base in dict.fromkeys(bases) if base.seq >= 0], required=True),
             Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False),
             *(Scan(STEPS, (*line, branch.branch), reverse=True, limit=1, bodies=False) for branch in branches),
         ]

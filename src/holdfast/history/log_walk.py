@@ -57,7 +57,7 @@ class LogWalk:
     async def start(self, positions: Sequence[Position]) -> None:
         """Start to walk from these steps, in addition to others."""
         missing = [position for position in positions if position not in self.ids and position not in self._rows]
-        queries: list[Query] = [Scan(STEPS, (*self._line, *position)) for position in missing]
+        queries: list[Query] = [Scan(STEPS, (*self._line, *position), required=1) for position in missing]
         results = await self._engine.context.backend.read(queries) if queries else []
         for position, rows in zip(missing, results, strict=True):
             self._rows.update((position, row) for row in rows)
@@ -93,13 +93,9 @@ class LogWalk:
         """Read a step, and some before it on its branch."""
         count = self._page_sizes.get(position.branch, _FIRST_PAGE)
         self._page_sizes[position.branch] = min(2 * count, _PAGE)
-        scan = Scan(
-            STEPS,
-            (*self._line, position.branch),
-            (max(0, position.seq + 1 - count),),
-            (position.seq + 1,),
-            reverse=True,
-        )
+        start, stop = max(0, position.seq + 1 - count), position.seq + 1
+        branch = (*self._line, position.branch)
+        scan = Scan(STEPS, branch, (start,), (stop,), reverse=True, required=stop - start)
         (rows,) = await self._engine.context.backend.read([scan])
         for row in rows:
             self._rows[Position(*StepRef.of(row)[:2])] = row

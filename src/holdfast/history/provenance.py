@@ -112,7 +112,8 @@ class ProvenanceReader:
         """Read the row of a step, together with the one before it, which is usually needed next."""
         if position not in self._rows:
             pair = [position, Position(position.branch, position.seq - 1)] if position.seq else [position]
-            (rows,) = await self._engine.context.backend.read([Get(STEPS, [(*self._line, *key) for key in pair])])
+            keys = [(*self._line, *key) for key in pair]
+            (rows,) = await self._engine.context.backend.read([Get(STEPS, keys, required=True)])
             by_position = {Position(*StepRef.of(row)[:2]): row for row in rows}
             self._rows = {key: by_position.get(key) for key in pair}
         return self._rows[position]
@@ -193,7 +194,8 @@ class ProvenanceReader:
             last = end.seq
             while last >= 0:
                 start = max(0, last + 1 - page)
-                scan = Scan(STEPS, (*self._line, end.branch), (start,), (last + 1,), reverse=True)
+                count = last + 1 - start
+                scan = Scan(STEPS, (*self._line, end.branch), (start,), (last + 1,), reverse=True, required=count)
                 (rows,) = await self._engine.context.backend.read([scan])
                 for row in rows:
                     point = StepRef.of(row)
@@ -253,7 +255,7 @@ class ProvenanceReader:
     async def _written_indexes(self, step: StepRef, stem: Path, past: PastValue) -> list[int]:
         """Return the indexes of the items of a list that a step wrote."""
         assert past.value is not None  # noqa: S101 - a list has a value
-        (rows,) = await self._engine.context.backend.read([Get(STEPS, [(*self._line, *step[:2])])])
+        (rows,) = await self._engine.context.backend.read([Get(STEPS, [(*self._line, *step[:2])], True)])
         operation = operation_at(self._edit_of(rows[0]), self._engine.context.codec.pack_items(stem))
         if not isinstance(operation, EditList):
             return list(range(draft_reader.length(past.value) or 0))
@@ -276,7 +278,7 @@ class ProvenanceReader:
         keys = self._engine.context.codec.pack_items(path)
         for begin in range(0, len(distinct), _PAGE):
             step_keys = [(*self._line, *origin) for origin in distinct[begin : begin + _PAGE]]
-            (rows,) = await self._engine.context.backend.read([Get(STEPS, step_keys)])
+            (rows,) = await self._engine.context.backend.read([Get(STEPS, step_keys, required=True)])
             for row in rows:
                 point = StepRef.of(row)
                 if not point.pruned and (

@@ -164,6 +164,11 @@ class Revisions:
                 break
             after = points[-1].id + "\0"
         if not candidates:
+            # Lost, perhaps, and in a copy.
+            scan = Scan(STEPS, (*self._line, prefix), reverse=True, limit=1, by="id", bodies=False, required=1)
+            (rows,) = await self._backend.read([scan])
+            candidates.update((point.id, point) for point in map(StepRef.of, rows))
+        if not candidates:
             raise await self._unknown(text, prefix)
         if len(candidates) > 1:
             raise _ambiguous(text, prefix, list(candidates.values()))
@@ -259,7 +264,7 @@ class Revisions:
         )
 
     async def _at(self, position: Position, text: str) -> StepRef:
-        (rows,) = await self._backend.read([Scan(STEPS, (*self._line, *position), bodies=False)])
+        (rows,) = await self._backend.read([Scan(STEPS, (*self._line, *position), bodies=False, required=1)])
         if not rows:
             raise self._pruned_error(text, None)
         return StepRef.of(rows[0])

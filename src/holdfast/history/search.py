@@ -1,8 +1,9 @@
 """Search for checkpoints and threads that match a query.
 
 A query for text uses the word index, if the store has one: it returns candidates, and each is checked against what its
-step added. Otherwise all threads are scanned, the last changed first, and their checkpoints, the latest first. Steps
-are opened only if their rows do not suffice.
+step added. Otherwise the threads are scanned, the last changed first, and their checkpoints, the latest first. Steps
+are opened only if their rows do not suffice. A scan reads the threads in blocks, by name: to order all of them by their
+last change, it would have to read all of them first. It stops at a limit, and its cursor resumes there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -28,7 +30,7 @@ from holdfast.engine.projection.rows import is_hidden
 from holdfast.engine.row_format import Line, StepRef, check_name, info_of, open_step
 from holdfast.engine.text_index.extract import ExtractedText
 from holdfast.engine.text_index.indexer import MANY, ON, step_words
-from holdfast.engine.types import Progress, to_datetime
+from holdfast.engine.types import SCAN_LIMIT, Progress, to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
 from holdfast.history.query_eval import (
@@ -45,14 +47,22 @@ from holdfast.history.query_eval import (
     word_filters,
 )
 
+_log = logging.getLogger("holdfast.search")
+
 INDEX, SCAN = "index", "scan"
 """How a page was searched."""
+
+_CURSORS = {INDEX: 3, SCAN: 4}
+"""The lengths of positions in cursors."""
 
 _PAGE = 128
 """How many checkpoints are read at a time."""
 
 _THREAD_PAGE = 500
 """How many threads are read at a time."""
+
+_BLOCK = 10_000
+"""How many threads are ordered by their last change."""
 
 _MAX_HITS = 10
 """How many hits of one checkpoint are returned."""
@@ -90,14 +100,51 @@ class SearchPage(Page[SearchMatch]):
     """A page of matches.
 
     `how` it was searched: `index` or `scan`. `examined` counts the checkpoints that were read, `unreadable` those that
-    are damaged.
+    are damaged. A scan that reached its limit is `stopped`: the checkpoints that follow were not searched.
     """
 
-    def __init__(self, matches: list[SearchMatch], run: SearchRun, how: str, limit: int, cursor: str | None) -> None:
+    def __init__(
+        self,
+        matches: list[SearchMatch],
+        run: SearchRun,
+        how: str,
+        limit: int,
+        cursor: str | None,
+        stopped: bool = False,
+    ) -> None:
         super().__init__(matches, cursor, lambda after: run.page(limit, after))
         self.how = how
         self.examined = run.examined
         self.unreadable = run.unreadable
+        self.stopped = stopped
+
+    def __repr__(self) -> str:
+        scanned = f", {self.examined:,} checkpoints scanned without an index" if self.how == SCAN else ""
+        rest = ", the rest was not searched" if self.stopped else ", more follow" if self.next is not None else ""
+        return f"<{type(self).__name__} of {len(self)}{scanned}{rest}>"
+
+
+class _ScanPosition(NamedTuple):
+    """Where a scan resumes: the block of threads after a name; the thread in it, by its last change and its name; and
+    the checkpoint that it continues before, None if the thread is finished. Without a thread, the block is yet to be
+    searched."""
+
+    block: str = ""
+    updated: int | None = None
+    name: str = ""
+    before: str | None = None
+
+    def order(self, threads: Sequence[LineSummary]) -> list[LineSummary]:
+        """Return the threads of the block that are left, in the order in which they are searched."""
+        ordered = sorted(threads, key=lambda thread: (-thread.updated, thread.line.name))
+        if self.updated is None:
+            return ordered
+        # This thread is resumed even if it was changed since.
+        own = [thread for thread in ordered if thread.line.name == self.name and self.before is not None]
+        return [
+            *own,
+            *(each for each in ordered if (-each.updated, each.line.name) > (-self.updated, self.name)),
+        ]
 
 
 def prepare(engine: Engine, tenant: str, query: str, kind: LineKind | None = "thread") -> SearchRun:
@@ -112,12 +159,13 @@ async def search(
     *,
     limit: int = 20,
     after: str | None = None,
+    scan_limit: int | None = SCAN_LIMIT,
     progress: Progress | None = None,
     kind: LineKind | None = "thread",
 ) -> SearchPage:
     """Return a page of the checkpoints that match a query: of threads, of another kind of lines, or of all (None)."""
     asked = parse(query) if isinstance(query, str) else query
-    return await SearchRun(engine, tenant, asked, progress, kind).page(limit, after)
+    return await SearchRun(engine, tenant, asked, progress, kind, scan_limit).page(limit, after)
 
 
 class SearchRun:
@@ -130,7 +178,9 @@ class SearchRun:
         query: Query,
         progress: Progress | None = None,
         kind: LineKind | None = "thread",
+        scan_limit: int | None = None,
     ) -> None:
+        self._scan_limit = scan_limit
         self._engine = engine
         self._backend = engine.context.backend
         self._tenant = tenant
@@ -163,9 +213,19 @@ class SearchRun:
         how = how or (INDEX if indexed else SCAN)
         if not limit:
             return SearchPage([], self, how, limit, None)
-        results, position = await (self._by_index(limit, start) if how == INDEX else self._by_scan(limit, start))
+        stopped = False
+        position: Sequence[Any] | None
+        if how == INDEX:
+            results, position = await self._by_index(limit, start)
+        else:
+            results, position, stopped = await self._by_scan(limit, _ScanPosition(*start))
         cursor = None if position is None else self._cursor(how, position)
-        return SearchPage(results, self, how, limit, cursor)
+        if stopped:
+            _log.warning(
+                "a search without an index stopped after %d checkpoints: build an index, or pass scan_limit=None",
+                self.examined,
+            )
+        return SearchPage(results, self, how, limit, cursor, stopped)
 
     def _cursor(self, how: str, position: Sequence[Any]) -> str:
         data = json.dumps([how, self._digest(), *position], ensure_ascii=False, separators=(",", ":"))
@@ -178,7 +238,7 @@ class SearchRun:
             how, digest, *position = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
         except (ValueError, TypeError):
             raise InvalidError("that is not a cursor", where=repr(after)[:80], hint=_HINT) from None
-        if digest != self._digest() or how not in (INDEX, SCAN) or len(position) != 3:
+        if digest != self._digest() or len(position) != _CURSORS.get(how):
             raise InvalidError("that is a cursor of another query", where=repr(after)[:80], hint=_HINT)
         return how, position
 
@@ -243,52 +303,71 @@ class SearchRun:
 
     # By scan --------------------------------------------------------------------------------------------------
 
-    async def _by_scan(self, limit: int, start: list[Any]) -> tuple[list[SearchMatch], list[Any] | None]:
-        threads = await self._threads()
-        before, results = "", list[SearchMatch]()
-        if start:
-            updated, name, before = start
-            rest = [thread for thread in threads if (-thread.updated, thread.line.name) > (-updated, name)]
-            # This thread is resumed even if it was changed since.
-            threads = [*(thread for thread in threads if thread.line.name == name), *rest]
-        for done, summary in enumerate(threads, 1):
-            line = summary.line
-            resumed = bool(start) and line.name == start[1]
-            at = before if resumed else ""
-            while True:
-                subjects, at = await self.match_page(line, at, summary)
-                for subject in subjects:
-                    results.append(self._match(subject))
-                    if len(results) == limit:
-                        assert subject.point is not None  # noqa: S101 - they are checkpoints
-                        updated = start[0] if resumed else summary.updated
-                        return results, [updated, line.name, subject.point.id]
-                if not at:
-                    break
-            if self._progress is not None:
-                self._progress(done, len(threads), line.name)
-        return results, None
+    async def _by_scan(self, limit: int, start: _ScanPosition) -> tuple[list[SearchMatch], _ScanPosition | None, bool]:
+        """Return matches, where to resume, and whether the scan stopped at its limit."""
+        results: list[SearchMatch] = []
+        skipped = 0
+        while True:
+            block, following = await self._block(start.block)
+            candidates = [thread for thread in block if self._may_match(thread)]
+            threads = start.order(candidates)
+            if start.updated is None:
+                skipped += len(block) - len(candidates)
+            for done, summary in enumerate(threads, 1):
+                name = summary.line.name
+                resumed = start.updated is not None and name == start.name
+                at = _ScanPosition(start.block, start.updated if resumed else summary.updated, name)
+                before = (start.before or "") if resumed else ""
+                while True:
+                    subjects, before = await self.match_page(summary.line, before, summary)
+                    for subject in subjects:
+                        results.append(self._match(subject))
+                        if len(results) == limit:
+                            assert subject.point is not None  # noqa: S101 - they are checkpoints
+                            return results, at._replace(before=subject.point.id), False
+                    if self._progress is not None:
+                        self._progress(done, len(threads) if following is None else None, name)
+                    if not before:
+                        break
+                    if self._is_enough(skipped):
+                        (more,) = await self._engine.lines.pages([(summary.line, before)], 1)
+                        if not more:
+                            break
+                        return results, at._replace(before=before), True
+                if self._is_enough(skipped) and (done < len(threads) or following is not None):
+                    return results, at, True
+            if following is None:
+                return results, None, False
+            start = _ScanPosition(following)
+            if self._is_enough(skipped):
+                return results, start, True
 
-    async def _threads(self) -> list[LineSummary]:
-        """Return the threads that may have matches, the last changed first."""
+    def _is_enough(self, skipped: int) -> bool:
+        """Whether a scan is at its limit. A thread that its own properties exclude counts as a checkpoint."""
+        return self._scan_limit is not None and self.examined + skipped >= self._scan_limit
+
+    async def _block(self, after: str) -> tuple[list[LineSummary], str | None]:
+        """Return some threads after a name, and the name that the next block follows; None if this is the last."""
         lines = self._engine.lines
         only = one_thread(self._query)
         if only is not None and self._kind not in (None, line_kind(only)):
-            return []
+            return [], None
         if only is not None:
             try:
-                return [await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))]
+                return [await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))], None
             except NotFoundError:
-                return []
+                return [], None
         results: list[LineSummary] = []
-        after, prefix = "", thread_prefix(self._query)
-        while True:
+        prefix = thread_prefix(self._query)
+        while len(results) < _BLOCK:
             page = await lines.list_lines(self._tenant, self._kind, prefix, after, _THREAD_PAGE)
-            results += (thread for thread in page if self._may_match(thread))
+            results += page
             if len(page) < _THREAD_PAGE:
-                break
+                return results, None
             after = page[-1].line.name
-        return sorted(results, key=lambda thread: (-thread.updated, thread.line.name))
+            if self._progress is not None:
+                self._progress(0, None, after)
+        return results, after
 
     def _may_match(self, summary: LineSummary) -> bool:
         """Whether a thread may have checkpoints that match. `size` is not decided by that of the thread."""

@@ -15,11 +15,11 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async,
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import COUNTS, LineKind, count_lines
+from holdfast.engine.namespaces import COUNTS, LineKind
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path
 from holdfast.engine.row_format import Line, check_name
-from holdfast.engine.types import Checkpoint, Revision, S, StoreStats, ThreadInfo
+from holdfast.engine.types import SCAN_LIMIT, Checkpoint, Revision, S, StoreStats, ThreadInfo
 from holdfast.errors import InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import ScopeParts, StoreHandle
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
     from holdfast.store.transaction import Transaction
+
+_COUNTED = 1_000
+"""How many lines `stats` reads where the store cannot count them."""
 
 _WINDOW = 5.0
 
@@ -173,25 +176,31 @@ class StoreOperations(ScopedOperations):
         kind: LineKind | Literal["all"] = "thread",
         limit: int = 20,
         cursor: str | None = None,
+        scan_limit: int | None = SCAN_LIMIT,
         progress: Progress | None = None,
     ) -> SearchPage:
         """Search for checkpoints that match a query, such as `refund label:release time>2h`: a page of them.
 
-        The guide "Search" has the syntax. A text matches the checkpoint that added it, and the match shows where. With
-        an index of words (see `maintenance.build_index`) text is found at once; otherwise every checkpoint is read,
-        from the latest on, until there are `limit` matches, and `progress` is called meanwhile. A query with a syntax
-        error raises `InvalidError`, which shows the position.
-        With `kind`, agents, scopes or sessions are searched, which are not in the index, or all.
+        The guide "Search" has the syntax. A text matches the checkpoint that added it, and the match shows where. A
+        query with a syntax error raises `InvalidError`, which shows the position. With `kind`, agents, scopes or
+        sessions are searched, which are not in the index, or all.
+
+        With an index of words (see `maintenance.build_index`) text is found at once. Otherwise the checkpoints are
+        read, from the latest on, until there are `limit` matches, or `scan_limit` checkpoints were read: then the page
+        is `stopped`, and its `next` resumes there. With `scan_limit=None` all are read. `progress(done, total, thread)`
+        is called meanwhile.
         """
         from holdfast.history.search import search
 
         count = validation.require_count(limit, "limit")
+        most = None if scan_limit is None else max(1, validation.require_count(scan_limit, "scan_limit"))
         return await search(
             self._engine,
             self._handle.tenant,
             query,
             limit=count,
             after=cursor,
+            scan_limit=most,
             progress=progress,
             kind=_checked_kind(kind),
         )
@@ -429,14 +438,19 @@ class StoreOperations(ScopedOperations):
         return await import_.import_threads(self._engine, file, selection, dry_run, progress)
 
     @sync_and_async
-    async def stats(self) -> StoreStats:
-        """Count: the size of the store, this tenant's threads, agents, scopes and sessions, and what is cached."""
+    async def stats(self, *, exact: bool = False) -> StoreStats:
+        """Count: the size of the store, this tenant's threads, agents and scopes, and what is cached.
+
+        SQLite, PostgreSQL, MongoDB and Redis count by themselves. Files and object storage cannot: there, counting
+        stops after 1,000, and `complete` is False, unless `exact` is set.
+        """
         cache, backend = self._engine.context.cache, self._engine.context.backend
-        lines, size = await self._engine.lines.names(self._handle.tenant), await backend.size()
+        counts, complete = await self._engine.lines.count(self._handle.tenant, None if exact else _COUNTED)
         return StoreStats(
             url=backend.url,
-            bytes=size,
-            **count_lines(line.name for line in lines),
+            bytes=await backend.size(),
+            **counts,
+            complete=complete,
             cache_bytes=cache.size,
             cache_limit=cache.max_bytes,
             cache_hits=cache.hits,

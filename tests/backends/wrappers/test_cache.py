@@ -77,6 +77,25 @@ def test_what_was_read_is_not_read_again() -> None:
     assert (found["cache_hits"], found["cache_misses"]) == (9, 3)
 
 
+def test_what_the_cache_changed_is_not_returned() -> None:
+    room = MemoryCacheStorage(1 << 20)
+    store, counting = cached(room=room)
+    assert run(store.apply([Create(STEPS, step(0, body=b"body"))])) is None
+    query = [Get(STEPS, [step(0).key])]
+    expected = run(store.read(query))
+    (answer,) = (name for name in room._values if name.startswith(b"r"))
+    data, until = room._values[answer]
+    before = counting.reads
+    assert run(store.read(query)) == expected
+    assert counting.reads == before, "it comes from the cache"
+    for place in range(len(data)):
+        flipped = data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+        room._values[answer] = flipped, until
+        assert run(store.read(query)) == expected, place
+    assert counting.reads == before + len(data)
+    run(store.close())
+
+
 def test_own_writes_are_seen_at_once() -> None:
     store, _ = cached()
     for seq in range(20):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.backends.urls import compose
 from holdfast.backends.wrappers import ReadOnlyBackend
-from holdfast.errors import DeniedError, UnavailableError
+from holdfast.errors import DeniedError, NotFoundError, UnavailableError
 
 
 def test_nothing_can_be_changed() -> None:
@@ -50,3 +51,42 @@ def test_a_thread_can_be_read_and_not_saved(tmp_path: Path) -> None:
         with pytest.raises(DeniedError):
             store.delete("chat")
         assert [checkpoint.step for checkpoint in store.log("chat").all()] == [0]
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        lambda folder: f"sqlite:///{folder}/a.db",
+        lambda folder: f"{folder}/a.db",
+        lambda folder: f"file:///{folder}/a",
+        lambda folder: compose("retry", store=f"sqlite:///{folder}/a.db"),
+        lambda folder: compose("cache", store=f"sqlite:///{folder}/a.db"),
+        lambda folder: compose("cache", store=f"{folder}/a.db", in_="redis://127.0.0.1:1"),
+        lambda folder: compose("mirror", local=f"sqlite:///{folder}/a.db", remote=f"sqlite:///{folder}/b.db"),
+        lambda folder: compose("write-behind", local=f"{folder}/a.db", remote=f"sqlite:///{folder}/b.db"),
+        lambda folder: compose("tiered", hot=f"sqlite:///{folder}/a.db", cold=f"sqlite:///{folder}/b.db"),
+        lambda folder: compose("readonly", store=f"sqlite:///{folder}/a.db"),
+    ],
+    ids=["sqlite", "path", "file", "retry", "cache", "redis cache", "mirror", "write-behind", "tiered", "readonly"],
+)
+def test_a_store_that_is_missing_is_not_created(tmp_path: Path, inside: Callable[[Path], str]) -> None:
+    url = compose("readonly", store=inside(tmp_path))
+    with pytest.raises(NotFoundError, match="there is no store here") as caught:
+        holdfast.open(url)
+    assert caught.value.code == "no-store"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["retry", "cache"])
+def test_what_is_around_a_store_passes_it_on(tmp_path: Path, kind: str) -> None:
+    plain = f"sqlite:///{tmp_path}/agents.db"
+    with holdfast.open(plain) as store:
+        store.put("chat", {"n": 1})
+    before = sorted(tmp_path.iterdir())
+    with holdfast.open(compose(kind, store=plain), read_only=True) as store:
+        assert store.get("chat").state == {"n": 1}
+        with pytest.raises(DeniedError):
+            store.put("chat", {"n": 2})
+    assert sorted(tmp_path.iterdir()) == before
+    with holdfast.open(compose(kind, store=plain)) as store:  # as usual, it can be written
+        store.put("chat", {"n": 2})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
+
 import holdfast
 from holdfast.backends.interface import Get, Put
 from holdfast.backends.runtime.drivers import run
@@ -150,3 +152,30 @@ def test_in_a_terminal_hits_stand_below_their_checkpoint(url: str) -> None:
     assert "many o step 1, save" in shown
     assert "  say: another needle" in shown
     assert "and 5 more" in shown
+
+
+def test_it_stops_at_a_limit_unless_asked(hf: Hf, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(url) as store:
+        for n in range(300):
+            store.put("long", {"say": f"{'needle' if not n else 'hay'} {n}"})
+    assert hf("grep", "needle").lines == [f"long:{store_id(url)}:say: needle 0"]
+    monkeypatch.setattr("holdfast.history.SCAN_LIMIT", 100, raising=False)
+    result = hf("grep", "needle")
+    assert (result.code, result.lines) == (3, [])
+    assert "stopped after 100 checkpoints without an index; more in threads may match" in result.err
+    assert "grep --all" in result.err
+    assert "stopped" in hf("grep", "-q", "needle").err, "also if only results are wanted"
+    assert "stopped" in json.loads(hf("grep", "needle", "--json").err.splitlines()[0])["warning"]
+    result = hf("grep", "needle", "--all")
+    assert (result.code, len(result.lines)) == (0, 1)
+    assert "stopped" not in result.err
+    assert len(hf("grep", "hay", "thread:long").lines) >= 100, "what was found is shown"
+    hf("grep", "--index")
+    result = hf("grep", "needle")
+    assert (result.code, len(result.lines)) == (0, 1)
+    assert "stopped" not in result.err
+
+
+def store_id(url: str) -> str:
+    with holdfast.open(url) as store:
+        return store.log("long", limit=1000)[-1].id

@@ -79,10 +79,16 @@ def test_stats(hf: Hf) -> None:
     lines = hf("stats").lines
     assert lines[0].startswith("Store:    sqlite:///")
     assert "Contents: 3 threads" in lines
+    assert not any(line.startswith("Steps:") for line in lines), "that would read all threads"
+    (record,) = hf("stats", "--json").records
+    assert (record["threads"], record["complete"]) == (3, True)
+    assert "steps" not in record
+    lines = hf("stats", "--all").lines
+    assert "Contents: 3 threads" in lines
     assert any(line.startswith("Steps:    10 in 4 branches, ") for line in lines)
     assert any(line.startswith("Largest:  thread t1 (") for line in lines)
     assert "Durable:  yes" in lines
-    (record,) = hf("stats", "--json").records
+    (record,) = hf("stats", "--all", "--json").records
     assert (record["threads"], record["steps"], record["branches"]) == (3, 10, 4)
     assert record["largest"] == "t1"
     assert record["bytes"] > record["line_bytes"]
@@ -112,14 +118,15 @@ def test_all_kinds_are_counted_alike(url: str, hf: Hf) -> None:
         agent.start()
         agent.stop()
     kinds = {"threads": 3, "agents": 1, "scopes": 1, "sessions": 1}
-    (counted,) = hf("stats", "--json").records
+    (counted,) = hf("stats", "--all", "--json").records
     (verified,) = hf("verify", "--json").records
-    assert {name: counted[name] for name in kinds} == {name: verified[name] for name in kinds} == kinds
+    assert {name: verified[name] for name in kinds} == kinds
+    assert {name: counted[name] for name in ("threads", "agents", "scopes")} == {"threads": 3, "agents": 1, "scopes": 2}
     assert (counted["system"], counted["steps"]) == (verified["system"], verified["steps"])
     listed = hf("threads", "--kind", "all", "--json").records
     assert len(listed) == sum(kinds.values()) + counted["system"]
     assert sum(each["steps"] for each in listed) == counted["steps"]
-    assert "3 threads, 1 agent, 1 scope, 1 session, " in hf("stats").out
+    assert "3 threads, 1 agent, 2 scopes, " in hf("stats").out
     assert "3 threads, 1 agent, 1 scope, 1 session, " in hf("verify").out
     for kind, name in (("agent", "notes-1"), ("scope", "agent:researcher"), ("session", "user:alice/session:s1")):
         assert hf("threads", "--kind", kind, "--names").lines == [name]

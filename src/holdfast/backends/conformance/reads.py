@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.backends.conformance.kit import Driven, Suite, case, same, seqs
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Get, Query, Row, Scan
-from holdfast.backends.tables import BRANCHES, NODES, REFS, STEPS, WRITES, Key, Scalar
+from holdfast.backends.tables import BRANCHES, LINES, NODES, REFS, STEPS, WRITES, Key, Scalar
 
 GRID = [step(seq, branch=branch) for branch in range(3) for seq in range(5)]
 """Three branches of five steps."""
@@ -63,6 +63,17 @@ class Reads(Suite):
             [GRID[3].key],
             [row.key for row in GRID[10:]],
         ]
+
+    def test_rows_are_counted_as_they_are_read(self, store: Driven) -> None:
+        names = ["", "a", "a\0", "b", "chat", "chats", "é", "␞x", "\U0010ffff"]
+        store.fill(LINES, [row_of(LINES, "tenant", name) for name in names])
+        store.fill(LINES, [row_of(LINES, "other", name) for name in names[:3]])
+        bounds: list[tuple[Key, Key]] = [((), ()), *(((low,), (high,)) for low in names for high in ["b", "d", "␟"])]
+        scans = [Scan(LINES, ("tenant",), *each) for each in bounds]
+        scans += [Scan(LINES, ("tenant",), (name,)) for name in names]
+        scans.append(Scan(LINES, ("nobody",)))
+        counts = store.drive(store.backend.count_rows(scans))
+        assert counts in (None, [len(rows) for rows in store.read(*scans)])
 
     # Get
 

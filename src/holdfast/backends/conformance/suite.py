@@ -75,6 +75,7 @@ class ShortConformance(SyncOnly, Histories, Values, Lifetime):
     found = WordsFound.found
 
     test_every_query_gets_its_answer_in_its_place = Reads.test_every_query_gets_its_answer_in_its_place
+    test_rows_are_counted_as_they_are_read = Reads.test_rows_are_counted_as_they_are_read
     test_get_of_thousands = Reads.test_get_of_thousands
     test_by_index = Reads.test_by_index
     test_by_index_where_columns_are_equal = Reads.test_by_index_where_columns_are_equal

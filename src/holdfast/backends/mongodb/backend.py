@@ -20,13 +20,13 @@ from pymongo.uri_parser import split_options
 from holdfast.backends import urls
 from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend
 from holdfast.backends.connection_errors import attempt_seconds
-from holdfast.backends.interface import Batch, Capabilities, Query, Row, WordMatch, WordMatches
+from holdfast.backends.interface import Batch, Capabilities, Query, Row, Scan, WordMatch, WordMatches
 from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, cache_weight, read_transaction_limit
 from holdfast.backends.mongodb.committer import Committer
 from holdfast.backends.mongodb.discovery import wait_for_server
 from holdfast.backends.mongodb.errors import SessionsUnsupported, translate, translate_errors
 from holdfast.backends.mongodb.maintenance import DRIVER_NAME, find_damage, size, tidy
-from holdfast.backends.mongodb.reader import run_queries
+from holdfast.backends.mongodb.reader import count_rows, run_queries
 from holdfast.backends.mongodb.row_mapping import Document
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.mongodb.text_search import find_matches
@@ -108,6 +108,9 @@ class MongoDBBackend(ServerBackend):
     async def match_words(self, match: WordMatch) -> WordMatches:
         return await self._run_in_loop(lambda: self._search(match))
 
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
+        return await self._run_in_loop(lambda: self._count(scans))
+
     async def size(self) -> int:
         return await self._run_in_loop(self._size)
 
@@ -159,6 +162,13 @@ class MongoDBBackend(ServerBackend):
             collections.database.client.start_session(snapshot=True) as session,
         ):
             return await find_matches(collections, session, match)
+
+    async def _count(self, scans: Sequence[Scan]) -> list[int]:
+        async with (
+            self._open_collections() as collections,
+            collections.database.client.start_session(snapshot=True) as session,
+        ):
+            return await count_rows(collections, session, scans)
 
     async def _size(self) -> int:
         async with self._open_collections() as collections:

@@ -55,6 +55,14 @@ async def run_queries(
     return results
 
 
+async def count_rows(collections: Collections, session: AsyncClientSession, scans: Sequence[Scan]) -> list[int]:
+    """Return how many rows each scan has."""
+    requests = [
+        FindRequest(collections.table(scan.space), [build_pipeline(scan)[0], {"$count": "rows"}], 1) for scan in scans
+    ]
+    return [sum(int(document["rows"]) for document in found) for found in await find(session, requests)]
+
+
 async def find(session: AsyncClientSession, requests: Sequence[FindRequest]) -> list[list[Document]]:
     """Return the documents of each request."""
     found: list[list[Document]] = [[] for _ in requests]

@@ -23,7 +23,7 @@ from typing import Any
 import psycopg
 
 from holdfast.backends.async_backend import GroupStamp, ServerBackend
-from holdfast.backends.interface import Batch, Capabilities, Get, Query, Row, WordMatch, WordMatches
+from holdfast.backends.interface import Batch, Capabilities, Get, Query, Row, Scan, WordMatch, WordMatches
 from holdfast.backends.postgres import maintenance
 from holdfast.backends.postgres.apply_function import GROUP_LINES, PackedBatch, build_arguments, pack
 from holdfast.backends.postgres.binary_values import VALUE_ERRORS, BinaryValue, bind
@@ -34,6 +34,7 @@ from holdfast.backends.postgres.pool import ConnectionPool
 from holdfast.backends.postgres.queries import (
     MAX_COMBINED,
     build_combined_statement,
+    build_count,
     build_statement,
     read_rows,
     split_rows,
@@ -85,6 +86,9 @@ class PostgresBackend(ServerBackend):
         except VALUE_ERRORS as error:
             raise bad_value_error(error, self.url) from error
         return read_matches(match, await self._run_in_loop(lambda: self._search(search)))
+
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
+        return await self._run_in_loop(lambda: self._count(scans))
 
     async def size(self) -> int:
         return await self._run_in_loop(self._size)
@@ -184,6 +188,11 @@ class PostgresBackend(ServerBackend):
     async def _search(self, search: Statement) -> ResultRows:
         async with self._connection() as connection:
             return (await self._in_transaction(connection, _BEGIN_READ, [PLANNER_SETTINGS, search]))[1]
+
+    async def _count(self, scans: Sequence[Scan]) -> list[int]:
+        statements = [build_count(self._options.schema, scan) for scan in scans]
+        async with self._connection() as connection:
+            return [int(rows[0][0]) for rows in await self._in_transaction(connection, _BEGIN_READ, statements)]
 
     async def _size(self) -> int:
         async with self._connection() as connection:

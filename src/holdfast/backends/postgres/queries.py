@@ -14,7 +14,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from holdfast.backends.interface import Get, Query, Row
+from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.postgres.binary_values import BinaryValue, bind, column_array, unescape
 from holdfast.backends.postgres.connection import Statement
 from holdfast.backends.postgres.schema import quote_name
@@ -63,6 +63,12 @@ def build_combined_statement(schema: str, queries: Sequence[Query]) -> Statement
     """Build one statement for several queries, and its parameters."""
     shapes, bounds = zip(*map(_shape, queries), strict=True)
     return _combined_sql(schema, shapes), [each for bound in bounds for each in bound]
+
+
+def build_count(schema: str, scan: Scan) -> Statement:
+    """Build the statement that counts the rows of a scan, and its parameters."""
+    shape, bound = _shape(scan)
+    return f"SELECT count(*) FROM ({_select(schema, shape, '1', 1)}) AS found", bound  # noqa: S608 - quoted names
 
 
 def read_rows(query: Query, found: _Found) -> list[Row]:

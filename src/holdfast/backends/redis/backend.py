@@ -28,7 +28,7 @@ from redis import exceptions
 
 from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend, ServerInterrupted
 from holdfast.backends.connection_errors import attempt_seconds
-from holdfast.backends.interface import Batch, Capabilities, Query, Row
+from holdfast.backends.interface import Batch, Capabilities, Query, Row, Scan
 from holdfast.backends.redis import errors, key_layout
 from holdfast.backends.redis.connections import (
     Command,
@@ -100,6 +100,11 @@ class RedisBackend(ServerBackend):
             max_body=MAX_BODY,
             max_batch=MAX_BATCH,
         )
+
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
+        if any(len(scan.prefix) < KEY_LAYOUTS[scan.space].width for scan in scans):
+            return None  # in several parts
+        return await self._run_in_loop(lambda: self._count(scans))
 
     async def size(self) -> int:
         await self.tidy()
@@ -235,6 +240,15 @@ class RedisBackend(ServerBackend):
             )
 
     # Maintenance
+
+    async def _count(self, scans: Sequence[Scan]) -> list[int]:
+        commands: list[Command] = []
+        for scan in scans:
+            layout = KEY_LAYOUTS[scan.space]
+            part, _ = layout.split(scan.prefix)
+            *_, least, most = key_layout.encode_query(scan)
+            commands.append(("ZLEXCOUNT", f"{self._parts_key(layout)}.keys:".encode() + part, least, most))
+        return [int(count) for count in await self._execute(*commands)]
 
     async def _size_of(self, layout: KeyLayout) -> int:
         """Estimate the memory of a table from a sample of its parts."""

@@ -150,6 +150,10 @@ class SQLiteBackend(Backend):
         call: BlockingCall[int | None] = BlockingCall(lambda: self._read_with(_find_refused, batch))
         return await call
 
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
+        call: BlockingCall[list[int]] = BlockingCall(lambda: self._read_with(_count_rows, scans))
+        return await call
+
     async def match_words(self, match: WordMatch) -> WordMatches:
         call: BlockingCall[WordMatches] = BlockingCall(lambda: self._read_with(find_words, match))
         return await call
@@ -504,6 +508,15 @@ def read_rows(cursor: apsw.Cursor, queries: Sequence[Query]) -> list[list[Row]]:
     return rows
 
 
+def _count_rows(cursor: apsw.Cursor, scans: Sequence[Scan]) -> list[int]:
+    counts = []
+    for scan in scans:
+        sql = STATEMENTS[scan.space.name].count(len(scan.prefix), len(scan.start), len(scan.stop))
+        rows: list[tuple[Any, ...]] = cursor.execute(sql, (*scan.prefix, *scan.start, *scan.stop)).fetchall()
+        counts.append(int(rows[0][0]))
+    return counts
+
+
 def _find_refused(cursor: apsw.Cursor, batch: Batch) -> int | None:
     cursor.execute("BEGIN")
     refused = next((at for at, change in enumerate(batch) if not _apply_change(cursor, change)), None)
@@ -516,7 +529,7 @@ def _run_query(cursor: apsw.Cursor, query: Query) -> list[Row]:
     if isinstance(query, Get):
         cursor.executemany(statements.get, dict.fromkeys(query.keys))
     else:
-        _, prefix, start, stop, reverse, limit, by, bodies = query
+        _, prefix, start, stop, reverse, limit, by, bodies, _ = query
         sql = statements.scan(by, len(prefix), len(start), len(stop), reverse, bodies)
         cursor.execute(sql, (*prefix, *start, *stop, -1 if limit is None else limit))
     width = len(query.space.key)

@@ -139,11 +139,21 @@ class TableStatements:
             sql = self._scans[shape] = _scan(self._space, *shape)
         return sql
 
+    def count(self, prefix: int, start: int, stop: int) -> str:
+        """Return the SQL that counts the rows of a scan by key. Binds as `scan`, without a limit."""
+        where = _range(tuple(self._space.key), prefix, start, stop)
+        return f"SELECT count(*) FROM {self._space.name} WHERE {where}"  # noqa: S608
+
+
+def _range(names: tuple[str, ...], prefix: int, start: int, stop: int) -> str:
+    rest = names[prefix:]
+    return " AND ".join((_equal(names[:prefix]), *_compare(rest[:start], ">="), *_compare(rest[:stop], "<")))
+
 
 def _scan(space: Table, by: str, prefix: int, start: int, stop: int, reverse: bool, bodies: bool) -> str:
     names = space.order(by)
     rest = names[prefix:]
-    where = " AND ".join((_equal(names[:prefix]), *_compare(rest[:start], ">="), *_compare(rest[:stop], "<")))
+    where = _range(names, prefix, start, stop)
     columns = ", ".join((*space.all_columns, "body" if bodies else "x''"))
     ordering = ", ".join(f"{name} DESC" if reverse else name for name in rest or names)
     return f"SELECT {columns} FROM {space.name} WHERE {where} ORDER BY {ordering} LIMIT ?"  # noqa: S608

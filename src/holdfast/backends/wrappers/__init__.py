@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
+from holdfast.backends.fsutil import path_exists
 from holdfast.backends.interface import (
     Backend,
     Batch,
@@ -14,12 +15,21 @@ from holdfast.backends.interface import (
     Query,
     Row,
     RowCheck,
+    Scan,
     WordMatch,
     WordMatches,
 )
 from holdfast.backends.registry import backend_for
-from holdfast.backends.urls import COMPOSITIONS, compose, is_url, path_to_url, redacted_url
-from holdfast.errors import ConfigError, DeniedError
+from holdfast.backends.urls import (
+    COMPOSITIONS,
+    compose,
+    is_url,
+    path_to_url,
+    redacted_url,
+    store_parts,
+    url_to_path,
+)
+from holdfast.errors import ConfigError, DeniedError, NotFoundError
 
 
 class Wrapper(Backend):
@@ -54,11 +64,17 @@ class Wrapper(Backend):
     async def match_words(self, match: WordMatch) -> WordMatches:
         return await self.inner.match_words(match)
 
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
+        return await self.inner.count_rows(scans)
+
     async def size(self) -> int:
         return await self.inner.size()
 
     async def check(self) -> list[str]:
         return await self.inner.check()
+
+    async def heal(self) -> list[str]:
+        return await self.inner.heal()
 
     async def tidy(self) -> None:
         await self.inner.tidy()
@@ -74,17 +90,23 @@ class Wrapper(Backend):
 
 
 class ReadOnlyBackend(Wrapper):
-    """`readonly:?store=agents.db`: refuses every change. A batch of conditions alone is answered.
-
-    The store inside is opened as usual: if there is none yet, an empty one is created.
-    """
+    """`readonly:?store=agents.db`: refuses every change. A batch of conditions alone is answered."""
 
     schemes = ("readonly",)
     takes_tenant = True
+    takes_read_only = True
 
     @classmethod
-    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> ReadOnlyBackend:
-        (store,) = await open_parts(parse_composition(url, "readonly", (), options)["store"], tenant=tenant)
+    async def open(
+        cls,
+        url: str,
+        *,
+        tenant: str | None = None,
+        read_only: bool = True,  # noqa: ARG003 - it always is
+        **options: Any,
+    ) -> ReadOnlyBackend:
+        part = parse_composition(url, "readonly", (), options)["store"]
+        (store,) = await open_parts(part, tenant=tenant, read_only=True)
         return cls(store)
 
     @property
@@ -126,17 +148,37 @@ def parse_composition(url: str, kind: str, options: tuple[str, ...], overrides: 
     return parts
 
 
-async def open_parts(*urls: str, tenant: str | None = None) -> list[Backend]:
-    """Open stores by URL or path: all of them, or none. Those that take a tenant get it."""
+async def open_parts(*urls: str, tenant: str | None = None, read_only: bool = False) -> list[Backend]:
+    """Open stores by URL or path: all of them, or none. Those that take a tenant get it.
+
+    With `read_only` files must exist: `NotFoundError` with the code `no-store` if they do not.
+    """
     opened: list[Backend] = []
     try:
         for text in urls:
             url = text if is_url(text) else path_to_url(text)
             kind = backend_for(url)
-            options = {"tenant": tenant} if kind.takes_tenant and tenant is not None else {}
+            options: dict[str, Any] = {"tenant": tenant} if kind.takes_tenant and tenant is not None else {}
+            if read_only and kind.takes_read_only:
+                options["read_only"] = True
+            elif read_only:
+                require_files(url)
             opened.append(await kind.open(url, **options))
     except BaseException:
         for backend in reversed(opened):
             await backend.close()
         raise
     return opened
+
+
+def require_files(url: str) -> None:
+    """Raise `NotFoundError` if the file or directory of a store, or of a part of a composition, does not exist."""
+    for part in store_parts(url):
+        path = url_to_path(part)
+        if path is not None and not path_exists(path, part):
+            raise NotFoundError(
+                "there is no store here",
+                where=str(path.absolute()),
+                hint="Check the path; a store is created when it is opened for writing",
+                code="no-store",
+            )

@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Cr
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.tables import JOURNAL, Key, encode_key
 from holdfast.backends.urls import compose, parse_duration, parse_int, redacted_url
-from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition
+from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition, require_files
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
 from holdfast.errors import ConfigError, TransientError, UnavailableError
@@ -43,6 +44,7 @@ SIZE = 64 << 20
 _MARK_SECONDS = 3600.0
 _MAX_LINES = 64
 _MARK = 16
+_CHECKSUM = 4
 _NAME: Key = ("", "cached", 0)
 
 _Rows = list[tuple[tuple[Any, ...], tuple[Any, ...], bytes]]
@@ -54,6 +56,7 @@ class CacheBackend(Wrapper):
 
     schemes = ("cache",)
     takes_tenant = True
+    takes_read_only = True
 
     def __init__(self, inner: Backend, storage: CacheStorage, max_age: float = MAX_AGE, name: bytes = b"") -> None:
         """`name` distinguishes the store from others that share the cache; it is stored in the store itself."""
@@ -68,7 +71,9 @@ class CacheBackend(Wrapper):
         self._lock = ForkSafeLock()
 
     @classmethod
-    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> CacheBackend:
+    async def open(
+        cls, url: str, *, tenant: str | None = None, read_only: bool = False, **options: Any
+    ) -> CacheBackend:
         parts = parse_composition(url, "cache", ("max_age", "size"), options)
         max_age = parse_duration(url, "max_age", parts.get("max_age", MAX_AGE), 0, 86_400)
         cache_url = parts.get("in") or "memory:"
@@ -78,8 +83,12 @@ class CacheBackend(Wrapper):
             )
         size = parse_int(url, "size", parts.get("size", SIZE), 1)
         in_memory = cache_url in ("memory:", "memory://")
-        # The row with the name of the store is no tenant's.
-        (store,) = await open_parts(parts["store"], tenant=tenant if in_memory else None)
+        if read_only:
+            require_files(parts["store"])
+        # The row with the name of the store is no tenant's, and has to be written once.
+        (store,) = await open_parts(
+            parts["store"], tenant=tenant if in_memory else None, read_only=read_only and in_memory
+        )
         try:
             if in_memory:
                 return cls(store, MemoryCacheStorage(size), max_age)
@@ -190,7 +199,9 @@ class CacheBackend(Wrapper):
     def _key(self, queries: Sequence[Query]) -> bytes:
         """Return the key of the answer to some queries."""
         requests = [
-            ("get", query.space.name, list(query.keys)) if isinstance(query, Get) else (query.space.name, *query[1:])
+            ("get", query.space.name, list(query.keys), query.required)
+            if isinstance(query, Get)
+            else (query.space.name, *query[1:])
             for query in queries
         ]
         return b"r" + self._digest(msgspec.msgpack.encode(requests))
@@ -246,17 +257,22 @@ def _line_of(change: Change) -> Key:
 
 
 def _pack(rows: list[list[Row]], marks: bytes) -> bytes:
-    return marks + msgspec.msgpack.encode(rows)
+    """Return an answer to cache, with the marks of its lines and a checksum."""
+    data = marks + msgspec.msgpack.encode(rows)
+    return data + zlib.crc32(data).to_bytes(_CHECKSUM)
 
 
 def _unpack(stored: bytes | None, marks: bytes, queries: Sequence[Query]) -> list[list[Row]] | None:
     """Return a cached answer, if it has these marks."""
     if stored is None or not stored.startswith(marks):
         return None
-    try:
-        found = _decoder.decode(memoryview(stored)[len(marks) :])
-    except msgspec.DecodeError:
+    data = memoryview(stored)[:-_CHECKSUM]
+    if zlib.crc32(data).to_bytes(_CHECKSUM) != stored[-_CHECKSUM:]:
         return None  # not what was stored there
+    try:
+        found = _decoder.decode(data[len(marks) :])
+    except msgspec.DecodeError:
+        return None
     if len(found) != len(queries):
         return None
     return [[Row(*row) for row in rows] for rows in found]

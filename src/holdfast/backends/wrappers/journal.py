@@ -1,5 +1,8 @@
 """The journal of a store that has a copy: what was written, entry by entry, in order.
 
+An entry has the changes of a batch with their conditions. These held in the local store, so that they hold in the copy,
+unless one of the two was written directly.
+
 An entry is one or more rows of the table `JOURNAL`, numbered without gaps, written in the same batch as the changes
 that it records. Each batch expects the last row to exist, so that a writer with an outdated number is refused. The last
 row is never removed; the first is an empty entry.
@@ -27,6 +30,7 @@ PIECE = (1 << 20) - _HEAD
 """The bytes of an entry in a row: with the header, what any store takes."""
 
 _TABLES = {table.name: table for table in TABLES}
+_WRITES: dict[str, type[Create | Ensure | Put]] = {"create": Create, "ensure": Ensure, "put": Put}
 
 
 class JournalRow(NamedTuple):
@@ -71,7 +75,7 @@ def create_first(number: int) -> Create:
 def build_entry(after: JournalRow, changes: Sequence[Change], batches: int) -> tuple[list[Change], JournalRow]:
     """Return the changes that append an entry for so many batches, and its last row."""
     try:
-        data = msgspec.msgpack.encode([_encode(change) for change in changes if not isinstance(change, Expect)])
+        data = msgspec.msgpack.encode([_encode(change) for change in changes])
     except (ValueError, OverflowError, TypeError) as error:
         raise InvalidError(f"a row has a value that no store takes: {error}") from error
     now = time.time_ns()
@@ -108,17 +112,30 @@ def entries(rows: Sequence[Row], where: str) -> Iterator[JournalEntry]:
 
 
 def _encode(change: Change) -> tuple[Any, ...]:
+    kind = type(change).__name__.lower()
     if isinstance(change, Delete):
-        return ("delete", change.space.name, change.prefix)
-    assert not isinstance(change, Expect)  # noqa: S101 - conditions are not recorded
-    return ("ensure" if isinstance(change, Ensure) else "put", change.space.name, *change.row)
+        return (kind, change.space.name, change.prefix)
+    if isinstance(change, Expect):
+        return (kind, change.space.name, change.key, change.columns)
+    return (kind, change.space.name, *change.row)
 
 
-def _decode(kind: str, space: str, key: list[Any], columns: Sequence[Any] = (), body: bytes = b"") -> Change:
+def _decode(kind: str, space: str, key: list[Any], columns: Sequence[Any] | None = (), body: bytes = b"") -> Change:
+    table = _TABLES[space]
     if kind == "delete":
-        return Delete(_TABLES[space], tuple(key))
-    row = Row(tuple(key), tuple(columns), body)
-    return Ensure(_TABLES[space], row) if kind == "ensure" else Put(_TABLES[space], row)
+        return Delete(table, tuple(key))
+    if kind == "expect":
+        return Expect(table, tuple(key), None if columns is None else tuple(columns))
+    return _WRITES[kind](table, Row(tuple(key), tuple(columns or ()), body))
+
+
+def without_conditions(changes: Sequence[Change]) -> list[Change]:
+    """Return changes for a copy that may have their result already."""
+    return [
+        Put(change.space, change.row) if isinstance(change, Create) else change
+        for change in changes
+        if not isinstance(change, Expect)
+    ]
 
 
 class MergedBatch:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from holdfast.backends.interface import Backend, Change, Delete, Put, Row, Scan, Suspension
+from holdfast.backends.interface import Backend, Change, Delete, Expect, Put, Row, Scan, Suspension
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.threads import WorkerThread
@@ -28,6 +28,7 @@ from holdfast.backends.wrappers.replica_pair import (
     ReplicaIdentity,
     ReplicaMismatch,
     attach,
+    diverged_error,
     fill_remote,
     foreign_copy_error,
     read_cursor,
@@ -248,7 +249,8 @@ class JournalSender:
         merged = MergedBatch(min(_BYTES, self._identity.max_batch))
         last: JournalEntry | None = None
         for entry in journal.entries(rows, self._local.url):
-            if not merged.add(entry.changes):
+            is_new = entry.last.number > cursor.filled
+            if not merged.add(entry.changes if is_new else journal.without_conditions(entry.changes)):
                 break
             last = entry
         if last is None:
@@ -261,6 +263,8 @@ class JournalSender:
             self._cursor = after
             self._recovered()
             self._mark_sent(after.number)
+        elif refused:
+            raise _diverged(self._remote, changes[refused - 1])
         else:
             # Another process sends too.
             self._wake_event.wait(random.uniform(0, 0.02))  # noqa: S311
@@ -295,6 +299,11 @@ class JournalSender:
             self._trimmed = self.sent
             if len(sent) < _TRIM:
                 return
+
+
+def _diverged(remote: Backend, change: Change) -> ReplicaMismatch:
+    key = change.prefix if isinstance(change, Delete) else change.key if isinstance(change, Expect) else change.row.key
+    return diverged_error(remote, change.space.name, str(key[1]))
 
 
 class SendTask(Suspension[bool]):

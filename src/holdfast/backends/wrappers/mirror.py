@@ -5,8 +5,9 @@ the remote store does not take it within `patience` seconds (5), the mirror is d
 and the copy catches up when it can. With `strict`, that is an error instead: `OutcomeUnknownError` for the batch that
 is in one store only, then `TransientError`, before anything is written, until the copy has caught up.
 
-**Healing.** Rows that cannot be read from the local store, or do not pass the row check, are read from the copy, if it
-has caught up; they are written back where possible, counted in `status` and logged.
+**Healing.** Rows that cannot be read from the local store, do not pass the row check, or are missing though others
+refer to them, are read from the copy, if it has caught up; they are written back where possible, counted in `status`
+and logged.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.interface import Backend, Batch, Change, Expect, Get, Put, Query, Row, RowCheck
+from holdfast.backends.interface import Backend, Batch, Get, Query, Row, lacks_rows
 from holdfast.backends.tables import JOURNAL, Key, Table
 from holdfast.backends.urls import parse_bool
 from holdfast.backends.wrappers import journal
@@ -45,20 +46,12 @@ class MirrorBackend(ReplicatingBackend):
         identity: ReplicaIdentity,
         *,
         strict: bool = False,
-        row_check: RowCheck | None = None,
         patience: float = PATIENCE,
         **settings: float,
     ) -> None:
         super().__init__(local, remote, identity, patience=patience, **settings)
-        self._row_check = row_check
         self._strict = strict
         self._degraded = False
-        self._healed = 0
-        self._unhealed = 0
-
-    def set_row_check(self, check: RowCheck) -> None:
-        self._row_check = check
-        super().set_row_check(check)
 
     @classmethod
     def _options(cls) -> tuple[str, ...]:
@@ -69,13 +62,8 @@ class MirrorBackend(ReplicatingBackend):
         return {"strict": parse_bool(url, "strict", parts.get("strict", False))}
 
     async def status(self) -> dict[str, int | float | str]:
-        """As for `write-behind:`; and whether the mirror is degraded, and how many rows were healed or could not be."""
-        return {
-            **await super().status(),
-            "degraded": int(self._degraded),
-            "healed": self._healed,
-            "unhealed": self._unhealed,
-        }
+        """As for `write-behind:`; and whether the mirror is degraded."""
+        return {**await super().status(), "degraded": int(self._degraded)}
 
     # Writing
 
@@ -88,6 +76,12 @@ class MirrorBackend(ReplicatingBackend):
         if await self._sender.wait_sent(number, self._patience):
             return None
         self._degraded = True
+        if self._sender.fatal_error is not None:
+            raise OutcomeUnknownError(
+                f"stored here, and will not be in the copy: {self._sender.fatal_error.what}",
+                where=self.remote.url,
+                hint=self._sender.fatal_error.hint,
+            )
         _log.warning("%s: the copy does not answer; continuing without it", self.url)
         if self._strict:
             raise OutcomeUnknownError(
@@ -122,35 +116,13 @@ class MirrorBackend(ReplicatingBackend):
             await self._repair_unreadable(queries, *copied)
             return copied[1]
         damaged = self._damaged_rows(queries, found)
-        if not damaged:
+        if not damaged and not any(map(lacks_rows, queries, found)):
             return found
         copied = await self._read_copy(queries)
         if copied is None:
             return found
-        await self._repair(damaged, copied[0])
+        await self._healer.restore([*damaged, *_lost_rows(queries, found, copied[1])], copied[0])
         return copied[1]
-
-    async def heal(self) -> list[str]:
-        """Compare both stores completely, and repair what is damaged in one and OK in the other.
-
-        Returns descriptions of the differences. Rows that are OK in both and still differ are left as they are: only
-        you can know which of the two is right.
-        """
-        found = await self._compare()
-        for difference in found:
-            cursor = await read_cursor(self.remote)
-            if cursor is None:
-                break
-            here = difference.local is not None and self._is_intact(difference.space, difference.local)
-            there = difference.remote is not None and self._is_intact(difference.space, difference.remote)
-            if there and not here and (difference.local is not None or difference.damaged):
-                await self._repair([(difference.space, difference.key)], cursor)
-            elif here and not there and difference.remote is not None:
-                await self._repair_copy(difference.space, difference.key, cursor)
-        return [difference.describe() for difference in found]
-
-    def _is_intact(self, space: Table, row: Row) -> bool:
-        return self._row_check is None or self._row_check(space, row)
 
     def _damaged_rows(self, queries: Sequence[Query], found: list[list[Row]]) -> list[tuple[Table, Key]]:
         """Return the rows that do not pass the check. Rows without bodies cannot be checked."""
@@ -159,7 +131,7 @@ class MirrorBackend(ReplicatingBackend):
             for query, rows in zip(queries, found, strict=True)
             if (isinstance(query, Get) or query.bodies) and query.space is not JOURNAL
             for row in rows
-            if not self._is_intact(query.space, row)
+            if not self._healer.is_intact(query.space, row)
         ]
 
     async def _read_copy(self, queries: Sequence[Query]) -> tuple[ReplicaCursor, list[list[Row]]] | None:
@@ -191,35 +163,14 @@ class MirrorBackend(ReplicatingBackend):
             for row in rows
         ]
         damaged = [at for at in rows[:_MAX_REPAIRED] if (await read_row(self.inner, *at))[1]]
-        await self._repair(damaged, cursor)
+        await self._healer.restore(damaged, cursor)
 
-    async def _repair(self, rows: list[tuple[Table, Key]], cursor: ReplicaCursor) -> None:
-        """Write rows of the copy back, unless anything was written after the cursor."""
-        unchanged: list[Change] = [
-            cursor.last.condition,
-            Expect(JOURNAL, (*journal.LINE, cursor.number + 1), None),
-        ]
-        for space, key in rows:
-            try:
-                row, _ = await read_row(self.remote, space, key)
-                repaired = (
-                    row is not None
-                    and self._is_intact(space, row)
-                    and await self.inner.apply([*unchanged, Put(space, row)]) is None
-                )
-            except HoldfastError as error:
-                _log.warning("%s: a row of %s could not be repaired: %s", self.inner.url, space.name, error)
-                repaired = False
-            self._healed += repaired
-            self._unhealed += not repaired
-            if repaired:
-                _log.warning("%s: a row of %s was damaged, and is repaired", self.inner.url, space.name)
 
-    async def _repair_copy(self, space: Table, key: Key, cursor: ReplicaCursor) -> None:
-        """Write a row into the copy, if both stores are still at the cursor."""
-        (last,), rows = await self.inner.read([journal.LAST, Get(space, [key])])
-        if journal.parse_row(last) != cursor.last or not rows or not self._is_intact(space, rows[0]):
-            return
-        if await self.remote.apply([cursor.condition, Put(space, rows[0])]) is None:
-            self._healed += 1
-            _log.warning("%s: a row of %s was damaged, and is repaired", self.remote.url, space.name)
+def _lost_rows(queries: Sequence[Query], found: list[list[Row]], copied: list[list[Row]]) -> list[tuple[Table, Key]]:
+    """Return the rows of the copy that queries require and the local store lacks."""
+    lost: list[tuple[Table, Key]] = []
+    for query, here, there in zip(queries, found, copied, strict=True):
+        if query.space is not JOURNAL and lacks_rows(query, here):
+            keys = {row.key for row in here}
+            lost += ((query.space, row.key) for row in there if row.key not in keys)
+    return lost

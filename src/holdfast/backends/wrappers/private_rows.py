@@ -92,7 +92,7 @@ def _tenant_of(change: Change) -> str:
 
 def _query(query: Query) -> Query:
     if isinstance(query, Get):
-        return Get(JOURNAL, [_key(key) for key in query.keys])
+        return query._replace(keys=[_key(key) for key in query.keys])
     if query.prefix:
         return query._replace(prefix=_key(query.prefix))
     start = _key(query.start) if query.start else (_CALLER,)

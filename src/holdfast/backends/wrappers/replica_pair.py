@@ -27,6 +27,7 @@ _PAGE = 64
 _PAGE_BYTES = 4 << 20
 
 _READY, _FILLING = 0, 1
+_UNFILLED = -1
 
 
 class ReplicaIdentity(msgspec.Struct, frozen=True, array_like=True):
@@ -40,11 +41,18 @@ class ReplicaIdentity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaCursor(NamedTuple):
-    """The last row of the journal that a copy has, and whether the copy has all that is older."""
+    """The last row of the journal that a copy has, and how far the copy was filled otherwise."""
 
     id: str
     last: JournalRow
-    complete: bool
+    filled: int
+    """When the copy was filled with what is older than its journal, this was the last row of the journal: up to there,
+    the copy may have the result of an entry before it gets the entry. Negative as long as it is not filled."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the copy has all that is older."""
+        return self.filled >= 0
 
     @property
     def number(self) -> int:
@@ -57,7 +65,7 @@ class ReplicaCursor(NamedTuple):
 
     @property
     def row(self) -> Row:
-        return Row(_COPY, (self.number,), msgspec.msgpack.encode((self.id, self.complete, self.last.time)))
+        return Row(_COPY, (self.number,), msgspec.msgpack.encode((self.id, self.filled, self.last.time)))
 
 
 async def read_identity(local: Backend) -> tuple[ReplicaIdentity | None, bool]:
@@ -73,7 +81,7 @@ async def read_cursor(remote: Backend) -> ReplicaCursor | None:
     ((*rows,),) = await remote.read([Get(JOURNAL, [_COPY])])
     if not rows:
         return None
-    found = _decode(rows[0].body, tuple[str, bool, int], remote.url)
+    found = _decode(rows[0].body, tuple[str, int, int], remote.url)
     return ReplicaCursor(found[0], JournalRow(int(rows[0].columns[0]), found[2]), found[1])
 
 
@@ -112,7 +120,8 @@ async def _begin_copy(local: Backend, remote: Backend, identity: ReplicaIdentity
     if not await is_blank(remote):
         raise _foreign(remote)
     ((last,),) = await local.read([journal.LAST])
-    new = ReplicaCursor(identity.id, journal.parse_row(last), complete=await is_empty(local))
+    start = journal.parse_row(last)
+    new = ReplicaCursor(identity.id, start, start.number if await is_empty(local) else _UNFILLED)
     await remote.apply([Create(JOURNAL, new.row)])
 
 
@@ -124,7 +133,9 @@ async def fill_remote(local: Backend, remote: Backend, cursor: ReplicaCursor) ->
     async for rows in _pages(local, remote):
         if await remote.apply([cursor.condition, *rows]) is not None:
             return False
-    return await remote.apply([cursor.condition, Put(JOURNAL, cursor._replace(complete=True).row)]) is None
+    ((last,),) = await local.read([journal.LAST])
+    filled = cursor._replace(filled=journal.parse_row(last).number)
+    return await remote.apply([cursor.condition, Put(JOURNAL, filled.row)]) is None
 
 
 async def _restore(local: Backend, remote: Backend, identity: ReplicaIdentity, cursor: ReplicaCursor | None) -> None:
@@ -134,7 +145,7 @@ async def _restore(local: Backend, remote: Backend, identity: ReplicaIdentity, c
         return  # another process was faster
     mark = journal.parse_row(last)
     if cursor is not None and cursor.id != identity.id and cursor.number == mark.number - 1:
-        await remote.apply([cursor.condition, Put(JOURNAL, ReplicaCursor(identity.id, mark, complete=True).row)])
+        await remote.apply([cursor.condition, Put(JOURNAL, ReplicaCursor(identity.id, mark, mark.number).row)])
         cursor = await read_cursor(remote)
     if cursor is None or cursor.id != identity.id:
         raise foreign_copy_error(remote)
@@ -211,6 +222,16 @@ def foreign_copy_error(remote: Backend) -> ReplicaMismatch:
         where=remote.url,
         hint="Give each store a copy of its own. To fill a new local store from a copy, open with an empty one and "
         "restore=true",
+    )
+
+
+def diverged_error(remote: Backend, table: str, line: str) -> ReplicaMismatch:
+    return ReplicaMismatch(
+        f"the copy differs from the local store: a row of {table}, of {line!r}, is not as it was left. One of the two "
+        "stores was written directly, or has lost rows. Nothing was replaced",
+        where=remote.url,
+        hint="Write only through the pair. Save what only the copy has, such as with copy_to from it; then empty the "
+        "copy, and it is filled again",
     )
 
 

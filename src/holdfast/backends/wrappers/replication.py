@@ -35,6 +35,7 @@ from holdfast.backends.interface import (
     Put,
     Query,
     Row,
+    RowCheck,
     Scan,
 )
 from holdfast.backends.runtime.drivers import run
@@ -47,6 +48,7 @@ from holdfast.backends.wrappers.journal import JournalRow, MergedBatch
 from holdfast.backends.wrappers.journal_sender import JournalSender
 from holdfast.backends.wrappers.lazy_open import LazyBackend
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
+from holdfast.backends.wrappers.replica_healer import ReplicaHealer
 from holdfast.backends.wrappers.replica_pair import ReplicaIdentity, attach, read_identity
 from holdfast.errors import (
     ConfigError,
@@ -92,6 +94,7 @@ class ReplicatingBackend(Wrapper):
         self._patience = patience
         self._drain = drain
         self._sender = JournalSender(local, remote, identity)
+        self._healer = ReplicaHealer(local, remote, self._wait_caught_up)
         self._queue = CommitQueue(self._commit, self.url)
         self._last: JournalRow | None = None
         self._uncertain: tuple[JournalRow, list[OutgoingBatch]] | None = None
@@ -167,13 +170,28 @@ class ReplicatingBackend(Wrapper):
         problems += [f"{self.remote.url}: {what}" for what in await self.remote.check()]
         return [*problems, *(difference.describe() for difference in await self._compare())]
 
+    async def heal(self) -> list[str]:
+        """Compare both stores completely, and repair one from the other; see `ReplicaHealer.heal`."""
+        try:
+            found = await self._compare()
+            await self._healer.heal(found)
+        except HoldfastError as error:
+            return [f"{self.remote.url}: could not be compared: {error}"]
+        return [difference.describe() for difference in found]
+
+    def set_row_check(self, check: RowCheck) -> None:
+        self._healer.row_check = check
+        super().set_row_check(check)
+
     async def tidy(self) -> None:
         await self.inner.tidy()
         await self.remote.tidy()
 
     async def status(self) -> dict[str, int | float | str]:
-        """Return the lag in batches, bytes and seconds, the problem of the remote store, and the status of both."""
+        """Return the lag in batches, bytes and seconds, the problem of the remote store, how many rows were healed or
+        could not be, and the status of both stores."""
         found: dict[str, int | float | str] = {**await self._lag(), "trouble": self._sender.trouble}
+        found |= {"healed": self._healer.healed, "unhealed": self._healer.unhealed}
         found |= {f"local_{name}": value for name, value in (await self.inner.status()).items()}
         found |= {f"remote_{name}": value for name, value in (await self.remote.status()).items()}
         return found

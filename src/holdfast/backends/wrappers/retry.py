@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
+from holdfast.backends.interface import Backend, Batch, Query, Row, Scan, WordMatch, WordMatches
 from holdfast.backends.runtime.breaker import CircuitBreaker
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
@@ -36,6 +36,7 @@ class RetryBackend(Wrapper):
 
     schemes = ("retry",)
     takes_tenant = True
+    takes_read_only = True
 
     def __init__(
         self,
@@ -60,7 +61,9 @@ class RetryBackend(Wrapper):
         self._breaker.reinit_locks()
 
     @classmethod
-    async def open(cls, url: str, *, tenant: str | None = None, **options: Any) -> RetryBackend:
+    async def open(
+        cls, url: str, *, tenant: str | None = None, read_only: bool = False, **options: Any
+    ) -> RetryBackend:
         found = parse_composition(url, "retry", ("attempts", "deadline", "pause", "breaker", "rest"), options)
         settings: dict[str, Any] = {
             name: parse_int(url, name, found[name], 1, 1_000_000) for name in ("attempts", "breaker") if name in found
@@ -68,7 +71,7 @@ class RetryBackend(Wrapper):
         settings |= {
             name: parse_duration(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found
         }
-        (store,) = await open_parts(found["store"], tenant=tenant)
+        (store,) = await open_parts(found["store"], tenant=tenant, read_only=read_only)
         return cls(store, **settings)
 
     @property
@@ -83,6 +86,9 @@ class RetryBackend(Wrapper):
 
     async def match_words(self, match: WordMatch) -> WordMatches:
         return await self._retry(lambda: self.inner.match_words(match))
+
+    async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
+        return await self._retry(lambda: self.inner.count_rows(scans))
 
     async def size(self) -> int:
         return await self._retry(self.inner.size)

@@ -144,7 +144,7 @@ class TieredBackend(Wrapper):
 
     async def _fetch(self, rows: dict[_Place, Row], stubs: dict[_Place, TierStub]) -> dict[_Place, bytes]:
         keys = {at: stub.key(rows[at].key) for at, stub in stubs.items()}
-        ((*found,),) = await self.cold.read([Get(OBJECTS, list(keys.values()))])
+        ((*found,),) = await self.cold.read([Get(OBJECTS, list(keys.values()), required=True)])
         bodies = {row.key: row.body for row in found}
         self._fetched += len(found)
         return {at: bodies[key] for at, key in keys.items() if key in bodies and stubs[at].matches(bodies[key])}

@@ -91,7 +91,7 @@ class LineDecoder:
         if point.tail:
             return before
         try:
-            (folds,) = await self._context.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
+            (folds,) = await self._context.backend.read([Get(FOLDS, [(*self._line, *point[:2])], required=True)])
             if not folds:
                 return None  # rewritten meanwhile
             folded = LoadedState(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))

@@ -584,7 +584,8 @@ class Projector:
         branch, seq, _ = step.header.parents[0]
         if (branch, seq) in positions:
             return positions[branch, seq]
-        (rows,) = await self._backend.read([Scan(STEPS, (*line, branch), (seq,), (seq + 1,), bodies=False)])
+        scan = Scan(STEPS, (*line, branch), (seq,), (seq + 1,), bodies=False, required=1)
+        (rows,) = await self._backend.read([scan])
         return StepRef.of(rows[0]) if rows else None
 
     # After steps were pruned or copied --------------------------------------------------------------------------

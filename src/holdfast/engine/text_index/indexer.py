@@ -140,7 +140,7 @@ class TextIndexer:
         place = step.header.parents[0][:2]
         if place in gone:
             return None
-        (rows,) = await self._backend.read([Scan(STEPS, (*line, *place), bodies=False)])
+        (rows,) = await self._backend.read([Scan(STEPS, (*line, *place), bodies=False, required=1)])
         return None if not rows or StepRef.of(rows[0]).pruned else StepRef.of(rows[0])
 
     async def _since_last(self, line: Line, point: StepRef, gone: Set[tuple[int, int]]) -> list[ExtractedText]:

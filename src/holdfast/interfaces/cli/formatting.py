@@ -104,7 +104,7 @@ def plural(count: int, noun: str) -> str:
 
 def line_counts(counts: Any) -> str:
     """Format how many lines of each kind a report counts: `2 threads, 1 agent`."""
-    named = ((getattr(counts, f"{kind}s"), kind) for kind in ("thread", "agent", "scope", "session"))
+    named = ((getattr(counts, f"{kind}s", 0), kind) for kind in ("thread", "agent", "scope", "session"))
     parts = [plural(count, kind) for count, kind in (*named, (counts.system, "system line")) if count]
     return ", ".join(parts) or "no threads"
 

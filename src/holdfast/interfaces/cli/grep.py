@@ -36,6 +36,7 @@ class GrepCommand(CliCommand):
 @click.option("-l", "--threads", "only_threads", is_flag=True, help="Show only the names of threads with matches.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show at most N checkpoints.")
 @click.option("--kind", type=KINDS, default="all", help="Search only threads, agents, scopes or sessions.")
+@click.option("--all", "everything", is_flag=True, help="Search everything, also where there is no index.")
 @click.option("--index", is_flag=True, help="Build a text index of the threads first, and keep it up to date.")
 @click.option("--drop-index", is_flag=True, help="Remove the text index.")
 def grep(
@@ -45,6 +46,7 @@ def grep(
     only_threads: bool,
     limit: int | None,
     kind: str,
+    everything: bool,
     index: bool,
     drop_index: bool,
 ) -> None:
@@ -59,6 +61,9 @@ def grep(
     meta.user.plan:pro                its metadata
     channel:messages role:human       the channel and role of the text
     size>1mb steps>100 updated>7d     its size; properties of the thread
+
+    Without an index, a search reads the checkpoints, the latest first, and stops after 10,000 of each kind, with a
+    warning; --all goes on.
 
     Quote the query for the shell. The exit code is 3 if nothing matches.
 
@@ -76,7 +81,7 @@ def grep(
             return
     elif not query:
         raise click.UsageError("a query is missing")
-    search = _Search(session, " ".join(query), limit, kind)
+    search = _Search(session, " ".join(query), limit, kind, everything=everything)
     if count or only_threads:
         _by_thread(session, search, count=count)
     else:
@@ -101,13 +106,15 @@ def _set_index(session: CliContext, *, drop: bool) -> object:
 class _Search:
     """The matches of a query, page by page: first those in threads, which may be indexed, then in other lines."""
 
-    def __init__(self, session: CliContext, query: str, limit: int | None, kind: str) -> None:
+    def __init__(self, session: CliContext, query: str, limit: int | None, kind: str, *, everything: bool) -> None:
         self._session = session
         self._query = query
         self._limit = limit
         self._kinds = ("thread", "agent", "scope", "session") if kind == "all" else (kind,)
         self._store: Store = session.open()
+        self._everything = everything
         self._scanned = 0
+        self._stopped: list[str] = []
         self._unreadable = 0
         self.count = 0
 
@@ -116,33 +123,49 @@ class _Search:
             yield from self._matches(kind)
 
     def _matches(self, kind: Any) -> Iterator[SearchMatch]:
-        after = None
+        from holdfast.history import SCAN_LIMIT
+
+        after, scans = None, SCAN_LIMIT
         while self._limit is None or self.count < self._limit:
             left = _PAGE if self._limit is None else min(_PAGE, self._limit - self.count)
-            with self._session.progress("Searching") as progress:
-                callback = None if self._session.paging else progress
-                page = self._store.search(self._query, limit=left, cursor=after, progress=callback, kind=kind)
+            with self._session.progress("Scanning") as progress:
+                page = self._store.search(
+                    self._query,
+                    kind=kind,
+                    limit=left,
+                    cursor=after,
+                    scan_limit=None if self._everything else scans,
+                    progress=None if self._session.paging else progress,
+                )
             self._unreadable += page.unreadable
-            if kind == "thread" and page.how == "scan":
-                self._scanned += page.examined
+            if page.how == "scan":
+                scans = max(1, scans - page.examined)
+                self._scanned += page.examined if kind == "thread" else 0
             self.count += len(page)
             yield from page
             after = page.next
-            if after is None:
+            if page.stopped:
+                self._stopped.append(kind)
+            if after is None or page.stopped:
                 return
 
     def finish(self) -> None:
-        """Warn of checkpoints that could not be read, and recommend an index where there is none."""
-        from holdfast.history import has_text
+        """Warn of checkpoints that were not or could not be read, and recommend an index where there is none."""
+        from holdfast.history import SCAN_LIMIT, has_text
 
         if self._unreadable:
             self._session.warn(
                 f"{plural(self._unreadable, 'checkpoint')} could not be read and may match; see holdfast verify"
             )
-        if self._scanned and has_text(self._query) and self._store.capabilities.words:
-            self._session.note(
-                f"Searched {plural(self._scanned, 'checkpoint')} without an index. To build one: holdfast grep --index"
+        if self._stopped:
+            kinds = " and ".join(f"{kind}s" for kind in self._stopped)
+            self._session.warn(
+                f"stopped after {plural(SCAN_LIMIT, 'checkpoint')} without an index; more in {kinds} may match. "
+                "To search everything: holdfast grep --all"
             )
+        if self._scanned and has_text(self._query):
+            index = " To build one: holdfast grep --index" if self._store.capabilities.words else ""
+            self._session.note(f"Searched {plural(self._scanned, 'checkpoint')} without an index.{index}")
 
 
 def _by_thread(session: CliContext, search: _Search, *, count: bool) -> None:

@@ -100,37 +100,24 @@ def _table(session: CliContext, listed: Iterator[ThreadInfo], kind: str, none: s
 
 
 @command("stats")
-def stats(session: CliContext) -> None:
-    """Show statistics of the store: its size, threads, agents, scopes and sessions, steps, and its status.
+@click.option("--all", "everything", is_flag=True, help="Read all threads, and count their steps and branches too.")
+def stats(session: CliContext, everything: bool) -> None:
+    """Show statistics of the store: its size, how many threads, agents and scopes it has, and its status.
+
+    With --all, all of them are read, which takes a while if they are many: their steps, branches and sizes, the largest
+    one, and when the first was created and the last updated.
 
     \b
     holdfast stats --json | jq .bytes
+    holdfast stats --all
     """
     store = session.open()
-    counts, status, capabilities = store.stats(), store.status(), store.capabilities
-    totals: dict[str, Any] = {
-        "steps": 0,
-        "branches": 0,
-        "line_bytes": 0,
-        "created": None,
-        "updated": None,
-        "largest": None,
-    }
-    largest: ThreadInfo | None = None
-    total = counts.threads + counts.agents + counts.scopes + counts.sessions + counts.system
-    with session.progress("Counting") as progress:
-        for number, each in enumerate(_list(store, "", None, "all"), 1):
-            totals["steps"] += each.steps
-            totals["branches"] += each.branches
-            totals["line_bytes"] += each.bytes
-            totals["created"] = min(filter(None, (totals["created"], each.created)))
-            totals["updated"] = max(filter(None, (totals["updated"], each.updated)))
-            if largest is None or each.bytes > largest.bytes:
-                largest, totals["largest"] = each, each.name
-            progress(number, total, each.name)
-    kinds = {name: getattr(counts, name) for name in ("threads", "agents", "scopes", "sessions", "system")}
+    counts, status, capabilities = store.stats(exact=everything), store.status(), store.capabilities
+    kinds = {name: getattr(counts, name) for name in ("threads", "agents", "scopes", "system")}
+    totals, largest = _totals(session, store, sum(kinds.values())) if everything else ({}, None)
     if session.json:
         record = {"url": counts.url, "tenant": session.tenant, "bytes": counts.bytes, **kinds, **totals}
+        record |= {"complete": counts.complete}
         record |= {"durable": capabilities.durable, "shared": capabilities.shared, "status": status}
         session.emit(record)
         return
@@ -138,9 +125,11 @@ def stats(session: CliContext) -> None:
         ("Store", counts.url),
         *([("Tenant", session.tenant)] if session.tenant else []),
         ("Size", f"{size(counts.bytes)} ({counts.bytes:,} bytes)"),
-        ("Contents", line_counts(counts)),
-        ("Steps", f"{totals['steps']:,} in {plural(totals['branches'], 'branch')}, {size(totals['line_bytes'])}"),
+        ("Contents", line_counts(counts) + ("" if counts.complete else " or more; --all counts them")),
     ]
+    if totals:
+        steps, branches = f"{totals['steps']:,}", plural(totals["branches"], "branch")
+        rows.append(("Steps", f"{steps} in {branches}, {size(totals['line_bytes'])}"))
     if largest is not None:
         rows.append(("Largest", f"{largest.kind} {largest.name} ({size(largest.bytes)})"))
         rows += [("Created", ago(totals["created"])), ("Updated", ago(totals["updated"]))]
@@ -151,3 +140,27 @@ def stats(session: CliContext) -> None:
     widest = max(len(title) for title, _ in rows)
     for title, text in rows:
         session.out.line(f"{session.out.style(f'{title}:'.ljust(widest + 1), 'bold')} {safe(text)}")
+
+
+def _totals(session: CliContext, store: Store, total: int) -> tuple[dict[str, Any], ThreadInfo | None]:
+    """Read all threads, and return the totals of their statistics and the largest one."""
+    totals: dict[str, Any] = {
+        "steps": 0,
+        "branches": 0,
+        "line_bytes": 0,
+        "created": None,
+        "updated": None,
+        "largest": None,
+    }
+    largest: ThreadInfo | None = None
+    with session.progress("Counting") as progress:
+        for number, each in enumerate(_list(store, "", None, "all"), 1):
+            totals["steps"] += each.steps
+            totals["branches"] += each.branches
+            totals["line_bytes"] += each.bytes
+            totals["created"] = min(filter(None, (totals["created"], each.created)))
+            totals["updated"] = max(filter(None, (totals["updated"], each.updated)))
+            if largest is None or each.bytes > largest.bytes:
+                largest, totals["largest"] = each, each.name
+            progress(number, total, each.name)
+    return totals, largest

@@ -171,6 +171,8 @@ class _Repair:
         if await are_damaged(self._engine) and await self._repair_files(threads):
             return
         files_repaired = self.done.files is not None
+        if not self._dry_run and not files_repaired:
+            await self._engine.context.backend.heal()
         report = await self.verify(None if files_repaired else threads, progress)
         if not files_repaired and seem_damaged(report):
             if await self._repair_files(threads):
@@ -183,6 +185,7 @@ class _Repair:
         if self._dry_run:
             return await self._dry_run_all(threads)
         self.done.files = await repair_files(self._engine, self._tenant)
+        await self._engine.context.backend.heal()
         return False
 
     async def rest(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
