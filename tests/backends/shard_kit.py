@@ -51,7 +51,7 @@ class InMemory(ObjectStorage):
 
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         self.asked["list"] += 1
-        found = list(self.objects.items())
+        found = list(self.objects.copy().items())
         return [
             ObjectInfo(name, len(data), at) for name, (data, at) in found if not prefix or name.startswith(f"{prefix}/")
         ]

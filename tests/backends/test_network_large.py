@@ -10,6 +10,7 @@ import pytest
 from holdfast.backends import async_backend
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Put
+from holdfast.backends.runtime import group_queue
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import METADATA
 from holdfast.errors import OutcomeUnknownError
@@ -31,7 +32,7 @@ def entries(count: int, thread: str = "l") -> list[Put]:
 
 
 def test_a_large_batch_may_take_longer(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_backend, "PACE", 1_000 * async_backend._ROW_BYTES // 60)  # a minute for a thousand rows
+    monkeypatch.setattr(async_backend, "PACE", 1_000 * group_queue._ROW_BYTES // 60)  # a minute for a thousand rows
     near.server.pause = 1.0
     with pytest.raises(OutcomeUnknownError):
         run(near.apply(entries(1)))
@@ -39,7 +40,7 @@ def test_a_large_batch_may_take_longer(near: Near, monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_without_bodies_fill_a_group_too(near: Near) -> None:
-    many = async_backend._MAX_BYTES // async_backend._ROW_BYTES // 2
+    many = group_queue.MAX_BYTES // group_queue._ROW_BYTES // 2
 
     async def at_once() -> None:
         near.server.open = False

@@ -1,1 +1,1 @@
-"""What all backends run on: coroutines for sync and async callers, group commit, safety across `fork`."""
+"""What all backends run on: coroutines for sync and async callers, group commit, threads, locks, forks."""
