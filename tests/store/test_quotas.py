@@ -26,6 +26,7 @@ from holdfast.maintenance import Quota, QuotaUsage
 from holdfast.store import CheckpointStore
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.counting import CountingBackend
+from tests.support.nightly import mostly_nightly
 
 EVERYDAY = ("memory", "sqlite", "file", "postgres")
 
@@ -45,7 +46,9 @@ class Time:
 
 def opened(backend: Backend, clock: Any = time.time_ns, tenant: str = "acme") -> Store:
     """Another process, as far as quotas are concerned."""
-    return Store(Engine(EngineContext(backend, MemoryCache(1 << 22), clock=clock)), tenant)
+    context = EngineContext(backend, MemoryCache(1 << 22))
+    context.quotas._clock = clock
+    return Store(Engine(context), tenant)
 
 
 def save(store: Store, count: int, thread: str = "t", **state: Any) -> int:
@@ -68,10 +71,7 @@ def rows(backend: Backend, *tables: Any) -> int:
     return sum(len(run(backend.read([Scan(table, ())]))[0]) for table in tables)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=() if kind in EVERYDAY else pytest.mark.nightly) for kind in (*KINDS, *COMPOSED)],
-)
+@pytest.mark.parametrize("kind", mostly_nightly((*KINDS, *COMPOSED), daily=EVERYDAY))
 def test_limits_hold_on_every_store(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url, tenant="acme") as store:

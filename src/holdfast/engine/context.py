@@ -44,7 +44,7 @@ class EngineContext:
         """Limits what tenants store."""
         from holdfast.engine.quotas import QuotaLimiter
 
-        return QuotaLimiter(self.backend, self.clock)
+        return QuotaLimiter(self.backend)
 
     def apply(self, batch: Batch) -> Awaitable[int | None]:
         """Apply a batch that adds to what a tenant stores. `QuotaError` if that exceeds its quota.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -166,7 +167,8 @@ class _TenantState:
 class QuotaLimiter:
     """Applies batches within the limits of tenants."""
 
-    def __init__(self, backend: Backend, clock: Callable[[], int]) -> None:
+    def __init__(self, backend: Backend, clock: Callable[[], int] = time.time_ns) -> None:
+        """`clock` is not that of the steps, whose times are to depend on nothing but the steps."""
         self._backend = backend
         self._clock = clock
         self._tenants: dict[str, _TenantState] = {}
