@@ -120,9 +120,8 @@ def test_messages_are_in_order(documents: Documents) -> None:
 
 
 def test_a_row_that_was_moved_by_hand_is_found_and_put_right(documents: Documents) -> None:
-    url = (
-        f"mongodb://{documents.client.address[0]}:{documents.client.address[1]}/{documents.name}?directConnection=true"
-    )
+    host, port = documents.client.address or ("", 0)
+    url = f"mongodb://{host}:{port}/{documents.name}?directConnection=true"
     one = {"tenant": "other", "thread": "chat-3", "channel": "plan"}
     documents.state_values.update_one(one, {"$set": {"thread": "chat-4"}})
     with holdfast.open(url, tenant="other") as store:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.async_backend import GroupStamp, ServerBackend, ServerInterrupted
+from holdfast.backends.async_backend import Closable, GroupStamp, ServerBackend, ServerInterrupted
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Capabilities, Create, Get, Query, Row
 from holdfast.backends.memory import MemoryBackend
@@ -31,6 +31,7 @@ class Server:
     """Rows, and what the server remembers of its clients."""
 
     def __init__(self) -> None:
+        self.closed = 0
         self.rows = MemoryBackend()
         self.clients: dict[tuple[str, int], tuple[int, list[Outcome]]] = {}
         self.groups: list[int] = []
@@ -41,6 +42,10 @@ class Server:
         self.pause = 0.0
         self.open = True
         """Whether groups that arrive are looked at yet."""
+
+    def close(self) -> None:
+        """Count: it stands for the connections of a store that was dropped."""
+        self.closed += 1
 
 
 class Near(ServerBackend):
@@ -65,7 +70,7 @@ class Near(ServerBackend):
     def capabilities(self) -> Capabilities:
         return self.limits
 
-    async def _connect(self) -> object:
+    async def _connect(self) -> Closable:
         self.server = SERVERS.setdefault(self.url, Server())
         return self.server
 
@@ -200,6 +205,35 @@ def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
     assert run(near.apply([a_step(1)])) is None
 
 
+def test_a_batch_that_waits_for_others_is_answered_by_its_deadline(near: Near) -> None:
+    """Before, it waited for the groups before it, and then had as much time again."""
+    near.server.open = False
+    groups = near._sender
+    assert groups is not None
+    with ThreadPoolExecutor(near.slots + 2) as pool:
+        sent = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in range(near.slots)]
+        while len(groups._open) < near.slots:
+            time.sleep(0.001)
+        with hurried(near, 0.5):  # the groups in progress have a minute
+            waiting = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in (10, 11)]
+            for each in waiting:
+                with pytest.raises(TransientError, match="to the changes before this one") as caught:
+                    each.result(30)
+                assert not isinstance(caught.value, OutcomeUnknownError)
+        near.server.open = True
+        assert [each.result() for each in sent] == [None] * near.slots
+    assert run(near.read([Get(STEPS, [("t", "l", 0, 10), ("t", "l", 0, 11)])])) == [[]]
+
+
+def test_a_read_whose_answer_was_lost_is_not_said_to_be_a_change(near: Near) -> None:
+    async def fail() -> None:
+        raise ServerInterrupted("the line was cut", sent=True)
+
+    with hurried(near, 0.5), pytest.raises(TransientError, match="could not be used") as caught:
+        run(near._run_in_loop(fail))
+    assert not isinstance(caught.value, OutcomeUnknownError)
+
+
 def test_batches_that_come_at_once_are_sent_together(near: Near) -> None:
     near.server.open = False
     groups = near._groups
@@ -261,18 +295,28 @@ def test_closing_ends_the_thread() -> None:
 def test_a_store_that_is_let_go_of_ends_its_thread() -> None:
     before = network_threads()
     store = run(Near.open("near://let-go"))
+    run(store.apply([a_step(0)]))
+    server = store.server
     (thread,) = network_threads() - before
+    stores = [store]
     del store
-    deadline = time.monotonic() + 120
-    while thread.is_alive():
-        assert time.monotonic() < deadline
-        gc.collect()
-        time.sleep(0.01)
+
+    def drop() -> None:
+        stores.clear()
+        deadline = time.monotonic() + 120
+        while thread.is_alive():
+            assert time.monotonic() < deadline
+            gc.collect()
+            time.sleep(0.01)
+
+    with pytest.warns(ResourceWarning, match="the store at near://let-go was not closed"):
+        drop()
+    assert server.closed == 1
 
 
 def test_an_opening_that_fails_leaves_no_thread() -> None:
     class Far(Near):
-        async def _connect(self) -> object:
+        async def _connect(self) -> Closable:
             raise ConfigError("nobody is there")
 
     before = network_threads()
@@ -298,7 +342,7 @@ def test_a_forked_child_connects_anew(near: Near) -> None:
 class Connecting(Near):
     """Never gets a connection."""
 
-    async def _connect(self) -> object:
+    async def _connect(self) -> Closable:
         raise ServerInterrupted("nobody is there")
 
 

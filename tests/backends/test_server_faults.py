@@ -113,15 +113,20 @@ def test_connections_are_cut_and_refused(place: Rig) -> None:
         writers.check(url)
 
 
-@on("redis")
-def test_the_server_stands_still_for_too_long(place: Rig) -> None:
+@on("redis", "mongodb")
+@pytest.mark.parametrize("where", ["server", "network"])
+def test_the_server_stands_still_for_too_long(place: Rig, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers are told in time, and the same store goes on as soon as the server does."""
+    monkeypatch.setattr("holdfast.backends.mongodb.committer._ABORT_SECONDS", 2 * IN_TIME)
+    stop, resume = (
+        (place.front.pause, place.front.resume) if where == "server" else (place.proxy.stall, place.proxy.flow)
+    )
     url = place.fresh()
     with holdfast.open(url, timeout=PATIENCE) as store:
         writers = Writers(store)
         with hurried(store, 1.5), writers.at_work():
             failed = len(writers.failed)
-            place.front.pause()
+            stop()
             try:
                 begun = time.monotonic()
                 with pytest.raises(TransientError):
@@ -129,7 +134,7 @@ def test_the_server_stands_still_for_too_long(place: Rig) -> None:
                 assert time.monotonic() - begun < IN_TIME
                 writers.wait_for_failures(failed + 1)
             finally:
-                place.front.resume()
+                resume()
         assert writers.slowest < IN_TIME
         failed = len(writers.failed)
         with writers.at_work():

@@ -13,6 +13,7 @@ that arrives after a later group of its slot is refused.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import random
@@ -20,11 +21,12 @@ import re
 import secrets
 import threading
 import time
+import warnings
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row
 from holdfast.backends.runtime.drivers import FutureWait
@@ -76,6 +78,12 @@ class ServerUnreachable(ServerInterrupted):
         super().__init__(_CONNECT_FAILED.sub(lambda found: found[2] + os.strerror(int(found[1])), why), sent=sent)
 
 
+class Closable(Protocol):
+    """Has connections that can be closed."""
+
+    def close(self) -> Awaitable[None] | None: ...
+
+
 class GroupStamp(NamedTuple):
     """The identity of a group: the client, one of its slots, and a number in that slot."""
 
@@ -99,8 +107,9 @@ class LoopBackend(Backend):
         reinit_after_fork(self)
 
     @abstractmethod
-    async def _connect(self) -> object:
-        """Open the client, and check that the store exists. Returns what a forked child must not touch."""
+    async def _connect(self) -> Closable:
+        """Open the client, and check that the store exists. Returns what has the connections: it is closed if the store
+        is dropped, so it does not refer to the store; and a forked child must not touch it."""
 
     @abstractmethod
     async def _disconnect(self) -> None:
@@ -251,17 +260,20 @@ class LoopBackend(Backend):
             self._loop = None  # try again
         if self._loop is None:
             self._loop = loop = _Loop(self._start_up)
-            self._finalizer = weakref.finalize(self, loop.stop)
+            _running_loops.add(loop)
+            weakref.finalize(self, loop.abandon, self.url).atexit = False
             self._on_new_loop()
         return self._loop
 
     def _on_new_loop(self) -> None:
         """Prepare for a new loop, before anything runs in it: at the start, and in a forked child."""
 
-    async def _start_up(self) -> None:
+    async def _start_up(self) -> Closable:
         deadline = time.monotonic() + (self._connect_timeout or self._timeout)
-        self._abandoned.append(await self._retry(self._connect, deadline))
+        connected = await self._retry(self._connect, deadline)
+        self._abandoned.append(connected)
         self._was_open = True
+        return connected
 
     async def _shut_down(self) -> None:
         await self._disconnect()
@@ -335,19 +347,19 @@ class LoopTask(FutureWait[T]):
 class _Loop:
     """The loop of a store, which first connects. Calls wait for that."""
 
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        thread = LoopThread("holdfast-network")
-        self._loop = thread.loop
-        self.stop = thread.stop
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Closable]]) -> None:
+        self._thread = LoopThread("holdfast-network")
+        self._loop = self._thread.loop
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connected: Future[None] = Future()
+        self._ended = False
+        self._connected: Future[Closable] = Future()
         self._connected.set_running_or_notify_cancel()
         self._loop.call_soon_threadsafe(self._spawn, begin, self._connected)
 
     def run(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
         """Run a coroutine once the store is connected, and put its result into a future."""
 
-        def proceed(connected: Future[None]) -> None:
+        def proceed(connected: Future[Closable]) -> None:
             error = connected.exception()
             if error is None:
                 self._spawn(start, future)
@@ -359,7 +371,7 @@ class _Loop:
     def finish(self, end: Callable[[], Coroutine[Any, Any, None]], future: Future[None]) -> None:
         """Run a coroutine if the store was connected."""
 
-        def proceed(connected: Future[None]) -> None:
+        def proceed(connected: Future[Closable]) -> None:
             if connected.exception() is None:
                 self._spawn(end, future)
             else:
@@ -380,7 +392,7 @@ class _Loop:
     def call(self, function: Callable[[T], None], argument: T, future: Future[Any]) -> None:
         """Call a function once the store is connected, or fail its future."""
 
-        def proceed(connected: Future[None]) -> None:
+        def proceed(connected: Future[Closable]) -> None:
             error = connected.exception()
             if error is None:
                 function(argument)
@@ -393,7 +405,27 @@ class _Loop:
         """Return whether the store could not be connected."""
         return self._connected.done() and self._connected.exception() is not None
 
-    def _when_connected(self, proceed: Callable[[Future[None]], None]) -> None:
+    def stop(self) -> None:
+        """End the thread. Reads in progress fail, as the store is closed."""
+        self._ended = True
+        self._thread.stop()
+
+    def abandon(self, where: str) -> None:
+        """Close the connections of a store that was dropped, and end the thread, which may be the one that calls."""
+        if self._ended or self._loop.is_closed():
+            return
+        warnings.warn(f"the store at {where} was not closed", ResourceWarning, stacklevel=2)
+        closed: Future[None] = Future()
+        closed.set_running_or_notify_cancel()
+        closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        self.finish(self._close_connections, closed)
+
+    async def _close_connections(self) -> None:
+        closing = self._connected.result().close()
+        if closing is not None:
+            await closing
+
+    def _when_connected(self, proceed: Callable[[Future[Closable]], None]) -> None:
         if self._connected.done():
             self._loop.call_soon_threadsafe(proceed, self._connected)
         else:
@@ -408,6 +440,16 @@ class _Loop:
         task = self._loop.create_task(_run_into(start, future))
         self._tasks.add(task)
         task.add_done_callback(done)
+
+
+_running_loops: weakref.WeakSet[_Loop] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_loops() -> None:
+    """End the threads of stores that were not closed, before the interpreter does."""
+    for loop in list(_running_loops):
+        loop.stop()
 
 
 async def _run_into(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:

@@ -44,6 +44,15 @@ _SMALL_BYTES = 4 << 20
 """A batch of no more rows and bytes fits into a transaction of any server."""
 
 
+class _Clients(list[AsyncMongoClient[Document]]):
+    """The clients of a store, of which all but the last one are not used any more."""
+
+    async def close(self) -> None:
+        """Close all of them."""
+        while self:
+            await self.pop().close()
+
+
 class MongoDBBackend(ServerBackend):
     """A store in a MongoDB database. `_connect` and what follows it run in the store's loop only."""
 
@@ -54,6 +63,7 @@ class MongoDBBackend(ServerBackend):
         self._address = address
         self._prefix = prefix
         self._client: AsyncMongoClient[Document] | None = None
+        self._clients = _Clients()
         self._use_counts: Counter[Collections] = Counter()
         self._reconnecting = False
 
@@ -120,7 +130,12 @@ class MongoDBBackend(ServerBackend):
     async def tidy(self) -> None:
         await self._run_in_loop(self._tidy)
 
-    async def _connect(self) -> object:
+    def _on_new_loop(self) -> None:
+        super()._on_new_loop()
+        self._abandoned.append(self._clients)  # those of the parent, in a forked child
+        self._clients = _Clients()
+
+    async def _connect(self) -> _Clients:
         client = self._new_client()
         try:
             with translate_errors(self.url):
@@ -133,13 +148,14 @@ class MongoDBBackend(ServerBackend):
         self._client = client
         self._collections = collections
         self._committer = Committer(collections)
-        return client, collections
+        self._clients.append(client)
+        return self._clients
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await self._committer.close()
-            await client.close()
+            await self._clients.close()
 
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
         async with (
@@ -195,7 +211,7 @@ class MongoDBBackend(ServerBackend):
             if collections is self._collections and not self._reconnecting:
                 self._reconnecting = True
                 try:
-                    self._abandoned.append(await self._connect())
+                    await self._connect()
                 finally:
                     self._reconnecting = False
             raise

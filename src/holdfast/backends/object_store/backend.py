@@ -40,6 +40,13 @@ class _OpenStore:
         self.rebuild = ShardRebuild(self.log, self.garbage_collector, timeout)
         self.pending: set[asyncio.Future[int | None]] = set()
 
+    async def close(self) -> None:
+        """Wait for batches in progress, and close the storage."""
+        while self.pending:
+            await asyncio.wait(self.pending)
+        await self.queues.drain()
+        await self.storage.close()
+
 
 class ObjectStoreBackend(LoopBackend):
     """A store on a storage of objects, which a subclass opens."""
@@ -103,7 +110,7 @@ class ObjectStoreBackend(LoopBackend):
     async def _request_counts(self) -> dict[str, int]:
         return dict(self._opened().storage.request_counts)
 
-    async def _connect(self) -> object:
+    async def _connect(self) -> _OpenStore:
         opened = _OpenStore(self._open_storage(), self.url, self._grace, self._timeout)
         opened.storage.retry_unreachable = False  # the opening itself is retried, if at all
         with deadline_in(self._timeout):
@@ -114,12 +121,8 @@ class ObjectStoreBackend(LoopBackend):
 
     async def _disconnect(self) -> None:
         opened, self._open = self._open, None
-        if opened is None:
-            return
-        while opened.pending:
-            await asyncio.wait(opened.pending)
-        await opened.queues.drain()
-        await opened.storage.close()
+        if opened is not None:
+            await opened.close()
 
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
         with deadline_in(self._timeout):

@@ -101,7 +101,7 @@ class PostgresBackend(ServerBackend):
 
     # In the store's loop
 
-    async def _connect(self) -> object:
+    async def _connect(self) -> ConnectionPool:
         self._pool = ConnectionPool(self._options)
         async with self._connection() as connection:
             self._schema_state = state = await ensure_schema(connection, self._options)

@@ -136,7 +136,7 @@ class RedisBackend(ServerBackend):
 
     # In the loop
 
-    async def _connect(self) -> object:
+    async def _connect(self) -> RedisConnections:
         self._connections = RedisConnections(self._arguments, attempt_seconds(self._timeout), self.url)
         self._read_slots = asyncio.Semaphore(_MAX_READS)
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -77,8 +78,8 @@ class GroupQueue:
             queued.future.set_result(None)
             return
         self._queued.append(queued)
-        if self._expiry is None and self._give_up is not None:
-            self._expiry = asyncio.get_running_loop().call_at(queued.deadline, self._expire, self._give_up)
+        if self._give_up is not None and (self._expiry is None or queued.deadline < self._expiry.when()):
+            self._expire_at(queued.deadline)
         self._start()
 
     async def drain(self) -> None:
@@ -86,11 +87,26 @@ class GroupQueue:
         while self._open:
             await asyncio.wait(self._open)
 
-    def _expire(self, give_up: GiveUp) -> None:
+    def _expire_at(self, time: float) -> None:
+        expire = weakref.WeakMethod(self._expire)  # the loop keeps no store alive that was dropped
+
+        def call() -> None:
+            method = expire()
+            if method is not None:
+                method()
+
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_at(time, call)
+
+    def _expire(self) -> None:
         """Answer callers whose time is over. A batch that waits for others is not sent; the others may have been.
 
         The latest batch of a group has the deadline of the group, and gets its outcome.
         """
+        give_up = self._give_up
+        if give_up is None:
+            return
         loop = asyncio.get_running_loop()
         left: list[float] = []
         for sent, batches in ((False, list(self._queued)), *((True, group) for group in self._open.values())):
@@ -105,7 +121,9 @@ class GroupQueue:
                 queued.future.set_exception(give_up(why, sent))
                 if not sent:
                     self._queued.remove(queued)
-        self._expiry = loop.call_at(min(left), self._expire, give_up) if left else None
+        self._expiry = None
+        if left:
+            self._expire_at(min(left))
 
     def _start(self) -> None:
         while self._free and self._queued:
