@@ -39,6 +39,13 @@ class WordList(str):
     __slots__ = ()
 
 
+def plain_text(value: object) -> str:
+    """Return text of one of these types as a str, for an encoder that knows only that."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"a column has no value of type {type(value).__name__}")
+
+
 @dataclass(frozen=True)
 class Table:
     """The columns of the key of a table, its other columns, and its indexes by name."""

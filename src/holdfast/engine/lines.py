@@ -14,17 +14,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import (
-    AGENTS,
-    LineKind,
-    below,
-    count_lines,
-    index_key,
-    line_kind,
-    name_ranges,
-    root_of,
-    short_name,
-)
+from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
@@ -219,24 +209,6 @@ class LineIndex:
                 return lines
             start, page = lines[-1].name + "\0", _NAMES
 
-    async def count(self, tenant: str, limit: int | None) -> tuple[dict[str, int], bool]:
-        """Count lines by kind, those of sessions as scopes. Returns False if a limit was reached.
-
-        The limit applies only to stores that cannot count, where the lines are read.
-        """
-        ranges = name_ranges()
-        scans = [Scan(LINES, (tenant,), (start,), (stop,) if stop else ()) for _, start, stop in ranges]
-        totals = {"threads": 0, "agents": 0, "scopes": 0, "system": 0}
-        counts = await self._backend.count_rows(scans)
-        if counts is not None:
-            for (kind, _, _), count in zip(ranges, counts, strict=True):
-                totals[kind] += count
-            return totals, True
-        (rows,) = await self._backend.read([Scan(LINES, (tenant,), limit=None if limit is None else limit + 1)])
-        by_kind = count_lines(str(row.key[1]) for row in rows[:limit])
-        by_kind["scopes"] += by_kind.pop("sessions")
-        return totals | by_kind, limit is None or len(rows) <= limit
-
     async def family(self, line: Line) -> list[Line]:
         """Return a thread's line, which need not exist, and those of its namespaces; of a namespace, its line only."""
         others = await self.names(line.tenant, below(line)) if root_of(line) == line else []
@@ -419,24 +391,22 @@ class LineIndex:
 
     async def run_up(self, line: Line, last: StepRef, limit: int) -> list[StepRef]:
         """Return a step and those before it on its branch, the last first, up to a limit or a pruned one."""
-        start = max(0, last.seq + 1 - limit)
-        count = last.seq + 1 - start
-        scan = Scan(STEPS, (*line, last.branch), (start,), (last.seq + 1,), reverse=True, bodies=False, required=count)
+        start, stop = max(0, last.seq + 1 - limit), last.seq + 1
+        scan = Scan(STEPS, (*line, last.branch), (start,), (stop,), True, bodies=False, required=stop - start)
         (rows,) = await self._backend.read([scan])
         return list(takewhile(lambda point: not point.pruned, map(StepRef.of, rows)))
 
     async def last_unpruned(self, line: Line, end: Position) -> StepRef | None:
         """Return the last step of a branch, up to a position, that was not pruned."""
-        last = end.seq
-        while last >= 0:
-            start = max(0, last + 1 - _NAMES)
-            count = last + 1 - start
-            scan = Scan(STEPS, (*line, end.branch), (start,), (last + 1,), reverse=True, bodies=False, required=count)
+        stop = end.seq + 1
+        while stop > 0:
+            start = max(0, stop - _NAMES)
+            scan = Scan(STEPS, (*line, end.branch), (start,), (stop,), True, bodies=False, required=stop - start)
             (rows,) = await self._backend.read([scan])
             for point in map(StepRef.of, rows):
                 if not point.pruned:
                     return point
-            last = start - 1
+            stop = start
         return None
 
     async def every_step(self, tenant: str) -> AsyncIterator[tuple[Line, StepRef]]:
@@ -472,10 +442,7 @@ class LineIndex:
         todo = {end.branch: (0, end.seq, end.seq) for end in ends}  # first, last, and the one to read next
         while todo:
             rows = await self._backend.read(
-                [
-                    Scan(STEPS, (*line, branch), (at,), (at + 1,), bodies=False, required=1)
-                    for branch, (_, _, at) in todo.items()
-                ]
+                [self._query(line, Position(each, at), False, required=True) for each, (_, _, at) in todo.items()]
             )
             for branch, step in zip(list(todo), rows, strict=True):
                 low, high, at = todo.pop(branch)
@@ -522,8 +489,7 @@ class LineIndex:
         """Return the id of the step that a branch starts from; None at the line's start, and if it was pruned."""
         if not branch.base_length:
             return None
-        base = (*line, branch.base_branch, branch.base_length - 1)
-        (rows,) = await self._backend.read([Get(STEPS, [base], required=True)])
+        (rows,) = await self._backend.read([Get(STEPS, [(*line, branch.base_branch, branch.base_length - 1)], True)])
         return StepRef.of(rows[0]).id or None if rows else None
 
     async def branch(self, line: Line, name: str) -> int:

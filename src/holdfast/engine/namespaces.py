@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
-from holdfast.backends.tables import Key
+from holdfast.backends.interface import Backend, Scan
+from holdfast.backends.tables import LINES, Key
 from holdfast.engine.model.scopes import GLOBAL, KINDS, Scope
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.row_format import Line
@@ -79,6 +80,25 @@ def name_ranges() -> list[tuple[str, str, str]]:
         ranges += [("system", at, start), (kind, start, stop)]
         at = stop
     return [*ranges, ("system", at, _after(STATE)), ("threads", _after(STATE), "")]
+
+
+async def count_stored(backend: Backend, tenant: str, limit: int | None) -> tuple[dict[str, int], bool]:
+    """Count lines by kind, those of sessions as scopes. Returns False if a limit was reached.
+
+    The limit applies only to stores that cannot count, where the lines are read.
+    """
+    ranges = name_ranges()
+    scans = [Scan(LINES, (tenant,), (start,), (stop,) if stop else ()) for _, start, stop in ranges]
+    totals = {"threads": 0, "agents": 0, "scopes": 0, "system": 0}
+    counts = await backend.count_rows(scans)
+    if counts is not None:
+        for (kind, _, _), count in zip(ranges, counts, strict=True):
+            totals[kind] += count
+        return totals, True
+    (rows,) = await backend.read([Scan(LINES, (tenant,), limit=None if limit is None else limit + 1)])
+    by_kind = count_lines(str(row.key[1]) for row in rows[:limit])
+    by_kind["scopes"] += by_kind.pop("sessions")
+    return totals | by_kind, limit is None or len(rows) <= limit
 
 
 def _after(prefix: str) -> str:

@@ -319,21 +319,24 @@ class SearchRun:
                 at = _ScanPosition(start.block, start.updated if resumed else summary.updated, name)
                 before = (start.before or "") if resumed else ""
                 while True:
+                    examined = self.examined
                     subjects, before = await self.match_page(summary.line, before, summary)
                     for subject in subjects:
                         results.append(self._match(subject))
                         if len(results) == limit:
                             assert subject.point is not None  # noqa: S101 - they are checkpoints
                             return results, at._replace(before=subject.point.id), False
-                    if self._progress is not None:
-                        self._progress(done, len(threads) if following is None else None, name)
                     if not before:
                         break
+                    if self._progress is not None and self.examined - examined >= _PAGE:
+                        self._progress(done - 1, len(threads) if following is None else None, name)
                     if self._is_enough(skipped):
                         (more,) = await self._engine.lines.pages([(summary.line, before)], 1)
                         if not more:
                             break
                         return results, at._replace(before=before), True
+                if self._progress is not None:
+                    self._progress(done, len(threads) if following is None else None, name)
                 if self._is_enough(skipped) and (done < len(threads) or following is not None):
                     return results, at, True
             if following is None:

@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async,
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import COUNTS, LineKind
+from holdfast.engine.namespaces import COUNTS, LineKind, count_stored
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path
 from holdfast.engine.row_format import Line, check_name
@@ -445,7 +445,7 @@ class StoreOperations(ScopedOperations):
         stops after 1,000, and `complete` is False, unless `exact` is set.
         """
         cache, backend = self._engine.context.cache, self._engine.context.backend
-        counts, complete = await self._engine.lines.count(self._handle.tenant, None if exact else _COUNTED)
+        counts, complete = await count_stored(backend, self._handle.tenant, None if exact else _COUNTED)
         return StoreStats(
             url=backend.url,
             bytes=await backend.size(),

@@ -12,6 +12,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.urls import compose
 from tests import servers
 from tests.backends.wrappers.pairs import contents_at, opened, settled, sqlite
+from tests.support.nightly import mostly_nightly
 
 _rng = random.Random(3)
 _messages = [_rng.randbytes(300).hex() for _ in range(40)]
@@ -82,3 +83,32 @@ def test_a_hot_store_on_a_server(tmp_path: Path, hot: str, cold: str) -> None:
 @pytest.mark.parametrize(("kind", "store"), [("retry", "mongodb"), ("cache", "postgresql")])
 def test_around_a_store_on_a_server(kind: str, store: str) -> None:
     use(compose(kind, store=REMOTES[store]()))
+
+
+@pytest.mark.parametrize("server", mostly_nightly(REMOTES, daily=["postgresql"]))
+def test_the_conditions_of_the_journal_hold_on_a_server(tmp_path: Path, server: str) -> None:
+    """Whatever the engine does, with readable rows and an index, whose columns servers write in their own form."""
+    remote = REMOTES[server]()
+    url = compose("mirror", local=f"sqlite:///{tmp_path}/local.db", remote=remote, patience=120, strict=True)
+    with holdfast.open(url, project=True) as store:
+        thread = store.thread("chat")
+        for number in range(40):
+            messages = [{"role": "user", "content": f"message {n} ☃"} for n in range(number)]
+            state = {"messages": messages, "value": [1, 1.0, 0.1 + number, 1e300, True, None, {"é": number}]}
+            thread.put(state, metadata={"n": number, "cost": 1.10, "é": [2.50]})
+        thread.tag("v1", at=3)
+        thread.tag("v1", at=5, move=True)
+        thread.fork("other", at=20)
+        store.maintenance.build_index()
+        thread.put({"messages": ["words of an index"]})
+        assert store.maintenance.prune(keep_last=10).dropped
+        store.state(agent="researcher")["goal"] = 1.5
+        store.sessions.start("s1", user="alice").state["mood"] = "calm"
+        with store.transaction() as together:
+            together.put("a", {"n": 1})
+            together.put("b", {"n": 2})
+        store.delete("a")
+        store.put("a", {"n": 3})
+        backend = store._engine.context.backend
+        assert settled(backend)["trouble"] == ""
+        assert run(backend.check()) == []

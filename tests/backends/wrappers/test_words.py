@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.backends.interface import Backend, Put, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
@@ -67,6 +68,16 @@ def test_the_store_that_is_read_is_the_one_that_is_searched(url_in: Callable[[Pa
     assert store.capabilities.words
     assert keys(store) == [ROW.key]
     run(store.close())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in COMPOSED if kind != "readonly"])
+def test_an_index_is_built_and_kept_up_to_date(kind: str, tmp_path: Path) -> None:
+    with holdfast.open(COMPOSED[kind](tmp_path)) as store:
+        store.put("chat", {"say": "an apple"})
+        store.maintenance.build_index()
+        store.put("chat", {"say": "an apple and a pear"})
+        page = store.search("pear")
+        assert (len(page), page.how) == (1, "index")
 
 
 @pytest.mark.parametrize("scheme", ["write-behind", "mirror"])

@@ -31,7 +31,7 @@ import msgspec
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Expect, Get, Query, Row
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
-from holdfast.backends.tables import JOURNAL, Key, encode_key
+from holdfast.backends.tables import JOURNAL, Key, encode_key, plain_text
 from holdfast.backends.urls import compose, parse_duration, parse_int, redacted_url
 from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition, require_files
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
@@ -258,7 +258,7 @@ def _line_of(change: Change) -> Key:
 
 def _pack(rows: list[list[Row]], marks: bytes) -> bytes:
     """Return an answer to cache, with the marks of its lines and a checksum."""
-    data = marks + msgspec.msgpack.encode(rows)
+    data = marks + msgspec.msgpack.encode(rows, enc_hook=plain_text)
     return data + zlib.crc32(data).to_bytes(_CHECKSUM)
 
 

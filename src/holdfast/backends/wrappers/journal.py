@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.runtime.group_commit import body_bytes
-from holdfast.backends.tables import JOURNAL, TABLES, Key
+from holdfast.backends.tables import JOURNAL, TABLES, Key, plain_text
 from holdfast.errors import CorruptError, InvalidError
 
 _MORE, _END = b"\x00", b"\x01"
@@ -75,7 +75,7 @@ def create_first(number: int) -> Create:
 def build_entry(after: JournalRow, changes: Sequence[Change], batches: int) -> tuple[list[Change], JournalRow]:
     """Return the changes that append an entry for so many batches, and its last row."""
     try:
-        data = msgspec.msgpack.encode([_encode(change) for change in changes])
+        data = msgspec.msgpack.encode([_encode(change) for change in changes], enc_hook=plain_text)
     except (ValueError, OverflowError, TypeError) as error:
         raise InvalidError(f"a row has a value that no store takes: {error}") from error
     now = time.time_ns()
