@@ -165,6 +165,21 @@ def both(number: int) -> list[Put]:
     return [Put(STEPS, step(0, line=line, body=b"%d" % number)) for line in ("a", "b")]
 
 
+def test_who_knows_nothing_reads_every_transaction_at_once() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        writer = Process(blobs)
+        for number in range(1, 80):
+            assert await writer.apply(*both(number)) is None
+            blobs.asked.clear()
+            for line in ("a", "b"):
+                ((row,),) = await Process(blobs).read(Scan(STEPS, ("tenant", line)))
+                assert row.body == b"%d" % number
+            assert blobs.asked["get"] < 2 * (2 * 32 + 10), "an entry or its decision is read more than once"
+
+    asyncio.run(main())
+
+
 def test_a_reader_comes_to_an_end_though_others_never_rest() -> None:
     async def main() -> None:
         blobs = InMemory()

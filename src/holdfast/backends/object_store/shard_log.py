@@ -158,31 +158,21 @@ class ShardLog:
             raise ViewOutdated
         ahead = 1
         while True:
-            if view.pending is not None:
-                pending = view.pending
+            pending = view.pending
+            if pending is not None:
                 committed = await self.read_decision(pending.entry.transaction)
                 if committed is None:
                     break  # it is not committed yet, and nothing can follow it
                 view.decide(pending, committed)
-                continue
-            if view.full or not view.token:
+            elif view.full or not view.token:
                 if not await self._take_next(view, view.next_name()):
                     break
-                continue
-            names = [
-                object_names.entry(view.folder, view.token, position)
-                for position in range(view.position, min(view.position + ahead, EPOCH_ENTRIES))
-            ]
-            found = await gather_limited([self.storage.get(name) for name in names])
-            ended = False
-            for name, data in zip(names, found, strict=True):
-                ended = data is None
-                if data is None or not view.expects(name):
-                    break
-                self._add(view, name, data)
-            if ended:
-                break  # it did not exist when it was requested
-            ahead = min(2 * ahead, _MAX_READ_AHEAD)
+            else:
+                positions = range(view.position, min(view.position + ahead, EPOCH_ENTRIES))
+                names = [object_names.entry(view.folder, view.token, position) for position in positions]
+                if not await self._add_entries(view, names) and view.pending is None:
+                    break  # the first that is missing did not exist when it was requested
+                ahead = min(2 * ahead, _MAX_READ_AHEAD)
         if clock() - view.read_at > self.grace / 2:
             raise ViewOutdated
         view.read_at = max(view.read_at, began)
@@ -245,14 +235,41 @@ class ShardLog:
         self._add(view, name, data)
         return True
 
+    async def _add_entries(self, view: ShardView, names: Sequence[str]) -> bool:
+        """Add entries of the log to a view, up to one that does not exist or whose transaction is undecided.
+
+        Returns whether all of them exist.
+        """
+        found = await gather_limited([self.storage.get(name) for name in names])
+        there = list(itertools.takewhile(lambda data: data is not None, found))
+        entries = [decode(ENTRY, LogEntry, data or b"", name) for name, data in zip(names, there, strict=False)]
+        pending = view.pending
+        before = [] if pending is None else [pending.entry]
+        ids = [entry.transaction for entry in (*before, *entries) if entry.transaction]
+        decisions = dict(zip(ids, await gather_limited([self.read_decision(id) for id in ids]), strict=True))
+        if pending is not None and (committed := decisions[pending.entry.transaction]) is not None:
+            view.decide(pending, committed)
+        for name, data, entry in zip(names, there, entries, strict=False):
+            if name != view.next_name():
+                return True  # another task has added it
+            if view.pending is not None:  # it was decided, or nothing would follow it
+                raise ObjectMissing(object_names.transaction(view.pending.entry.transaction))
+            self._add_entry(view, name, data or b"", entry)
+            committed = decisions.get(entry.transaction)
+            if view.pending is not None and committed is not None:
+                view.decide(view.pending, committed)
+        return len(there) == len(names)
+
     def _add(self, view: ShardView, name: str, data: bytes) -> None:
-        if view.token and view.full:
-            fold = decode(FOLD, FoldObject, data, name)
-            if fold.removed:
-                raise ViewOutdated  # this generation has ended
-            view.add_fold(fold, bodies_start(data, name))
+        if not view.token or not view.full:
+            self._add_entry(view, name, data, decode(ENTRY, LogEntry, data, name))
             return
-        entry = decode(ENTRY, LogEntry, data, name)
+        fold = decode(FOLD, FoldObject, data, name)
+        if fold.removed:
+            raise ViewOutdated  # this generation has ended
+        view.add_fold(fold, bodies_start(data, name))
+
+    def _add_entry(self, view: ShardView, name: str, data: bytes, entry: LogEntry) -> None:
         if entry.stub:
             raise ViewOutdated  # its content is in a fold
         view.add_entry(entry, bodies_start(data, name), clock())
@@ -331,11 +348,7 @@ class ShardLog:
             if name not in there:
                 break
             names.append(name)
-        found = await gather_limited([self.storage.get(name) for name in names])
-        for name, data in zip(names, found, strict=True):
-            if data is None or not view.expects(name):
-                break
-            self._add(view, name, data)
+        await self._add_entries(view, names)
 
     async def read_description(self, name: str) -> bytes | None:
         """Read at least the header and the description of an object."""

@@ -120,10 +120,6 @@ class ShardView:
             return object_names.fold(self.folder, self.token)
         return object_names.entry(self.folder, self.token, self.position)
 
-    def expects(self, name: str) -> bool:
-        """Whether the object of this name can be added now."""
-        return self.pending is None and name == self.next_name()
-
     # Reading
 
     def columns(self, space: Table, key: Key) -> Columns | None:
