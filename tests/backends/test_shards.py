@@ -760,9 +760,9 @@ def test_every_flipped_byte_is_found() -> None:
                 blobs.objects[name] = (data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :], at)
                 wrong = await Process(blobs).tidying.check()
                 if not wrong:
-                    # Of a fold, bodies that were deleted since; of a stub, nothing.
+                    # Of a fold, bodies that were deleted since; of the last entry that it has, everything.
                     assert await cold(blobs) == before
-                    assert "/fold/" in name or name.startswith("transactions/") or name == "format"
+                    assert "/fold/" in name or "/log/" in name or name.startswith("transactions/") or name == "format"
                 else:
                     assert name in wrong[0]
             blobs.objects[name] = (data, at)
@@ -780,7 +780,7 @@ def test_a_missing_object_is_found() -> None:
         assert await Process(blobs).tidying.check() == []
         del blobs.objects[fold]
         (wrong,) = await Process(blobs).tidying.check()
-        assert "a fold is missing" in wrong
+        assert f"is missing (at {fold})" in wrong
 
     asyncio.run(main())
 
@@ -867,7 +867,7 @@ def test_who_knows_nothing_reads_few_objects_of_a_long_line() -> None:
         (rows,) = await Process(blobs).read(Scan(STEPS, ("tenant", "line", 0), (990,)))
         assert len(rows) == 10
         assert blobs.asked["get"] < 40
-        assert blobs.asked["list"] == 2
+        assert blobs.asked["list"] <= 3
         warm = Process(blobs)
         await warm.read(Get(STEPS, [("tenant", "line", 0, 1)]))
         blobs.asked.clear()

@@ -23,6 +23,9 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _MAX_REQUESTS = 64
 
+PAGE = 1000
+"""The most objects of a page of a listing: a page with fewer is the last."""
+
 _deadline: ContextVar[float] = ContextVar("deadline")
 
 
@@ -54,6 +57,11 @@ class ObjectStorage(ABC):
     @abstractmethod
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         """List all objects in a folder and its subfolders."""
+
+    async def list_page(self, prefix: str, after: str = "") -> list[ObjectInfo]:
+        """List the first `PAGE` objects in a folder and its subfolders, in the order of their names, after a name."""
+        found = sorted(info for info in await self.list_objects(prefix) if info.name > after)
+        return found[:PAGE]
 
     async def exists(self, name: str) -> bool:
         """Return whether there is an object of this name."""
@@ -143,6 +151,9 @@ class RetryingStorage(ObjectStorage):
 
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         return await self._retry("list", lambda: self._storage.list_objects(prefix))
+
+    async def list_page(self, prefix: str, after: str = "") -> list[ObjectInfo]:
+        return await self._retry("list", lambda: self._storage.list_page(prefix, after))
 
     async def list_folders(self, prefix: str) -> list[str]:
         return await self._retry("list", lambda: self._storage.list_folders(prefix))

@@ -79,7 +79,11 @@ class ShardRebuild:
         """Read what is intact of a shard."""
         with deadline_in(self._timeout):
             objects = await self._read_objects(shard)
-            return salvage_shard(shard, objects, await self._read_decisions(shard, objects))
+            decisions = await self._read_decisions(shard, objects)
+            last = open_transaction(shard, objects)
+            if last and not await self._storage.exists(object_names.transaction(last)):
+                decisions[last] = False
+            return salvage_shard(shard, objects, decisions)
 
     async def rebuild(self, shard: str, stamp: str) -> RebuiltShard:
         """Rebuild a shard. Raises `ConflictError` if another process does so, or keeps writing."""
@@ -119,7 +123,10 @@ class ShardRebuild:
         if token and position < EPOCH_ENTRIES and salvaged.names is not None:
             # Readers see the state before an open transaction, and writers wait; if this process dies, it is aborted.
             fence = object_names.entry(shard, token, position)
-            entry = LogEntry(salvaged.names, token, secrets.token_bytes(8), id, False, False, [], [])
+            before = objects.get(object_names.entry(shard, token, position - 1))
+            entry = LogEntry(
+                salvaged.names, token, secrets.token_bytes(8), self._read_id(before, fence), id, False, False, [], []
+            )
             if not await self._storage.create(fence, encode(ENTRY, entry)):
                 return False
         listed = {info.name for info in await self._storage.list_objects(shard)}
@@ -160,6 +167,12 @@ class ShardRebuild:
             return "" if data is None else decode(ENTRY, LogEntry, data, name).token
         except (CorruptError, UnsupportedError):
             return ""
+
+    def _read_id(self, data: bytes | None, name: str) -> bytes:
+        try:
+            return b"" if data is None else decode(ENTRY, LogEntry, data, name).id
+        except (CorruptError, UnsupportedError):
+            return b""
 
     def _read_next_token(self, data: bytes | None, name: str) -> str:
         try:
@@ -207,7 +220,8 @@ class ShardRebuild:
         written = [
             WrittenRow(space.name, row.key[2:], row.columns, len(row.body), checksum(row.body)) for space, row in rows
         ]
-        entry = LogEntry(names, object_names.new_generation(), secrets.token_bytes(8), "", False, False, [], written)
+        token = object_names.new_generation()
+        entry = LogEntry(names, token, secrets.token_bytes(8), b"", "", False, False, [], written)
         data = encode(ENTRY, entry, [row.body for _, row in rows])
         if before is not None:
             await self._storage.put(birth, data)

@@ -37,7 +37,7 @@ from holdfast.backends.object_store.formats import (
     encode,
 )
 from holdfast.backends.object_store.object_names import ShardNames
-from holdfast.backends.object_store.object_storage import ObjectStorage, check_deadline, clock, gather_limited
+from holdfast.backends.object_store.object_storage import PAGE, ObjectStorage, check_deadline, clock, gather_limited
 from holdfast.backends.object_store.shard_view import (
     EPOCH_ENTRIES,
     CreatedTooLate,
@@ -145,7 +145,7 @@ class ShardLog:
                 view.names = names
             try:
                 await self.catch_up(view)
-            except ViewOutdated:
+            except (ViewOutdated, CorruptError):  # a repair may have replaced what this process has read
                 self.forget(view)
             else:
                 return view
@@ -281,9 +281,10 @@ class ShardLog:
         for attempt in itertools.count():
             began = clock()
             try:
-                view = await self._read(shard, names)
+                view, listed = await self._read(shard, names)
                 view.read_at = began
                 await self.catch_up(view)
+                await self._check_complete(view, listed)
             except ViewOutdated as outdated:
                 retry_limit.check(outdated)
                 await asyncio.sleep(_POLL_SECONDS * attempt)
@@ -294,33 +295,77 @@ class ShardLog:
             return view
         raise AssertionError  # never reached
 
-    async def _read(self, shard: str, names: ShardNames | None) -> ShardView:
-        data, listed = await asyncio.gather(
-            self.storage.get(object_names.first_object(shard)),
-            self.storage.list_objects(object_names.folds(shard)),
-            return_exceptions=False,
-        )
+    async def _read(self, shard: str, names: ShardNames | None) -> tuple[ShardView, list[str]]:
+        """Read the folds and the log of a shard, and return also the names of its objects that a listing showed."""
+        birth = object_names.first_object(shard)
+        data, page = await asyncio.gather(self.storage.get(birth), self.storage.list_page(shard))
+        listed = [info.name for info in page]
         if data is None:
-            return ShardView(names or ("", ""), shard)
-        first = decode(ENTRY, LogEntry, data, object_names.first_object(shard))
+            return ShardView(names or ("", ""), shard), listed
+        if len(page) == PAGE:
+            listed = [info.name for info in await self.storage.list_objects(object_names.folds(shard))]
+        first = decode(ENTRY, LogEntry, data, birth)
         view = ShardView(first.names, shard)
         generation = object_names.generation_of(first.token)
-        tokens = [info.name.rpartition("/")[2] for info in listed]
-        tokens = sorted(
-            (token for token in tokens if object_names.generation_of(token) == generation), key=object_names.epoch_of
-        )
-        if tokens:
-            await self._read_folds(view, tokens[-1])
+        folds = f"{object_names.folds(shard)}/"
+        tokens = [object_names.token_of(name, shard) for name in listed if name.startswith(folds)]
+        last = max((token for token in tokens if object_names.generation_of(token) == generation), default="")
+        if last:
+            await self._read_folds(view, last)
             if view.removed:
                 empty = ShardView(first.names, shard)
                 empty.ended_generation = generation
-                return empty
+                return empty, listed
         elif first.stub:
-            raise ViewOutdated
+            raise ObjectMissing(object_names.fold(shard, first.token))
         else:
-            self._add(view, object_names.first_object(shard), data)
-        await self._read_log(view)
-        return view
+            self._add(view, birth, data)
+        after = object_names.log(shard, view.token)
+        while len(page) == PAGE:
+            page = await self.storage.list_page(shard, after)
+            listed += [info.name for info in page]
+            after = listed[-1]
+        there = set(listed)
+        entries = [object_names.entry(shard, view.token, number) for number in range(view.position, EPOCH_ENTRIES)]
+        await self._add_entries(view, list(itertools.takewhile(there.__contains__, entries)))
+        return view, listed
+
+    async def _check_complete(self, view: ShardView, listed: Sequence[str]) -> None:
+        """Raise `ObjectMissing` if an object was listed that follows what could be read: one between is missing."""
+        if not view.token:
+            if not view.ended_generation and await self.lacks_first_object(view.folder, listed):
+                raise ObjectMissing(object_names.first_object(view.folder))
+            return
+        generation = object_names.generation_of(view.token)
+        end = (view.epoch, view.position)
+        tokens = {name: object_names.token_of(name, view.folder) for name in listed}
+        own = [name for name, token in tokens.items() if object_names.generation_of(token) == generation]
+        if any(object_names.order_of(name, view.folder) >= end for name in own):
+            pending = view.pending
+            raise ObjectMissing(
+                view.next_name() if pending is None else object_names.transaction(pending.entry.transaction)
+            )
+
+    async def lacks_first_object(self, shard: str, listed: Sequence[str]) -> bool:
+        """Whether a shard without a first object has objects of a generation that has not ended."""
+        if object_names.first_object(shard) in listed:
+            return False
+        ended: set[str] = set()
+        generations: set[str] = set()
+        for name in listed:
+            token = object_names.token_of(name, shard)
+            if name.startswith(f"{object_names.folds(shard)}/"):
+                generations.add(object_names.generation_of(token))
+                data = await self.read_description(name)
+                try:
+                    if data is not None and decode(FOLD, FoldObject, data, name).removed:
+                        ended.add(object_names.generation_of(token))
+                except (CorruptError, UnsupportedError):
+                    continue
+            elif name == object_names.entry(shard, token, 1):
+                # A single other entry may be that of a writer that came too late.
+                generations.add(object_names.generation_of(token))
+        return bool(generations - ended)
 
     async def _read_folds(self, view: ShardView, token: str) -> None:
         name = object_names.fold(view.folder, token)
@@ -338,17 +383,6 @@ class ShardLog:
                 raise ObjectMissing(older_name)
             indexes.append((decode(FOLD, FoldObject, older_data, older_name), bodies_start(older_data, older_name)))
         view.load_folds([*indexes, (fold, bodies_start(data, name))])
-
-    async def _read_log(self, view: ShardView) -> None:
-        """Read the log of an epoch as far as a listing shows it."""
-        there = {info.name for info in await self.storage.list_objects(object_names.log(view.folder, view.token))}
-        names = []
-        for position in range(view.position, EPOCH_ENTRIES):
-            name = object_names.entry(view.folder, view.token, position)
-            if name not in there:
-                break
-            names.append(name)
-        await self._add_entries(view, names)
 
     async def read_description(self, name: str) -> bytes | None:
         """Read at least the header and the description of an object."""
@@ -403,6 +437,8 @@ class ShardLog:
         if entry.id in view.entries or entry.id in view.previous_entries:
             return True
         if object_names.generation_of(entry.token) != object_names.generation_of(view.token):
+            if name != object_names.first_object(view.folder):  # else it may be that of another generation
+                await self.storage.delete([name])
             return None
         fold_name = object_names.fold(view.folder, entry.token)
         data = await self.read_description(fold_name)
@@ -462,7 +498,7 @@ class ShardLog:
             return
         first = decode(ENTRY, LogEntry, data, name)
         if not first.stub and object_names.generation_of(first.token) == object_names.generation_of(token):
-            stub = LogEntry(first.names, first.token, first.id, "", False, True, [], [])
+            stub = LogEntry(first.names, first.token, first.id, b"", "", False, True, [], [])
             await self.storage.put(name, encode(ENTRY, stub))
 
 

@@ -25,6 +25,7 @@ from holdfast.backends.object_store.formats import (
     damaged_error,
     find_table,
     missing_error,
+    order_error,
     pack_location,
     unpack_location,
 )
@@ -112,6 +113,11 @@ class ShardView:
         """Changes whenever the rows do."""
         return (object_names.generation_of(self.token) if self.rows or self.count else "", self.count)
 
+    @property
+    def last_id(self) -> bytes:
+        """The id of the last entry of the epoch; empty if there is none."""
+        return self.entries[-1] if self.entries else b""
+
     def next_name(self) -> str:
         """The name of the next object."""
         if not self.token:
@@ -160,6 +166,8 @@ class ShardView:
             self.names, self.token = entry.names, entry.token
         elif entry.names != self.names or entry.token != self.token:
             raise damaged_error(self.next_name())
+        if entry.previous != self.last_id:
+            raise order_error(self.next_name())
         self.entries.append(entry.id)
         self.last = entry.last
         self.position += 1
@@ -179,6 +187,8 @@ class ShardView:
 
     def add_fold(self, fold: FoldObject, base: int) -> None:
         """Add the fold that ends the epoch, which has the bodies of the epoch now."""
+        if fold.entries != self.entries:
+            raise order_error(self.next_name())
         for indexed in fold.rows:
             if indexed.epoch != self.epoch or indexed.entry != IN_FOLD:
                 continue
@@ -295,7 +305,9 @@ class LogEntryDraft:
     def __init__(self, view: ShardView, transaction: str = "", last: bool = False) -> None:
         self.name = view.next_name()
         """Its name: its conditions were evaluated on the objects before that."""
-        self.entry = LogEntry(view.names, view.token, secrets.token_bytes(8), transaction, last, False, [], [])
+        self.entry = LogEntry(
+            view.names, view.token, secrets.token_bytes(8), view.last_id, transaction, last, False, [], []
+        )
         self.bodies: list[bytes] = []
 
     def __bool__(self) -> bool:

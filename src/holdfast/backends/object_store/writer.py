@@ -22,7 +22,7 @@ from holdfast.backends.object_store.shard_view import (
     draft_entry,
 )
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
-from holdfast.errors import OutcomeUnknownError
+from holdfast.errors import CorruptError, OutcomeUnknownError
 
 _MAX_BATCHES = 256
 _MAX_BYTES = 8 << 20
@@ -41,6 +41,8 @@ class ShardQueue:
         self.folder = folder(names)
         self.lock = asyncio.Lock()
         self.queued: deque[_QueuedBatch] = deque()
+        self.working = False
+        """Whether a task applies the queued batches."""
         self.users = 0
 
 
@@ -72,7 +74,8 @@ class ShardQueues:
         async with self.queue(names) as queue:
             future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
             queue.queued.append(_QueuedBatch(batch, future))
-            if len(queue.queued) == 1:
+            if not queue.working:
+                queue.working = True
                 task = asyncio.create_task(self._work(queue))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -91,6 +94,7 @@ class ShardQueues:
                 async with queue.lock:
                     await self._commit_group(queue)
         finally:
+            queue.working = False
             queue.users -= 1
             if not queue.users:
                 self._queues.pop(queue.names, None)
@@ -141,6 +145,9 @@ class ShardQueues:
                 retry_limit.check(outdated)
                 shard_log.forget(view)
                 view = await shard_log.read_shard(queue.folder, queue.names)
+            except CorruptError:
+                shard_log.forget(view)
+                raise
 
     async def append(self, view: ShardView, draft: LogEntryDraft) -> bool:
         """Append an entry to a shard. False if the shard has changed since the view. The caller has the lock."""
