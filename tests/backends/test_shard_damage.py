@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast import Store
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Put, Scan
@@ -143,3 +145,32 @@ def test_who_writes_into_a_gap_mixes_no_histories(lost_position: int) -> None:
                 await process.apply(Create(STEPS, step(5)))
 
     asyncio.run(main())
+
+
+def test_a_damaged_thread_does_not_hide_the_others(place: str, tmp_path: Path) -> None:
+    objects = build(place, 7)
+    (name,) = [name for name in objects if name.startswith(SHARD) and name.endswith("/03")]
+    damaged(PLACES[place], name)
+    with opened(place) as store:
+        with pytest.raises(CorruptError, match="/03"):
+            store.get("a")
+        assert store.get("b").state == {"n": 4}
+        assert [each.thread for each in store.threads().all()] == ["a", "b"]
+        assert store.stats().threads == 2
+        found = store.search("thread:b")
+        assert [match.thread for match in found] == ["b"]
+        everywhere = store.search("kind:save")
+        assert [match.thread for match in everywhere] == ["b"]
+        assert everywhere.unreadable == 1
+        pruned = store.maintenance.prune(keep_last=1)
+        assert [each.thread for each in pruned.problems] == ["a"]
+        with pytest.raises(CorruptError, match="'a'.*All others were copied"):
+            store.copy_to(f"{tmp_path}/all.db")
+        with pytest.raises(CorruptError, match="'a'.*All others were copied"):
+            store.export(f"{tmp_path}/all.hfx")
+        assert store.copy_to(f"{tmp_path}/b.db", threads=["b"]).threads == 1
+        assert store.export(f"{tmp_path}/b.hfx", threads=["b"]).threads == 1
+        report = store.maintenance.verify()
+        assert {each.thread for each in report.findings} == {"", "a"}
+    with holdfast.open(f"{tmp_path}/all.db") as copy:
+        assert [each.thread for each in copy.threads().all()] == ["b"]

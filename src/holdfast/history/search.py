@@ -256,7 +256,11 @@ class SearchRun:
             resumed = bool(start) and line.name == start[1]
             at = before if resumed else ""
             while True:
-                subjects, at = await self.match_page(line, at, summary)
+                try:
+                    subjects, at = await self.match_page(line, at, summary)
+                except CorruptError:
+                    self.unreadable += 1
+                    break
                 for subject in subjects:
                     results.append(self._match(subject))
                     if len(results) == limit:

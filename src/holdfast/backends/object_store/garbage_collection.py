@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,7 +13,9 @@ from holdfast.backends.object_store.object_storage import clock, deadline_in, ga
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import BodyLookup, LogEntryDraft, RetryLimit, ShardView, ViewOutdated
 from holdfast.backends.object_store.writer import ShardQueues
-from holdfast.errors import CorruptError, HoldfastError, UnsupportedError
+from holdfast.errors import CorruptError, UnsupportedError
+
+_logger = logging.getLogger("holdfast.backends")
 
 _CHECKED_BYTES = 16 << 20
 _DELETION_SECONDS = 600.0
@@ -59,20 +62,19 @@ class GarbageCollector:
         with deadline_in(self._timeout):
             decided = await self._log.storage.list_objects(object_names.TRANSACTIONS)
         needed: set[str] = set()
-        failed: HoldfastError | None = None
+        failed = False
         for shard in await self._shards():
             with deadline_in(self._timeout):
                 try:
                     needed |= await self._tidy(shard, times)
                 except (CorruptError, UnsupportedError) as error:
-                    failed = error  # the others can still be tidied
+                    failed = True  # the others can still be tidied; and its decisions stay, as it may need them
+                    _logger.warning("a damaged thread is not tidied: %s", error)
         with deadline_in(self._timeout):
-            if failed is None:
+            if not failed:
                 old = [info.name for info in decided if times.is_over(info.modified)]
                 await self._log.storage.delete([name for name in old if name.rpartition("/")[2] not in needed])
             await self._log.storage.delete_temporary(times.now - max(times.grace, 60.0))
-        if failed is not None:
-            raise failed
 
     async def _shards(self) -> list[str]:
         """List the folders of all shards."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from holdfast.backends.interface import Row
+from holdfast.backends.memory import SortedRows
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.formats import (
     ENTRY,
@@ -24,8 +25,13 @@ from holdfast.backends.object_store.formats import (
     decode,
 )
 from holdfast.backends.object_store.object_names import ShardNames
+from holdfast.backends.object_store.object_storage import gather_limited
+from holdfast.backends.object_store.shard_log import ShardLog
+from holdfast.backends.object_store.shard_view import ShardVersion, ShardView
 from holdfast.backends.tables import Key, Table
 from holdfast.errors import CorruptError, UnsupportedError
+
+_MAX_READS = 16
 
 
 class SalvagedShard(NamedTuple):
@@ -35,6 +41,60 @@ class SalvagedShard(NamedTuple):
     names: ShardNames | None
     rows: list[tuple[Table, Row]]
     lost: list[str]
+
+
+class ShardSalvager:
+    """Reads what is intact of shards."""
+
+    def __init__(self, shard_log: ShardLog) -> None:
+        self._log = shard_log
+        self._storage = shard_log.storage
+
+    async def salvage(self, shard: str) -> SalvagedShard:
+        """Read what is intact of a shard."""
+        objects = await self.read_objects(shard)
+        decisions = await self.read_decisions(shard, objects)
+        last = open_transaction(shard, objects)
+        if last and not await self._storage.exists(object_names.transaction(last)):
+            decisions[last] = False
+        return salvage_shard(shard, objects, decisions)
+
+    async def read_objects(self, shard: str) -> dict[str, bytes]:
+        """Read all objects of a shard, in the order of their creation."""
+        listed = sorted(await self._storage.list_objects(shard), key=lambda info: (info.modified, info.name))
+        names = [info.name for info in listed]
+        found = await gather_limited([self._storage.get(name) for name in names], _MAX_READS)
+        return {name: data for name, data in zip(names, found, strict=True) if data is not None}
+
+    async def read_decisions(self, shard: str, objects: Mapping[str, bytes]) -> dict[str, bool]:
+        """Read the decisions of the transactions of a shard, as far as they can be read."""
+        decisions: dict[str, bool] = {}
+        for name, data in objects.items():
+            try:
+                id = (
+                    ""
+                    if name.startswith(object_names.folds(shard))
+                    else decode(ENTRY, LogEntry, data, name).transaction
+                )
+                decision = await self._log.read_decision(id) if id else None
+            except (CorruptError, UnsupportedError):
+                continue
+            if decision is not None:
+                decisions[id] = decision
+        return decisions
+
+
+class SalvagedView(ShardView):
+    """What is left of a damaged shard. Its rows have their bodies."""
+
+    def __init__(self, names: ShardNames, folder: str, salvaged: SalvagedShard) -> None:
+        super().__init__(names, folder)
+        for table, row in salvaged.rows:
+            self.parts.setdefault(table, SortedRows(table)).add(row)
+
+    @property
+    def version(self) -> ShardVersion:
+        return ("damaged", 0)
 
 
 def current_generation(folder: str, objects: Mapping[str, bytes]) -> str:

@@ -45,8 +45,10 @@ from holdfast.backends.object_store.shard_view import (
     ObjectMissing,
     RetryLimit,
     ShardView,
+    UndecidedEntry,
     ViewOutdated,
 )
+from holdfast.backends.runtime.group_commit import copy_error
 from holdfast.errors import ConfigError, CorruptError, UnsupportedError
 
 _FIRST_READ = 256 << 10
@@ -57,6 +59,8 @@ _ROW_BYTES = 700
 _VIEW_BYTES = 4_000
 _MAX_LISTED_GARBAGE = 16
 _POLL_SECONDS = 0.005
+_DAMAGE_SECONDS = 1.0
+"""How long a damaged shard is not read again."""
 
 
 class CacheSizes(NamedTuple):
@@ -84,6 +88,8 @@ class ShardLog:
         """How many seconds to wait for the transaction of another process before it is aborted."""
         self._cache_sizes = cache_sizes or CacheSizes()
         self._views: OrderedDict[str, ShardView] = OrderedDict()
+        self._damaged: dict[str, tuple[Exception, float]] = {}
+        """Damaged shards, with the error and its time. Who reads around damage asks hundreds of times."""
         self._weights: dict[str, int] = {}
         self._weight = 0
         self.bodies = BodyReader(storage, self._cache_sizes.objects)
@@ -122,6 +128,12 @@ class ShardLog:
         self._views.move_to_end(shard)
         self._update_weight(view)
         return view
+
+    def forget_shard(self, shard: str) -> None:
+        """Remove all that is known of a shard."""
+        self._damaged.pop(shard, None)
+        if shard in self._views:
+            self.forget(self._views[shard])
 
     def forget(self, view: ShardView) -> None:
         """Remove a shard from the cache."""
@@ -254,10 +266,10 @@ class ShardLog:
                 return True  # another task has added it
             if view.pending is not None:  # it was decided, or nothing would follow it
                 raise ObjectMissing(object_names.transaction(view.pending.entry.transaction))
-            self._add_entry(view, name, data or b"", entry)
+            undecided = self._add_entry(view, name, data or b"", entry)
             committed = decisions.get(entry.transaction)
-            if view.pending is not None and committed is not None:
-                view.decide(view.pending, committed)
+            if undecided is not None and committed is not None:
+                view.decide(undecided, committed)
         return len(there) == len(names)
 
     def _add(self, view: ShardView, name: str, data: bytes) -> None:
@@ -269,14 +281,27 @@ class ShardLog:
             raise ViewOutdated  # this generation has ended
         view.add_fold(fold, bodies_start(data, name))
 
-    def _add_entry(self, view: ShardView, name: str, data: bytes, entry: LogEntry) -> None:
+    def _add_entry(self, view: ShardView, name: str, data: bytes, entry: LogEntry) -> UndecidedEntry | None:
+        """Add an entry to a view. Returns it if it is part of a transaction."""
         if entry.stub:
             raise ViewOutdated  # its content is in a fold
         view.add_entry(entry, bodies_start(data, name), clock())
         self.bodies.cache(name, entry.token, data)
+        return view.pending
 
     async def _load(self, shard: str, names: ShardNames | None) -> ShardView:
         """Read a shard without the cache."""
+        error, found_at = self._damaged.pop(shard, (None, 0.0))
+        if error is not None and clock() - found_at < _DAMAGE_SECONDS:
+            self._damaged[shard] = error, found_at
+            raise copy_error(error)
+        try:
+            return await self._load_now(shard, names)
+        except CorruptError as error:
+            self._damaged[shard] = copy_error(error), clock()
+            raise
+
+    async def _load_now(self, shard: str, names: ShardNames | None) -> ShardView:
         retry_limit = RetryLimit()
         for attempt in itertools.count():
             began = clock()
