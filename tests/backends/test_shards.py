@@ -32,7 +32,7 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, REFS, STEPS, TABLES
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.errors import DeniedError, InvalidError, OutcomeUnknownError
+from holdfast.errors import ConfigError, DeniedError, InvalidError, OutcomeUnknownError
 from holdfast.testing import Stores
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
 from tests.support.nightly import mostly_nightly
@@ -783,6 +783,49 @@ def test_a_missing_object_is_found() -> None:
         assert f"is missing (at {fold})" in wrong
 
     asyncio.run(main())
+
+
+# Storages that cannot be used
+
+
+class Overwriting(InMemory):
+    """Creates objects that exist, as a service does that ignores `If-None-Match`."""
+
+    async def create(self, name: str, data: bytes) -> bool:
+        await self.put(name, data)
+        return True
+
+
+class ReadOnly(InMemory):
+    """Refuses to write."""
+
+    async def create(self, name: str, data: bytes) -> bool:
+        raise DeniedError("this key may not write")
+
+
+def start(storage: InMemory) -> None:
+    async def main() -> None:
+        with deadline_in(5.0):
+            await Process(storage).core.start()
+
+    asyncio.run(main())
+
+
+def test_a_storage_that_ignores_conditions_is_refused() -> None:
+    objects = InMemory()
+    start(objects)
+    start(objects)
+    before = dict(objects.objects)
+    for storage in (Overwriting(), Overwriting(objects.objects)):  # a new store, and one that exists
+        with pytest.raises(ConfigError, match="If-None-Match"):
+            start(storage)
+    assert [data for data, _ in objects.objects.values()] == [data for data, _ in before.values()]
+
+
+def test_who_may_only_read_is_not_refused() -> None:
+    objects = InMemory()
+    start(objects)
+    start(ReadOnly(objects.objects))
 
 
 # Names

@@ -131,6 +131,10 @@ class DirectoryStorage(ObjectStorage):
         self._check_writable()
         return await self._blocking(lambda: self._create(name, data))
 
+    async def refuses_existing(self, name: str, data: bytes) -> bool:  # noqa: ARG002 - no need to try
+        """Return True: the system never links a file over another."""
+        return True
+
     async def put(self, name: str, data: bytes) -> None:
         self._check_writable()
         await self._blocking(lambda: self._put(name, data))

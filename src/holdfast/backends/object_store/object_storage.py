@@ -46,6 +46,10 @@ class ObjectStorage(ABC):
     async def create(self, name: str, data: bytes) -> bool:
         """Store an object, durably and atomically, if its name is free; False if it is taken."""
 
+    async def refuses_existing(self, name: str, data: bytes) -> bool:
+        """Return whether `create` is refused for an object that exists, with this content."""
+        return not await self.create(name, data)
+
     @abstractmethod
     async def put(self, name: str, data: bytes) -> None:
         """Replace an object."""
@@ -142,6 +146,9 @@ class RetryingStorage(ObjectStorage):
             if sent and not isinstance(error, UnavailableError):
                 raise ServerInterrupted(str(error), sent=True) from error
             raise
+
+    async def refuses_existing(self, name: str, data: bytes) -> bool:
+        return await self._retry("create", lambda: self._storage.refuses_existing(name, data))
 
     async def put(self, name: str, data: bytes) -> None:
         await self._retry("put", lambda: self._storage.put(name, data))

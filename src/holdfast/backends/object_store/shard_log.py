@@ -49,7 +49,7 @@ from holdfast.backends.object_store.shard_view import (
     ViewOutdated,
 )
 from holdfast.backends.runtime.group_commit import copy_error
-from holdfast.errors import ConfigError, CorruptError, UnsupportedError
+from holdfast.errors import ConfigError, CorruptError, DeniedError, UnsupportedError
 
 _FIRST_READ = 256 << 10
 """How many bytes of a fold are read before the length of its index is known."""
@@ -97,11 +97,12 @@ class ShardLog:
         """Garbage that no fold lists any more and this process has to delete, with the folder and a token."""
 
     async def start(self) -> None:
-        """Check the version of the store; create it if there is none."""
+        """Check the version of the store, and that its storage creates no object that exists; create it if there is
+        none."""
         data = await self.storage.get(object_names.FORMAT)
         if data is None:
-            await self.storage.create(object_names.FORMAT, encode(LAYOUT, StoreMarker(VERSION)))
-            return
+            data = encode(LAYOUT, StoreMarker(VERSION))
+            await self.storage.create(object_names.FORMAT, data)
         try:
             layout = decode(LAYOUT, StoreMarker, data, object_names.FORMAT)
         except CorruptError as error:
@@ -113,6 +114,20 @@ class ShardLog:
         if layout.version != VERSION:
             raise UnsupportedError(
                 f"the layout has version {layout.version}", where=self.where, hint="Use a newer release of Holdfast"
+            )
+        await self._check_conditions(data)
+
+    async def _check_conditions(self, data: bytes) -> None:
+        """Refuse a storage on which writers would overwrite each other. If it does, this replaced equal bytes."""
+        try:
+            refused = await self.storage.refuses_existing(object_names.FORMAT, data)
+        except DeniedError:
+            return  # this user reads only
+        if not refused:
+            raise ConfigError(
+                "the service ignores conditional writes (If-None-Match): writers would overwrite each other's saves",
+                where=self.where,
+                hint="Use a service, or a release of it, that honours them; see the guide about object storage",
             )
 
     # Reading a shard
