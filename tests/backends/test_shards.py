@@ -203,6 +203,61 @@ def test_a_reader_comes_to_an_end_though_others_never_rest() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("lines", ["a", "ab"], ids=["a batch", "a transaction"])
+def test_who_has_to_read_first_gets_a_turn(lines: str) -> None:
+    """Two processes write without a pause. They never have to read, and so would always be first."""
+
+    async def main() -> None:
+        blobs, made, over = InMemory(), 0, False
+
+        async def slowly(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            await asyncio.sleep(0.002)
+            return await ask()
+
+        async def write(process: Process, line: str, worker: int) -> None:
+            nonlocal made
+            while not over:
+                assert await process.apply(Put(STEPS, step(0, line=line, branch=worker))) is None
+                made += 1
+
+        busy = [
+            asyncio.ensure_future(write(Process(Through(blobs, slowly)), line, worker))
+            for worker, line in enumerate("ab")
+        ]
+        while made < 40:
+            await asyncio.sleep(0.002)
+        late = Process(Through(blobs, slowly))
+        try:
+            for number in range(5):
+                before = made
+                changes = [Put(STEPS, step(number, line=line, branch=9)) for line in lines]
+                assert await late.apply(*changes) is None
+                assert made - before < 400
+        finally:
+            over = True
+            await asyncio.gather(*busy)
+        assert [name for name in blobs.objects if name.startswith("turns/")] == []
+
+    asyncio.run(main())
+
+
+def test_a_turn_of_a_process_that_died_is_over_after_a_while() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        process = Process(blobs)
+        process.core.turns.longest = 0.05
+        with deadline_in(5.0):
+            async with Process(blobs).core.turns.turn([object_names.folder(("tenant", "line"))]):
+                (name,) = blobs.objects
+                left = blobs.objects[name]
+        blobs.objects[name] = left
+        for key in range(80):
+            assert await process.apply(Put(STEPS, step(key))) is None
+        assert name not in blobs.objects
+
+    asyncio.run(main())
+
+
 # Writers that die
 
 

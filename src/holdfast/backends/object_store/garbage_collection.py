@@ -74,6 +74,8 @@ class GarbageCollector:
             if not failed:
                 old = [info.name for info in decided if times.is_over(info.modified)]
                 await self._log.storage.delete([name for name in old if name.rpartition("/")[2] not in needed])
+            turns = await self._log.storage.list_objects(object_names.TURNS)
+            await self._log.storage.delete([info.name for info in turns if times.is_over(info.modified)])
             await self._log.storage.delete_temporary(times.now - max(times.grace, 60.0))
 
     async def _shards(self) -> list[str]:

@@ -20,6 +20,9 @@ FORMAT = "format"
 
 TRANSACTIONS = "transactions"
 
+TURNS = "turns"
+"""The folder of requests for turns."""
+
 FOLD_POSITION = 1 << 30
 """The position of a fold in its epoch."""
 

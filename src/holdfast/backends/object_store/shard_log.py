@@ -48,6 +48,7 @@ from holdfast.backends.object_store.shard_view import (
     UndecidedEntry,
     ViewOutdated,
 )
+from holdfast.backends.object_store.turns import ShardTurns
 from holdfast.backends.runtime.group_commit import copy_error
 from holdfast.errors import ConfigError, CorruptError, DeniedError, UnsupportedError
 
@@ -93,6 +94,7 @@ class ShardLog:
         self._weights: dict[str, int] = {}
         self._weight = 0
         self.bodies = BodyReader(storage, self._cache_sizes.objects)
+        self.turns = ShardTurns(storage)
         self._garbage: deque[tuple[str, str, Garbage]] = deque()
         """Garbage that no fold lists any more and this process has to delete, with the folder and a token."""
 
@@ -234,8 +236,14 @@ class ShardLog:
         return committed
 
     async def make_writable(self, view: ShardView) -> None:
-        """Make a shard ready to be written: its last entry is decided, and its epoch is not full."""
+        """Make a shard ready to be written: its last entry is decided, its epoch is not full, and nobody waits for a
+        turn."""
         pause = _POLL_SECONDS
+        if view.appended >= EPOCH_ENTRIES and not view.full:
+            view.appended = 0
+            if await self.turns.is_requested(view.folder):
+                await self.turns.give_way(view.folder)
+                await self.catch_up(view)
         while True:
             pending = view.pending
             if pending is None:
@@ -455,6 +463,7 @@ class ShardLog:
             draft.entry.token = object_names.new_generation()
         data = encode(ENTRY, draft.entry, draft.bodies)
         created = await self._create(view, name, data)
+        view.appended += created
         if created and name == view.next_name():  # else another task has read it
             self._add(view, name, data)
         return created
@@ -507,21 +516,28 @@ class ShardLog:
             return False  # another task has read the fold of another process
         settled = [settled for settled in view.decided_transactions if now - settled.time <= self.grace]
         data = build_fold(view, planned, bodies, now, PendingDeletions(listed, settled, removed))
-        if not await self._create(view, name, data):
+        view.appended = 0
+        created, requested = await asyncio.gather(self._create(view, name, data), self.turns.is_requested(view.folder))
+        if not created:
             await self.catch_up(view)
-            return False
-        if removed:
+        elif not removed:
+            await self._finish_fold(view, name, data, waiting[: len(waiting) - len(listed)])
+        if requested:
+            await self.turns.give_way(view.folder)
+        if created and removed:
             self.forget(view)
-            return True
+        return created
+
+    async def _finish_fold(self, view: ShardView, name: str, data: bytes, unlisted: Sequence[Garbage]) -> None:
+        """Add a fold that was created to its view, and delete old garbage. `unlisted` is not in the fold any more."""
         self.bodies.cache(name, view.token, data)
-        for garbage in waiting[: len(waiting) - len(listed)]:
+        for garbage in unlisted:
             self._garbage.append((view.folder, view.token, garbage))
         if name == view.next_name():
             self._add(view, name, data)
-        while self._garbage and now - self._garbage[0][2].time > self.grace:
+        while self._garbage and time.time() - self._garbage[0][2].time > self.grace:
             folder, token, garbage = self._garbage.popleft()
             await self.delete_objects(folder, token, garbage.names)
-        return True
 
     async def delete_objects(self, shard: str, token: str, names: Sequence[str]) -> None:
         """Delete objects of a generation. The first object is replaced by a stub, which names the generation."""

@@ -100,6 +100,8 @@ class ShardView:
         self.decided_transactions: list[Garbage] = []
         self.stale_rows = 0
         """The number of deleted and replaced rows that are still in an object that is needed."""
+        self.appended = 0
+        """The number of entries that this process appended since it last looked whether others wait for a turn."""
         self.epoch_start = 0.0
         """When the epoch started."""
 
