@@ -50,7 +50,7 @@ IN_FOLD = -1
 _LOCATION = struct.Struct(">QhQQI")
 
 
-def pack_location(location: BodyLocation) -> bytes:
+def pack_location(location: tuple[int, int, int, int, int]) -> bytes:
     return _LOCATION.pack(*location)
 
 

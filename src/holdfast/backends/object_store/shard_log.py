@@ -367,7 +367,7 @@ class ShardLog:
         elif first.stub:
             raise ObjectMissing(object_names.fold(shard, first.token))
         else:
-            self._add(view, birth, data)
+            self._add_entry(view, birth, data, first)
         after = object_names.log(shard, view.token)
         while len(page) == PAGE:
             page = await self.storage.list_page(shard, after)

@@ -209,11 +209,13 @@ class ShardView:
         for fold, base in indexes:
             for tombstone in fold.tombstones:
                 self._delete_rows(find_table(tombstone.space, self.folder), (*self.names, *tombstone.prefix))
+            rows: dict[str, list[Row]] = {}
             for indexed in fold.rows:
-                space = find_table(indexed.space, self.folder)
-                key = (*self.names, *indexed.key)
-                self._remove_old_row(space, key)
-                self._add_row(space, Row(key, indexed.columns, pack_location(BodyLocation(*indexed[3:]))))
+                row = Row((*self.names, *indexed.key), indexed.columns, pack_location(indexed[3:]))
+                rows.setdefault(indexed.space, []).append(row)
+                object_key = (indexed.epoch, indexed.entry)
+                self.live_bytes[object_key] = self.live_bytes.get(object_key, 0) + indexed.length
+            self._add_rows(rows)
             self.tombstones += fold.tombstones
             self._add_body_objects(fold, base)
             last = fold, base
@@ -259,13 +261,27 @@ class ShardView:
                 # Also for a row of this epoch: an older index may have an older version of it.
                 self.tombstones.append(Tombstone(self.epoch, deleted.space, deleted.prefix))
         offset = 0
-        for written in entry.written:
-            space, key = find_table(written.space, self.folder), (*self.names, *written.key)
-            self._remove_old_row(space, key)
-            location = BodyLocation(self.epoch, position, offset, written.length, written.check)
-            self._add_row(space, Row(key, written.columns, pack_location(location)))
-            offset += written.length
+        rows: dict[str, list[Row]] = {}
+        for name, key, columns, length, check in entry.written:
+            location = pack_location((self.epoch, position, offset, length, check))
+            rows.setdefault(name, []).append(Row((*self.names, *key), columns, location))
+            offset += length
+        self.live_bytes[self.epoch, position] = offset
+        self._add_rows(rows)
         self.body_objects[self.epoch, position] = BodyObject(self.epoch, position, self.token, base, offset)
+
+    def _add_rows(self, rows: dict[str, list[Row]]) -> None:
+        """Add the rows of an entry or a fold by table, in place of older versions. No key is there twice."""
+        for name, new in rows.items():
+            space = find_table(name, self.folder)
+            part = self.parts.get(space)
+            if part is None:
+                part = self.parts[space] = SortedRows(space)
+            else:
+                for row in new:
+                    self._remove_old_row(space, row.key)
+            part.add_many(new)
+            self.rows += len(new)
 
     def _remove_old_row(self, space: Table, key: Key) -> None:
         """Remove the old version of a row, if there is one."""
