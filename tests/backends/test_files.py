@@ -24,6 +24,7 @@ from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Create, Delete, Put, Scan
 from holdfast.backends.object_store import local, shard_log, shard_view
 from holdfast.backends.object_store.local import FileBackend
+from holdfast.backends.object_store.object_storage import deadline_in
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS, TABLES
 from holdfast.errors import ConfigError, CorruptError, TransientError, UnavailableError
@@ -176,6 +177,24 @@ def test_what_writers_that_died_left_is_removed(path: Path, store: FileBackend) 
     run(store.tidy())
     assert not old.exists()
     assert young.exists()
+
+
+def test_pages_of_a_listing_follow_each_other(path: Path, store: FileBackend) -> None:
+    files = [f"folder/{first}/{number:02}" for first in ("a", "a.b", "b") for number in range(4)]
+    for name in files:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"content")
+
+    async def listed() -> list[list[str]]:
+        storage = store._opened().storage
+        after = ["", "folder/a.b/!", "folder/a/02", "folder/b/03"]
+        with deadline_in(5.0):
+            return [[info.name for info in await storage.list_page("folder", each)] for each in after]
+
+    every, of_a, following, none = run(store._run_in_loop(listed))
+    assert every == of_a == sorted(files)
+    assert following == sorted(files)[sorted(files).index("folder/a/02") + 1 :]
+    assert none == []
 
 
 def test_damage_is_found_and_named(path: Path, store: FileBackend) -> None:

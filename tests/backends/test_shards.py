@@ -22,6 +22,7 @@ from holdfast.backends.object_store import (
     compaction,
     garbage_collection,
     object_names,
+    object_storage,
     shard_log,
     shard_view,
     transactions,
@@ -32,7 +33,7 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, REFS, STEPS, TABLES
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.errors import ConfigError, DeniedError, InvalidError, OutcomeUnknownError
+from holdfast.errors import ConfigError, CorruptError, DeniedError, InvalidError, OutcomeUnknownError
 from holdfast.testing import Stores
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
 from tests.support.nightly import mostly_nightly
@@ -881,6 +882,25 @@ def test_who_may_only_read_is_not_refused() -> None:
     objects = InMemory()
     start(objects)
     start(ReadOnly(objects.objects))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_shard_with_more_objects_than_a_page_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (object_storage, shard_log):
+        monkeypatch.setattr(module, "PAGE", 4)
+
+    async def main() -> None:
+        blobs = InMemory()
+        writer = Process(blobs)
+        for key in range(20):
+            await writer.apply(Put(STEPS, step(key)))
+            (rows,) = await Process(blobs).read(Scan(STEPS, ("tenant", "line")))
+            assert sorted(steps(rows)) == list(range(key + 1))
+        del blobs.objects[sorted(name for name in blobs.objects if "/log/" in name)[-2]]
+        with pytest.raises(CorruptError, match="is missing"):
+            await Process(blobs).read(Scan(STEPS, ("tenant", "line")))
+
+    asyncio.run(main())
 
 
 # Names

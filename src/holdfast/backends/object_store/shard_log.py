@@ -368,7 +368,7 @@ class ShardLog:
             raise ObjectMissing(object_names.fold(shard, first.token))
         else:
             self._add_entry(view, birth, data, first)
-        after = object_names.log(shard, view.token)
+        after = f"{object_names.log(shard, view.token)}/!"  # before all numbers; some services skip a folder's own name
         while len(page) == PAGE:
             page = await self.storage.list_page(shard, after)
             listed += [info.name for info in page]
