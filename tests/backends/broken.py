@@ -433,6 +433,20 @@ class BoastsAndForgets(Wrapper):
         return self.inner.capabilities._replace(durable=True, shared=True)
 
 
+class FirstReadIsEmpty(Answers):
+    """Finds nothing the first time, unless it has written before."""
+
+    first = True
+
+    async def apply(self, batch: Batch) -> int | None:
+        self.first = False
+        return await self.inner.apply(batch)
+
+    def change(self, query: Query, rows: list[Row]) -> list[Row]:
+        first, self.first = self.first, False
+        return [] if first else rows
+
+
 class Obliging(MemoryBackend):
     """Opens anything."""
 

@@ -108,6 +108,13 @@ def test_a_backend_that_takes_anything_fails(pytester: pytest.Pytester) -> None:
     assert found == {test: {"failed"} for test in tests}
 
 
+def test_a_backend_whose_new_handles_are_behind_fails(pytester: pytest.Pytester) -> None:
+    """Histories of one handle do not notice it."""
+    tests = ("test_a_backend_answers_as_the_model_does", "test_every_handle_answers_as_the_model_does")
+    found = outcomes(pytester, 'Stores(f"sqlite:///{tmp_path}/store.db", wrap=broken.FirstReadIsEmpty)', tests)
+    assert found == {tests[0]: {"passed"}, tests[1]: {"failed"}}
+
+
 @pytest.mark.parametrize("name", ["early", "halves"])
 def test_a_backend_that_loses_what_it_acknowledged_fails(pytester: pytest.Pytester, name: str) -> None:
     stores = f'Stores(f"sqlite:///{{tmp_path}}/store.db", command=broken.command({name!r}))'

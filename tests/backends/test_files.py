@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,12 @@ from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Create, Delete, Put, Scan
 from holdfast.backends.object_store import local, shard_log, shard_view
 from holdfast.backends.object_store.local import FileBackend
+from holdfast.backends.object_store.object_storage import deadline_in
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS, TABLES
-from holdfast.errors import ConfigError, CorruptError, OutcomeUnknownError, TransientError, UnavailableError
+from holdfast.errors import ConfigError, CorruptError, TransientError, UnavailableError
 from holdfast.testing import BackendConformance, Stores
 from tests.damaged import flipped
-from tests.servers.pace import TooSoon, given_time, hurried
 
 
 class TestConformance(BackendConformance):
@@ -177,6 +179,24 @@ def test_what_writers_that_died_left_is_removed(path: Path, store: FileBackend) 
     assert young.exists()
 
 
+def test_pages_of_a_listing_follow_each_other(path: Path, store: FileBackend) -> None:
+    files = [f"folder/{first}/{number:02}" for first in ("a", "a.b", "b") for number in range(4)]
+    for name in files:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"content")
+
+    async def listed() -> list[list[str]]:
+        storage = store._opened().storage
+        after = ["", "folder/a.b/!", "folder/a/02", "folder/b/03"]
+        with deadline_in(5.0):
+            return [[info.name for info in await storage.list_page("folder", each)] for each in after]
+
+    every, of_a, following, none = run(store._run_in_loop(listed))
+    assert every == of_a == sorted(files)
+    assert following == sorted(files)[sorted(files).index("folder/a/02") + 1 :]
+    assert none == []
+
+
 def test_damage_is_found_and_named(path: Path, store: FileBackend) -> None:
     assert run(store.apply([Create(STEPS, step(body=b"body" * 100))])) is None
     birth = path / "tenant=tenant" / "line=line" / "birth"
@@ -217,30 +237,41 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, times: int)
     monkeypatch.setattr(os, name, fail)
 
 
-def test_a_full_disk_passes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", ["write", "fsync", "link"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_reported_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
     store = opened(path)
-    failing(monkeypatch, "write", errno.ENOSPC, 3)
-    assert run(store.apply([Create(STEPS, step())])) is None
-    run(store.close())
+    tries = 0
 
+    def full(*_: Any) -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError(number, os.strerror(number))
 
-def test_a_disk_that_stays_full_leaves_nothing_half_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened(path)
+    def write(seq: int) -> int:
+        run(store.apply([Create(STEPS, step(seq))]))
+        return seq
+
     with monkeypatch.context() as patched:
-        failing(patched, "write", errno.ENOSPC, 1_000_000)
-
-        def given_up(seconds: float) -> None:
-            with hurried(store, seconds), pytest.raises(TransientError) as caught:
-                run(store.apply([Create(STEPS, step())]))
-            if isinstance(caught.value, OutcomeUnknownError):  # the last try was broken off
-                raise TooSoon(caught.value)
-            assert "Nothing was changed" in str(caught.value)
-
-        given_time(given_up, 0.3)
+        patched.setattr(os, call, full)
+        with ThreadPoolExecutor(8) as pool:  # so that groups of several fail, and further batches wait meanwhile
+            failures = [one.exception() for one in [pool.submit(write, seq) for seq in range(40)]]
+        for failure in failures:
+            assert isinstance(failure, TransientError)
+            assert (failure.code, "disk is full" in str(failure), "server" in str(failure)) == (
+                "disk-full",
+                True,
+                False,
+            )
+        assert 1 <= tries <= 40, "it is not tried again"
         assert names(path) == {"format"}
         assert list((path / "new").iterdir()) == []
     assert run(store.apply([Create(STEPS, step())])) is None
     run(store.close())
+    gc.collect()
+    assert caplog.records == [], "a task failed in the background"
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EFBIG])

@@ -220,3 +220,24 @@ def test_requests_are_counted() -> None:
     assert len(run(store.read([Scan(STEPS, ("tenant", "line"))]))[0]) == 11
     assert run(store.status())["requests_get"] == int(before["requests_get"]) + 1
     run(store.close())
+
+
+def test_pages_of_a_listing_follow_each_other() -> None:
+    url, options = place()
+    store = opened(url, **options)
+    bucket = Bucket(store._storage, url)
+    names = [f"folder/{first}/{number:02}" for first in ("a", "b", "c") for number in range(4)]
+
+    async def listed() -> list[list[str]]:
+        for name in names:
+            await bucket.put(name, b"content")
+        await bucket.put("folders", b"of another name")
+        after = ["", "folder/a/!", "folder/a/02", "folder/bb/!", "folder/c/03"]
+        return [[info.name for info in await bucket.list_page("folder", each)] for each in after]
+
+    every, of_a, following, of_none, none = run_in(store, listed)
+    run(store.close())
+    assert every == of_a == names
+    assert following == names[names.index("folder/a/02") + 1 :]
+    assert of_none == names[names.index("folder/c/00") :]
+    assert none == []

@@ -179,6 +179,10 @@ class _Table:
                 yield self._parts[start]
 
 
+_MANY = 64
+"""From how many rows on it takes longer to insert each than to sort all."""
+
+
 class SortedRows:
     """Rows of one table by key, and their keys in each order."""
 
@@ -201,6 +205,19 @@ class SortedRows:
             insort(order, self._entry(index, row))
         if self._words is not None:
             self._words.add(row)
+
+    def add_many(self, rows: Sequence[Row]) -> None:
+        """Add rows whose keys are free. Many rows are sorted once, not one by one."""
+        if len(rows) < _MANY or self._words is not None:
+            for row in rows:
+                self.add(row)
+            return
+        self.rows.update((row.key, row) for row in rows)
+        self._keys += (row.key for row in rows)
+        self._keys.sort()
+        for index, order in self._orders.items():
+            order += (self._entry(index, row) for row in rows)
+            order.sort()
 
     def remove(self, row: Row) -> None:
         del self.rows[row.key]

@@ -241,7 +241,7 @@ class LineIndex:
             if len(rows) < _NAMES:
                 break
             start = str(rows[-1].key[1]) + "\0"
-        return await self._summaries([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches[:limit]])
+        return await self._listed([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches[:limit]])
 
     async def list_threads(self, tenant: str, prefix: str, after: str, limit: int) -> list[LineSummary]:
         """Return threads by name: those that start with a prefix, after a name."""
@@ -252,7 +252,16 @@ class LineIndex:
             scans.insert(0, Scan(LINES, (tenant,), (start,), (MARK,), limit=limit))
         pages = await self._backend.read(scans)
         matches = [row for rows in pages for row in rows if str(row.key[1]).startswith(prefix)][:limit]
-        return await self._summaries([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches])
+        return await self._listed([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches])
+
+    async def _listed(self, lines: Sequence[tuple[Line, LineInfo]]) -> list[LineSummary]:
+        """Summarize lines of a listing. One that is damaged is listed without steps, and does not hide the others."""
+        try:
+            return await self._summaries(lines)
+        except CorruptError:
+            if len(lines) > 1:
+                return [summary for one in lines for summary in await self._listed([one])]
+            return [LineSummary(line, info.created, info.created, 0, 1, 0, None) for line, info in lines]
 
     async def summary(self, line: Line) -> LineSummary:
         """Return the size and times of a line."""

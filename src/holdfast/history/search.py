@@ -320,7 +320,11 @@ class SearchRun:
                 before = (start.before or "") if resumed else ""
                 while True:
                     examined = self.examined
-                    subjects, before = await self.match_page(summary.line, before, summary)
+                    try:
+                        subjects, before = await self.match_page(summary.line, before, summary)
+                    except CorruptError:
+                        self.unreadable += 1
+                        break
                     for subject in subjects:
                         results.append(self._match(subject))
                         if len(results) == limit:

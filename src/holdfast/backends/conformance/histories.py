@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.conformance.kit import Driven, Suite
+from holdfast.backends.conformance.kit import Driven, Stores, Suite
 from holdfast.backends.conformance.model import Model
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, STEPS, TABLES, WRITES, Key, Table
 
 # Few values of each type, those that are most often sorted wrongly.
@@ -18,7 +22,8 @@ NUMBERS = st.sampled_from([0, 1, 2, 10, 2**63 - 1])
 PLACES = st.sampled_from([-2, -1, 0, 10])
 BYTES = st.sampled_from([b"", b"\0", b"\0\0", b"\x7f", b"\x80", b"\xff"])
 BODIES = st.sampled_from([b"", b"1", b"22", b"\0" * 300])
-OWNERS = st.sampled_from(["a", "b"])
+_OWNERS = ("a", "b")
+OWNERS = st.sampled_from(_OWNERS)
 
 USED = (STEPS, WRITES, NODES)
 """The tables of histories: with an index, with negative numbers, without columns."""
@@ -109,26 +114,105 @@ class Histories(Suite):
     """Random batches and queries over few keys."""
 
     def test_a_backend_answers_as_the_model_does(self, plain: Driven) -> None:
-        # Decorated inside: so that each class that inherits the test has its own function.
+        def follow(history: list[Step]) -> None:
+            assert plain.apply(*(Delete(space, ()) for space in TABLES)) is None
+            model = Model()
+            for batch, queries in history:
+                _apply(plain, model, batch)
+                _compare(plain, model, queries)
+            for space in TABLES:
+                assert plain.scan(space) == model.read(Scan(space, ()))
+
+        self._for_histories(follow)
+
+    def test_every_handle_answers_as_the_model_does(self, stores: Stores) -> None:
+        """Two open stores write in turn, and after every batch the other one and a third, just opened, read it.
+
+        A store that is not `shared` is closed and opened again after every batch.
+        """
+        with _Handles(stores) as handles:
+
+            def follow(history: list[Step]) -> None:
+                assert handles.writer().apply(*(Delete(space, ()) for space in TABLES)) is None
+                model = Model()
+                for batch, queries in history:
+                    _apply(handles.writer(), model, batch)
+                    _compare(handles.reader(), model, queries)
+                    _compare_all(handles.opened_again(), model)
+
+            self._for_histories(follow)
+
+    def _for_histories(self, follow: Callable[[list[Step]], None]) -> None:
+        # Decorated here: so that each class that inherits a test has its own function.
         @settings(
             deadline=None,
             max_examples=self.histories or settings().max_examples,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         )
         @given(HISTORIES)
-        def follow(drawn: tuple[Pool, list[Any]]) -> None:
-            assert plain.apply(*(Delete(space, ()) for space in TABLES)) is None
-            model = Model()
-            for batch, queries in _history(*drawn):
-                failed = model.apply(batch)
-                refused = plain.apply(*batch)
-                assert refused == (failed[0] if failed else None)
-                for query, found in zip(queries, plain.read(*queries), strict=True):
-                    _same(query, found, model.read(query))
-            for space in TABLES:
-                assert plain.scan(space) == model.read(Scan(space, ()))
+        def follow_each(drawn: tuple[Pool, list[Any]]) -> None:
+            follow(_history(*drawn))
 
-        follow()
+        follow_each()
+
+
+class _Handles:
+    """A store that is open several times: two handles that write in turn, and one that is opened for every read."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._open = [self._opened()]
+        features = self._open[0].backend.capabilities
+        self._shared, self._fresh = features.shared, features.fresh
+        if not (features.shared or features.durable):
+            self._open.pop().close()
+            pytest.skip("cannot be opened twice")
+        if features.shared:
+            self._open.append(self._opened())
+
+    def __enter__(self) -> _Handles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            self._open.pop().close()
+
+    def writer(self) -> Driven:
+        """Return the handle whose turn it is."""
+        self._open[:2] = reversed(self._open[:2])
+        return self._open[0]
+
+    def reader(self) -> Driven:
+        """Return the handle that did not write last, if it is to see what the other wrote."""
+        return self._open[:2][-1 if self._fresh else 0]
+
+    def opened_again(self) -> Driven:
+        """Return a handle that was just opened; of a store that is not shared, in place of the others."""
+        last = 2 if self._shared else 0
+        while len(self._open) > last:
+            self._open.pop().close()
+        self._open.append(self._opened())
+        return self._open[-1]
+
+    def _opened(self) -> Driven:
+        return Driven(run(self._stores.open()), run)
+
+
+def _apply(store: Driven, model: Model, batch: list[Change]) -> None:
+    failed = model.apply(batch)
+    assert store.apply(*batch) == (failed[0] if failed else None)
+
+
+def _compare(store: Driven, model: Model, queries: list[Query]) -> None:
+    for query, found in zip(queries, store.read(*queries), strict=True):
+        _same(query, found, model.read(query))
+
+
+def _compare_all(store: Driven, model: Model) -> None:
+    """Compare all rows: first line by line, as a store may read one line otherwise than many."""
+    for owners in itertools.product(_OWNERS, repeat=2):
+        _compare(store, model, [Scan(space, owners) for space in USED])
+    assert store.everything() == {space.name: model.read(Scan(space, ())) for space in TABLES}
 
 
 def _same(query: Query, found: list[Row], expected: list[Row]) -> None:

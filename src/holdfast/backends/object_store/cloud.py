@@ -36,7 +36,7 @@ from holdfast.backends.connection_errors import (
     uses_tls,
 )
 from holdfast.backends.object_store.backend import ObjectStoreBackend
-from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
+from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage
 from holdfast.backends.urls import check_address, parse_duration, redacted_url, split_options
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
@@ -71,7 +71,6 @@ _ENDPOINTS = {
 _REQUEST_SECONDS = 20
 _LAST_SECONDS = 0.1
 """The driver's threads use Python for a moment after their answer; if it has ended by then, the process aborts."""
-_PAGE = 1000
 _NO_RANGE = "status code: 416"
 """How the driver says that an object ends before a range begins."""
 
@@ -165,15 +164,18 @@ class Bucket(ObjectStorage):
             return None
 
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
-        return await self._request(self._list_all(prefix))
+        return await self._request(self._list(prefix))
+
+    async def list_page(self, prefix: str, after: str = "") -> list[ObjectInfo]:
+        return await self._request(self._list(prefix, after, pages=1))
 
     async def list_folders(self, prefix: str) -> list[str]:
         listed = await self._request(obstore.list_with_delimiter_async(self._storage, prefix or None))
         return [path.rstrip("/").rpartition("/")[2] for path in listed["common_prefixes"]]
 
     async def delete(self, names: Sequence[str]) -> None:
-        for start in range(0, len(names), _PAGE):
-            await self._request(self._delete_page(names[start : start + _PAGE]))
+        for start in range(0, len(names), PAGE):
+            await self._request(self._delete_page(names[start : start + PAGE]))
 
     async def delete_temporary(self, before: float) -> None:
         """Does nothing: objects are created atomically."""
@@ -193,10 +195,13 @@ class Bucket(ObjectStorage):
                 raise
             return b""  # services refuse every range of an empty object
 
-    async def _list_all(self, prefix: str) -> list[ObjectInfo]:
-        result = []
-        async for chunk in obstore.list(self._storage, prefix or None, chunk_size=_PAGE):
+    async def _list(self, prefix: str, after: str = "", pages: int | None = None) -> list[ObjectInfo]:
+        result: list[ObjectInfo] = []
+        chunks = obstore.list(self._storage, prefix or None, offset=after or None, chunk_size=PAGE)
+        async for chunk in chunks:
             result += [ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp()) for meta in chunk]
+            if len(result) == PAGE * (pages or 0):
+                break
         return result
 
     async def _delete_page(self, names: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ IN_FOLD = -1
 _LOCATION = struct.Struct(">QhQQI")
 
 
-def pack_location(location: BodyLocation) -> bytes:
+def pack_location(location: tuple[int, int, int, int, int]) -> bytes:
     return _LOCATION.pack(*location)
 
 
@@ -82,6 +82,8 @@ class LogEntry(msgspec.Struct, array_like=True):
     token: str
     """The token of its epoch."""
     id: bytes
+    previous: bytes
+    """The id of the entry before it in its epoch; empty if it is the first."""
     transaction: str
     """The transaction that it is part of; empty if it is part of none."""
     last: bool
@@ -252,6 +254,15 @@ def damaged_error(name: str) -> CorruptError:
 def missing_error(name: str) -> CorruptError:
     """Return the error for a missing object."""
     return CorruptError("an object is missing", where=name, hint="Restore it from a backup or a mirror")
+
+
+def order_error(name: str) -> CorruptError:
+    """Return the error for an entry that does not follow the one before it."""
+    return CorruptError(
+        "an entry of a log was written after another one than the one before it, which was lost and replaced",
+        where=name,
+        hint="Repair the store",
+    )
 
 
 def _header(data: bytes, name: str) -> tuple[Any, ...]:

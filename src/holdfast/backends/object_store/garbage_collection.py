@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.backends.object_store import object_names
-from holdfast.backends.object_store.formats import FOLD, IN_FOLD, FoldObject, decode, missing_error
+from holdfast.backends.object_store.formats import IN_FOLD, missing_error
 from holdfast.backends.object_store.object_storage import clock, deadline_in, gather_limited
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import BodyLookup, LogEntryDraft, RetryLimit, ShardView, ViewOutdated
 from holdfast.backends.object_store.writer import ShardQueues
-from holdfast.errors import CorruptError, HoldfastError, UnsupportedError
+from holdfast.errors import CorruptError, UnsupportedError
+
+_logger = logging.getLogger("holdfast.backends")
 
 _CHECKED_BYTES = 16 << 20
 _DELETION_SECONDS = 600.0
@@ -59,20 +62,21 @@ class GarbageCollector:
         with deadline_in(self._timeout):
             decided = await self._log.storage.list_objects(object_names.TRANSACTIONS)
         needed: set[str] = set()
-        failed: HoldfastError | None = None
+        failed = False
         for shard in await self._shards():
             with deadline_in(self._timeout):
                 try:
                     needed |= await self._tidy(shard, times)
                 except (CorruptError, UnsupportedError) as error:
-                    failed = error  # the others can still be tidied
+                    failed = True  # the others can still be tidied; and its decisions stay, as it may need them
+                    _logger.warning("a damaged thread is not tidied: %s", error)
         with deadline_in(self._timeout):
-            if failed is None:
+            if not failed:
                 old = [info.name for info in decided if times.is_over(info.modified)]
                 await self._log.storage.delete([name for name in old if name.rpartition("/")[2] not in needed])
+            turns = await self._log.storage.list_objects(object_names.TURNS)
+            await self._log.storage.delete([info.name for info in turns if times.is_over(info.modified)])
             await self._log.storage.delete_temporary(times.now - max(times.grace, 60.0))
-        if failed is not None:
-            raise failed
 
     async def _shards(self) -> list[str]:
         """List the folders of all shards."""
@@ -90,20 +94,7 @@ class GarbageCollector:
         retry_limit = RetryLimit()
         while True:
             shard_log = ShardLog(self._log.storage, self._log.where, self._log.grace)  # with an empty cache
-            names = [info.name for info in await shard_log.storage.list_objects(shard)]
-            tokens = [object_names.token_of(name, shard) for name in names]
             view = await shard_log.read_shard(shard)
-            if not view.token and await self._lacks_first_object(view):
-                raise missing_error(object_names.first_object(shard))
-            generation = object_names.generation_of(view.token)
-            later = [token for token in tokens if token and generation == object_names.generation_of(token)]
-            if any(object_names.epoch_of(token) > view.epoch for token in later):
-                raise CorruptError("a fold is missing", where=shard, hint="Restore it from a backup or a mirror")
-            log = f"{object_names.log(shard, view.token)}/"
-            if any(int(name[len(log) :]) >= view.position for name in names if name.startswith(log)):
-                raise CorruptError(
-                    "an entry of a log is missing", where=shard, hint="Restore it from a backup or a mirror"
-                )
             located = [view.locate(row) for _, row in view.all_rows()]
             try:
                 for chunk in _chunks(located):
@@ -112,31 +103,6 @@ class GarbageCollector:
                 retry_limit.check(outdated)
             else:
                 return
-
-    async def _lacks_first_object(self, view: ShardView) -> bool:
-        """Whether a shard without a first object has objects of a generation that has not ended."""
-        storage = self._log.storage
-        listed = [info.name for info in await storage.list_objects(view.folder)]
-        if object_names.first_object(view.folder) in listed:
-            return False
-        ended: set[str] = set()
-        generations: set[str] = set()
-        for name in listed:
-            token = object_names.token_of(name, view.folder)
-            # A single entry may be that of a writer that came too late.
-            if not name.startswith(f"{object_names.folds(view.folder)}/"):
-                generations |= (
-                    {object_names.generation_of(token)} if name == object_names.entry(view.folder, token, 1) else set()
-                )
-                continue
-            generations.add(object_names.generation_of(token))
-            data = await self._log.read_description(name)
-            try:
-                if data is not None and decode(FOLD, FoldObject, data, name).removed:
-                    ended.add(object_names.generation_of(token))
-            except (CorruptError, UnsupportedError):
-                continue
-        return bool(generations - ended)
 
     # Tidying
 
@@ -198,7 +164,7 @@ class GarbageCollector:
         listed = await storage.list_objects(view.folder)
         birth = object_names.first_object(view.folder)
         if all(info.name != birth for info in listed):
-            if await self._lacks_first_object(view):
+            if await self._log.lacks_first_object(view.folder, [info.name for info in listed]):
                 raise missing_error(birth)
             # The fold that ends a generation is deleted last: without it, its first object would count as missing.
             old = sorted(info.name for info in listed if times.is_over(info.modified))
@@ -237,6 +203,9 @@ def _generation(name: str, folder: str) -> str:
 def _find_needed(view: ShardView) -> set[str]:
     """List the objects, by their names in the shard's folder, that are needed besides the log of the epoch."""
     names = {object_names.fold("", ref.token)[1:] for ref in view.refs}
+    if view.refs and view.previous_entries:
+        # The last entry of the latest fold: it shows that there was such a fold, should that get lost.
+        names.add(object_names.entry("", view.refs[-1].token, len(view.previous_entries) - 1)[1:])
     if not view.epoch:
         names.add("birth")
     for (_, entry), body_object in view.body_objects.items():

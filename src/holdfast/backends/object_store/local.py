@@ -7,16 +7,18 @@ Options, as arguments or in the URL's query:
 - `grace`: for how many seconds folded and deleted objects stay on the disk, 60 by default. Processes whose clocks
   differ by more than half of it must not share a store.
 - `read_only`: open an existing store without changing anything, even if this user may not write.
-- `timeout`: for how many seconds to retry while the disk is full or another writer interferes, 30 by default.
+- `timeout`: for how many seconds to retry while others write the same thread, or too many files are open; 30 by
+  default. A full disk is reported at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
@@ -26,16 +28,24 @@ from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
 from holdfast.backends.fsutil import flush_folder, path_exists
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.backend import ObjectStoreBackend
-from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
+from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage
 from holdfast.backends.urls import parse_bool, parse_duration, redacted_url, split_options, url_to_path
-from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnavailableError
+from holdfast.errors import (
+    ConfigError,
+    DeniedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TransientError,
+    UnavailableError,
+)
 
 T = TypeVar("T")
 
 GRACE = 60.0
 _OPTIONS = {"grace": GRACE, "timeout": TIMEOUT, "read_only": False}
 _TEMPORARY_FOLDER = "new"
-_TEMPORARY_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR}
+_TEMPORARY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _THREADS = 8
 _ATTEMPTS = 10
 _CACHED_FOLDERS = 10_000
@@ -81,6 +91,20 @@ class FileBackend(ObjectStoreBackend):
     def _open_storage(self) -> ObjectStorage:
         return DirectoryStorage(self._folder, self._read_only)
 
+    def _give_up_error(self, why: str, sent: bool, seconds: float | None = None) -> TransientError:
+        seconds = self._timeout if seconds is None else seconds
+        if sent:
+            return OutcomeUnknownError(
+                f"it is unknown after {seconds:g} s whether a change was stored: {why}",
+                where=self.url,
+                hint="Check whether it was before you repeat it; saving again under the same id is always safe",
+            )
+        return TransientError(
+            f"the directory could not be used for {seconds:g} s: {why}",
+            where=self.url,
+            hint="Nothing was changed. Try again",
+        )
+
 
 class DirectoryStorage(ObjectStorage):
     """Objects as files. A file appears under its name only when all of it is on the disk.
@@ -108,6 +132,10 @@ class DirectoryStorage(ObjectStorage):
         self._check_writable()
         return await self._blocking(lambda: self._create(name, data))
 
+    async def refuses_existing(self, name: str, data: bytes) -> bool:  # noqa: ARG002 - no need to try
+        """Return True: the system never links a file over another."""
+        return True
+
     async def put(self, name: str, data: bytes) -> None:
         self._check_writable()
         await self._blocking(lambda: self._put(name, data))
@@ -116,7 +144,10 @@ class DirectoryStorage(ObjectStorage):
         return await self._blocking(lambda: self._get(name, start, length))
 
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
-        return await self._blocking(lambda: self._list(prefix))
+        return await self._blocking(lambda: list(self._walk(prefix)))
+
+    async def list_page(self, prefix: str, after: str = "") -> list[ObjectInfo]:
+        return await self._blocking(lambda: list(itertools.islice(self._walk(prefix, after), PAGE)))
 
     async def list_folders(self, prefix: str) -> list[str]:
         return await self._blocking(lambda: self._folders(prefix))
@@ -144,6 +175,14 @@ class DirectoryStorage(ObjectStorage):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: self._call(function))
         except OSError as error:
+            if error.errno in _FULL:
+                raise TransientError(
+                    f"the disk is full: {error.strerror}",
+                    where=str(self._root),
+                    hint="Nothing of this batch was stored, and nothing stored before is lost; free some space and try "
+                    "again",
+                    code="disk-full",
+                ) from error
             if error.errno in _TEMPORARY_ERRORS:
                 raise ServerInterrupted(str(error)) from error
             if error.errno not in (errno.EIO, errno.EFBIG):
@@ -247,22 +286,21 @@ class DirectoryStorage(ObjectStorage):
             return None
         return data
 
-    def _list(self, prefix: str) -> list[ObjectInfo]:
-        found: list[ObjectInfo] = []
-        waiting = [prefix]
-        while waiting:
-            folder = waiting.pop()
-            for entry in _entries(self._root / folder):
-                name = f"{folder}/{entry.name}" if folder else entry.name
+    def _walk(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        """List the files in a folder and its subfolders, in the order of their names, that follow a name."""
+        start = f"{prefix}/" if prefix else ""
+        found = [(f"{start}{entry.name}", entry) for entry in _entries(self._root / prefix)]
+        folders = {name: entry.is_dir(follow_symlinks=False) for name, entry in found}
+        for name, entry in sorted(found, key=lambda one: f"{one[0]}/" if folders[one[0]] else one[0]):
+            if folders[name]:
+                if f"{name}/" > after or after.startswith(f"{name}/"):
+                    yield from self._walk(name, after)
+            elif name > after:
                 try:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(name)
-                    else:
-                        status = entry.stat(follow_symlinks=False)
-                        found.append(ObjectInfo(name, status.st_size, status.st_mtime))
+                    status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # deleted by another process
-        return found
+                yield ObjectInfo(name, status.st_size, status.st_mtime)
 
     def _folders(self, prefix: str) -> list[str]:
         found = (entry for entry in _entries(self._root / prefix) if entry.is_dir(follow_symlinks=False))

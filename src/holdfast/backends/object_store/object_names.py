@@ -20,6 +20,12 @@ FORMAT = "format"
 
 TRANSACTIONS = "transactions"
 
+TURNS = "turns"
+"""The folder of requests for turns."""
+
+FOLD_POSITION = 1 << 30
+"""The position of a fold in its epoch."""
+
 _TENANT = "tenant="
 _LINE = "line="
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
@@ -115,6 +121,14 @@ def token_of(name: str, folder: str) -> str:
     """Return the token in the name of an object in a shard's folder; empty for the first object, which has none."""
     parts = name[len(folder) + 1 :].split("/")
     return parts[1] if len(parts) > 1 else ""
+
+
+def order_of(name: str, folder: str) -> tuple[int, int]:
+    """Return the epoch of an object in a shard's folder, and its position there. A fold comes after all entries."""
+    parts = name[len(folder) + 1 :].split("/")
+    if len(parts) < 2:
+        return (0, 0)
+    return (epoch_of(parts[1]), FOLD_POSITION if parts[0] == "fold" else int(parts[2]))
 
 
 def _encode(name: str) -> str:

@@ -24,6 +24,9 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _MAX_REQUESTS = 64
 
+PAGE = 1000
+"""The most objects of a page of a listing: a page with fewer is the last."""
+
 _deadline: ContextVar[float] = ContextVar("deadline")
 
 
@@ -47,6 +50,10 @@ class ObjectStorage(ABC):
     async def create(self, name: str, data: bytes) -> bool:
         """Store an object, durably and atomically, if its name is free; False if it is taken."""
 
+    async def refuses_existing(self, name: str, data: bytes) -> bool:
+        """Return whether `create` is refused for an object that exists, with this content."""
+        return not await self.create(name, data)
+
     @abstractmethod
     async def put(self, name: str, data: bytes) -> None:
         """Replace an object."""
@@ -58,6 +65,11 @@ class ObjectStorage(ABC):
     @abstractmethod
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         """List all objects in a folder and its subfolders."""
+
+    async def list_page(self, prefix: str, after: str = "") -> list[ObjectInfo]:
+        """List the first `PAGE` objects in a folder and its subfolders, in the order of their names, after a name."""
+        found = sorted(info for info in await self.list_objects(prefix) if info.name > after)
+        return found[:PAGE]
 
     async def exists(self, name: str) -> bool:
         """Return whether there is an object of this name."""
@@ -139,6 +151,9 @@ class RetryingStorage(ObjectStorage):
                 raise ServerInterrupted(str(error), sent=True) from error
             raise
 
+    async def refuses_existing(self, name: str, data: bytes) -> bool:
+        return await self._retry("create", lambda: self._storage.refuses_existing(name, data))
+
     async def put(self, name: str, data: bytes) -> None:
         await self._retry("put", lambda: self._storage.put(name, data))
 
@@ -147,6 +162,9 @@ class RetryingStorage(ObjectStorage):
 
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         return await self._retry("list", lambda: self._storage.list_objects(prefix))
+
+    async def list_page(self, prefix: str, after: str = "") -> list[ObjectInfo]:
+        return await self._retry("list", lambda: self._storage.list_page(prefix, after))
 
     async def list_folders(self, prefix: str) -> list[str]:
         return await self._retry("list", lambda: self._storage.list_folders(prefix))

@@ -1,9 +1,14 @@
-"""Runs queries on a snapshot of several shards."""
+"""Runs queries on a snapshot of several shards.
+
+A damaged shard makes queries fail that name it. A scan over many shards takes what is left of it: else one damaged
+thread would make all others inaccessible.
+"""
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple, TypeVar
 
 from holdfast.backends.batch_eval import Columns
@@ -11,6 +16,7 @@ from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.object_names import ShardNames, folder
 from holdfast.backends.object_store.object_storage import check_deadline, clock, gather_limited
+from holdfast.backends.object_store.salvage import SalvagedView, ShardSalvager
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import (
     BodyLookup,
@@ -21,6 +27,9 @@ from holdfast.backends.object_store.shard_view import (
     ViewOutdated,
 )
 from holdfast.backends.tables import Key, Table
+from holdfast.errors import CorruptError
+
+_logger = logging.getLogger("holdfast.backends")
 
 T = TypeVar("T")
 
@@ -47,6 +56,9 @@ class QueryRunner:
 
     def __init__(self, shard_log: ShardLog) -> None:
         self._log = shard_log
+        self._salvager = ShardSalvager(shard_log)
+        self._warned: set[ShardNames] = set()
+        """Damaged shards that were reported."""
 
     async def run(self, queries: Sequence[Query]) -> list[list[Row]]:
         """Return the rows of each query, on one snapshot."""
@@ -62,14 +74,16 @@ class QueryRunner:
                     if cached is not None:
                         self._log.forget(cached)
 
-    async def on_snapshot(self, names: set[ShardNames], read: Callable[[ShardViews], T]) -> T:
-        """Call `read` with a snapshot of several shards."""
+    async def on_snapshot(
+        self, names: set[ShardNames], read: Callable[[ShardViews], T], salvage: Set[ShardNames] = frozenset()
+    ) -> T:
+        """Call `read` with a snapshot of several shards. Those in `salvage` may be damaged."""
         ordered = sorted(names)
         before: list[ShardVersion] = []
         changing: set[ShardNames] = set()
         for _ in range(_SNAPSHOT_ATTEMPTS):
             check_deadline()
-            views = await gather_limited([self._log.read_shard(folder(each), each) for each in ordered])
+            views = await gather_limited([self._read_shard(each, each in salvage) for each in ordered])
             versions = [view.version for view in views]
             # If none changed between two reads of all of them, both reads are a snapshot.
             if len(ordered) <= 1 or versions == before:
@@ -77,10 +91,26 @@ class QueryRunner:
             if before:
                 changing.update(each for each, old, new in zip(ordered, before, versions, strict=True) if old != new)
             before = versions
-        return await self._on_locked_snapshot(names, changing, read)
+        return await self._on_locked_snapshot(names, changing, read, salvage)
+
+    async def _read_shard(self, names: ShardNames, salvage: bool) -> ShardView:
+        """Read a shard. With `salvage`, what is left of it if it is damaged."""
+        try:
+            return await self._log.read_shard(folder(names), names)
+        except CorruptError as error:
+            if not salvage:
+                raise
+            if names not in self._warned:
+                self._warned.add(names)
+                _logger.warning("a scan found a damaged thread, %r, and takes what is left of it: %s", names[1], error)
+            return SalvagedView(names, folder(names), await self._salvager.salvage(folder(names)))
 
     async def _on_locked_snapshot(
-        self, names: set[ShardNames], changing: set[ShardNames], read: Callable[[ShardViews], T]
+        self,
+        names: set[ShardNames],
+        changing: set[ShardNames],
+        read: Callable[[ShardViews], T],
+        salvage: Set[ShardNames],
     ) -> T:
         """Call `read` with a snapshot, while shards that keep changing are locked.
 
@@ -90,7 +120,7 @@ class QueryRunner:
         try:
             for each in sorted(changing):
                 await self._lock_shard(each, id)
-            return await self.on_snapshot(names, read)
+            return await self.on_snapshot(names, read, salvage)
         finally:
             await self._log.decide(id, committed=False)
 
@@ -136,7 +166,7 @@ class QueryRunner:
             found = await self._find_in_some(shard_queries)
         located = [each for rows in found for each in rows]
         bodies = iter(await self._log.bodies.fetch([where for _, where in located if where is not None]))
-        return [[row._replace(body=b"" if where is None else next(bodies)) for row, where in rows] for rows in found]
+        return [[row if where is None else row._replace(body=next(bodies)) for row, where in rows] for rows in found]
 
     async def _find_in_all(self, shard_queries: Sequence[_ShardQuery]) -> list[list[tuple[Row, BodyLookup | None]]]:
         """Find rows in all shards of a tenant or of the store, on one snapshot.
@@ -146,6 +176,7 @@ class QueryRunner:
         shard_log = self._log
         roots = {top for one in shard_queries for top in one.listing_roots()}
         views: dict[ShardNames, ShardView] = {}
+        named = _named(shard_queries)
         while True:
             check_deadline()
             versions = {each: view.version for each, view in views.items()}
@@ -160,6 +191,8 @@ class QueryRunner:
             outdated_shards = []
             for each in sorted(shards):
                 view = views.get(each)
+                if isinstance(view, SalvagedView):
+                    continue
                 if view is None or versions[each] != view.version or not shard_log.confirm(view, names_there, began):
                     outdated_shards.append(each)
             if not outdated_shards:
@@ -172,7 +205,7 @@ class QueryRunner:
             cached = {each: shard_log.cached(folder(each)) for each in outdated_shards if each not in views}
             views |= {each: view for each, view in cached.items() if view is not None}
             missing = [each for each in outdated_shards if cached.get(each) is None]
-            loaded = await gather_limited([shard_log.read_shard(folder(each), each) for each in missing])
+            loaded = await gather_limited([self._read_shard(each, each not in named) for each in missing])
             views |= dict(zip(missing, loaded, strict=True))
 
     async def _list_names(self, roots: set[str]) -> set[str]:
@@ -205,7 +238,8 @@ class QueryRunner:
         """Find rows on one snapshot, and the locations of their bodies."""
         while True:
             names = {each for one in shard_queries for each in one.shards()}
-            found = await self.on_snapshot(names, lambda at: [one.find(at.views) for one in shard_queries])
+            salvage = names - _named(shard_queries)
+            found = await self.on_snapshot(names, lambda at: [one.find(at.views) for one in shard_queries], salvage)
             short = [one for one, rows in zip(shard_queries, found, strict=True) if one.may_have_more(len(rows))]
             if not short:
                 return found
@@ -267,14 +301,24 @@ class _ShardQuery:
                 view = views[str(key[0]), str(key[1])]
                 row = view.row(query.space, key)
                 if row is not None:
-                    found.append((row, view.locate(row)))
+                    found.append(_located(view, row))
             return found
         for names in self.shards():
             view = views[names]
             limit = None if query.limit is None else query.limit - len(found)
             rows = view.scan(query, limit)
-            found += [(row, view.locate(row) if query.bodies else None) for row in rows]
+            found += [_located(view, row) if query.bodies else (row._replace(body=b""), None) for row in rows]
         return found
+
+
+def _located(view: ShardView, row: Row) -> tuple[Row, BodyLookup | None]:
+    """Return a row and the location of its body; None if the row has its body."""
+    return row, None if isinstance(view, SalvagedView) else view.locate(row)
+
+
+def _named(shard_queries: Sequence[_ShardQuery]) -> set[ShardNames]:
+    """List the shards that queries name, and not only scan with others."""
+    return {each for one in shard_queries if not one.wide for each in one.shards()}
 
 
 def _named_shards(query: Query) -> list[ShardNames]:

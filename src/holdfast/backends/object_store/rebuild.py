@@ -23,9 +23,10 @@ from holdfast.backends.object_store.formats import (
     encode,
 )
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
-from holdfast.backends.object_store.object_storage import clock, deadline_in, gather_limited
+from holdfast.backends.object_store.object_storage import clock, deadline_in
 from holdfast.backends.object_store.salvage import (
     SalvagedShard,
+    ShardSalvager,
     current_generation,
     open_transaction,
     salvage_shard,
@@ -36,7 +37,6 @@ from holdfast.backends.tables import TABLES
 from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 
 DAMAGED_FOLDER = "damaged"
-_MAX_READS = 16
 _ATTEMPTS = 5
 
 
@@ -53,6 +53,7 @@ class ShardRebuild:
     def __init__(self, shard_log: ShardLog, tidying: GarbageCollector, timeout: float) -> None:
         self._log = shard_log
         self._storage = shard_log.storage
+        self._salvager = ShardSalvager(shard_log)
         self._garbage_collector = tidying
         self._timeout = timeout
 
@@ -78,18 +79,17 @@ class ShardRebuild:
     async def salvage(self, shard: str) -> SalvagedShard:
         """Read what is intact of a shard."""
         with deadline_in(self._timeout):
-            objects = await self._read_objects(shard)
-            return salvage_shard(shard, objects, await self._read_decisions(shard, objects))
+            return await self._salvager.salvage(shard)
 
     async def rebuild(self, shard: str, stamp: str) -> RebuiltShard:
         """Rebuild a shard. Raises `ConflictError` if another process does so, or keeps writing."""
         for _ in range(_ATTEMPTS):
             with deadline_in(self._timeout):
-                objects = await self._read_objects(shard)
+                objects = await self._salvager.read_objects(shard)
                 last = open_transaction(shard, objects)
                 if last:
                     await self._abort(last, stamp)
-                salvaged = salvage_shard(shard, objects, await self._read_decisions(shard, objects))
+                salvaged = salvage_shard(shard, objects, await self._salvager.read_decisions(shard, objects))
             for name, data in objects.items():
                 with deadline_in(self._timeout):
                     await self._storage.create(f"{DAMAGED_FOLDER}/{stamp}/{name}", data)
@@ -119,7 +119,10 @@ class ShardRebuild:
         if token and position < EPOCH_ENTRIES and salvaged.names is not None:
             # Readers see the state before an open transaction, and writers wait; if this process dies, it is aborted.
             fence = object_names.entry(shard, token, position)
-            entry = LogEntry(salvaged.names, token, secrets.token_bytes(8), id, False, False, [], [])
+            before = objects.get(object_names.entry(shard, token, position - 1))
+            entry = LogEntry(
+                salvaged.names, token, secrets.token_bytes(8), self._read_id(before, fence), id, False, False, [], []
+            )
             if not await self._storage.create(fence, encode(ENTRY, entry)):
                 return False
         listed = {info.name for info in await self._storage.list_objects(shard)}
@@ -131,9 +134,7 @@ class ShardRebuild:
             # Else processes with the old generation in their cache would continue it after a while.
             for name in (object_names.entry(shard, token, position + 1), object_names.fold(shard, token)):
                 await self._storage.create(name, b"stopped by a repair " + secrets.token_hex(32).encode())
-        cached = self._log.cached(shard)
-        if cached is not None:
-            self._log.forget(cached)
+        self._log.forget_shard(shard)
         return True
 
     def _find_end(self, shard: str, objects: Mapping[str, bytes]) -> tuple[str, int]:
@@ -161,34 +162,17 @@ class ShardRebuild:
         except (CorruptError, UnsupportedError):
             return ""
 
+    def _read_id(self, data: bytes | None, name: str) -> bytes:
+        try:
+            return b"" if data is None else decode(ENTRY, LogEntry, data, name).id
+        except (CorruptError, UnsupportedError):
+            return b""
+
     def _read_next_token(self, data: bytes | None, name: str) -> str:
         try:
             return "" if data is None else decode(FOLD, FoldObject, data, name).next_token
         except (CorruptError, UnsupportedError):
             return ""
-
-    async def _read_objects(self, shard: str) -> dict[str, bytes]:
-        """Read all objects of a shard, in the order of their creation."""
-        listed = sorted(await self._storage.list_objects(shard), key=lambda info: (info.modified, info.name))
-        names = [info.name for info in listed]
-        found = await gather_limited([self._storage.get(name) for name in names], _MAX_READS)
-        return {name: data for name, data in zip(names, found, strict=True) if data is not None}
-
-    async def _read_decisions(self, shard: str, objects: Mapping[str, bytes]) -> dict[str, bool]:
-        decisions: dict[str, bool] = {}
-        for name, data in objects.items():
-            try:
-                id = (
-                    ""
-                    if name.startswith(object_names.folds(shard))
-                    else decode(ENTRY, LogEntry, data, name).transaction
-                )
-                decision = await self._log.read_decision(id) if id else None
-            except (CorruptError, UnsupportedError):
-                continue
-            if decision is not None:
-                decisions[id] = decision
-        return decisions
 
     async def _write_first_object(self, shard: str, salvaged: SalvagedShard, before: bytes | None) -> None:
         birth = object_names.first_object(shard)
@@ -207,7 +191,8 @@ class ShardRebuild:
         written = [
             WrittenRow(space.name, row.key[2:], row.columns, len(row.body), checksum(row.body)) for space, row in rows
         ]
-        entry = LogEntry(names, object_names.new_generation(), secrets.token_bytes(8), "", False, False, [], written)
+        token = object_names.new_generation()
+        entry = LogEntry(names, token, secrets.token_bytes(8), b"", "", False, False, [], written)
         data = encode(ENTRY, entry, [row.body for _, row in rows])
         if before is not None:
             await self._storage.put(birth, data)

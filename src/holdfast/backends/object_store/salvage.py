@@ -6,10 +6,11 @@ order of creation, and all that is intact is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from holdfast.backends.interface import Row
+from holdfast.backends.memory import SortedRows
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.formats import (
     ENTRY,
@@ -24,18 +25,76 @@ from holdfast.backends.object_store.formats import (
     decode,
 )
 from holdfast.backends.object_store.object_names import ShardNames
+from holdfast.backends.object_store.object_storage import gather_limited
+from holdfast.backends.object_store.shard_log import ShardLog
+from holdfast.backends.object_store.shard_view import ShardVersion, ShardView
 from holdfast.backends.tables import Key, Table
 from holdfast.errors import CorruptError, UnsupportedError
 
-_FOLD_POSITION = 1 << 30
-"""The position of a fold in its epoch: after all entries."""
+_MAX_READS = 16
 
 
 class SalvagedShard(NamedTuple):
-    """The intact rows of a shard. The names are None if no object has them."""
+    """The rows of a shard that could be read; the bodies of some may be damaged. The names are None if no object has
+    them. `lost` are the entries and folds with changes that could not be read."""
 
     names: ShardNames | None
     rows: list[tuple[Table, Row]]
+    lost: list[str]
+
+
+class ShardSalvager:
+    """Reads what is intact of shards."""
+
+    def __init__(self, shard_log: ShardLog) -> None:
+        self._log = shard_log
+        self._storage = shard_log.storage
+
+    async def salvage(self, shard: str) -> SalvagedShard:
+        """Read what is intact of a shard."""
+        objects = await self.read_objects(shard)
+        decisions = await self.read_decisions(shard, objects)
+        last = open_transaction(shard, objects)
+        if last and not await self._storage.exists(object_names.transaction(last)):
+            decisions[last] = False
+        return salvage_shard(shard, objects, decisions)
+
+    async def read_objects(self, shard: str) -> dict[str, bytes]:
+        """Read all objects of a shard, in the order of their creation."""
+        listed = sorted(await self._storage.list_objects(shard), key=lambda info: (info.modified, info.name))
+        names = [info.name for info in listed]
+        found = await gather_limited([self._storage.get(name) for name in names], _MAX_READS)
+        return {name: data for name, data in zip(names, found, strict=True) if data is not None}
+
+    async def read_decisions(self, shard: str, objects: Mapping[str, bytes]) -> dict[str, bool]:
+        """Read the decisions of the transactions of a shard, as far as they can be read."""
+        decisions: dict[str, bool] = {}
+        for name, data in objects.items():
+            try:
+                id = (
+                    ""
+                    if name.startswith(object_names.folds(shard))
+                    else decode(ENTRY, LogEntry, data, name).transaction
+                )
+                decision = await self._log.read_decision(id) if id else None
+            except (CorruptError, UnsupportedError):
+                continue
+            if decision is not None:
+                decisions[id] = decision
+        return decisions
+
+
+class SalvagedView(ShardView):
+    """What is left of a damaged shard. Its rows have their bodies."""
+
+    def __init__(self, names: ShardNames, folder: str, salvaged: SalvagedShard) -> None:
+        super().__init__(names, folder)
+        for table, row in salvaged.rows:
+            self.parts.setdefault(table, SortedRows(table)).add(row)
+
+    @property
+    def version(self) -> ShardVersion:
+        return ("damaged", 0)
 
 
 def current_generation(folder: str, objects: Mapping[str, bytes]) -> str:
@@ -52,12 +111,14 @@ def current_generation(folder: str, objects: Mapping[str, bytes]) -> str:
 
 
 def salvage_shard(folder: str, objects: Mapping[str, bytes], decisions: Mapping[str, bool]) -> SalvagedShard:
-    """Read the intact rows of a shard. `objects` are its objects by name, `decisions` those of transactions."""
+    """Read the rows of a shard. `objects` are its objects by name, `decisions` those of transactions."""
     generation = current_generation(folder, objects)
     reader = _SalvageReader(objects, decisions, generation)
-    for name in _sort_current(folder, objects, generation):
-        reader.read(name, _order(name, folder))
-    return SalvagedShard(reader.names, [(space, row) for (space, _), row in reader.rows.items()])
+    names = _sort_current(folder, objects, generation)
+    for name in names:
+        reader.read(name, object_names.order_of(name, folder))
+    lost = reader.missing_folds + _find_lost([object_names.order_of(name, folder) for name in names], reader.read_at)
+    return SalvagedShard(reader.names, [(space, row) for (space, _), row in reader.rows.items()], lost)
 
 
 def open_transaction(folder: str, objects: Mapping[str, bytes]) -> str:
@@ -75,7 +136,27 @@ def _sort_current(folder: str, objects: Mapping[str, bytes], generation: str) ->
         for each in objects
         if each == first or object_names.generation_of(object_names.token_of(each, folder)) == generation
     ]
-    return sorted(own, key=lambda name: _order(name, folder))
+    return sorted(own, key=lambda name: object_names.order_of(name, folder))
+
+
+def _find_lost(existing: Sequence[tuple[int, int]], read: Set[tuple[int, int]]) -> list[str]:
+    """Find the entries that could not be read, and have no fold that could. Both are epochs and positions.
+
+    The last entry of a log cannot be found if it is missing.
+    """
+    lost = []
+    folded = max((epoch for epoch, position in read if position == object_names.FOLD_POSITION), default=-1)
+    last = max((epoch for epoch, _ in existing), default=-1)
+    for epoch in range(folded + 1, last + 1):
+        positions = [position for each, position in existing if each == epoch and position < object_names.FOLD_POSITION]
+        lost += [
+            f"entry {position} of epoch {epoch}"
+            for position in range(max(positions, default=-1) + 1)
+            if (epoch, position) not in read
+        ]
+        if not positions:
+            lost.append(f"epoch {epoch}")
+    return lost
 
 
 def _decode_entry(data: bytes, name: str) -> LogEntry | None:
@@ -96,15 +177,6 @@ def _decode_folds(folder: str, objects: Mapping[str, bytes]) -> list[FoldObject]
     return found
 
 
-def _order(name: str, folder: str) -> tuple[int, int]:
-    """Return the epoch of an object, and its position there. A fold is last."""
-    parts = name[len(folder) + 1 :].split("/")
-    if len(parts) < 2:
-        return (0, 0)
-    number = object_names.epoch_of(parts[1])
-    return (number, _FOLD_POSITION) if parts[0] == "fold" else (number, int(parts[2]))
-
-
 class _SalvageReader:
     def __init__(self, objects: Mapping[str, bytes], decisions: Mapping[str, bool], generation: str) -> None:
         self._objects = objects
@@ -115,29 +187,37 @@ class _SalvageReader:
         self._folds: dict[str, FoldObject] = {}
         self.names: ShardNames | None = None
         self.rows: dict[tuple[Table, Key], Row] = {}
+        self.read_at: set[tuple[int, int]] = set()
+        """Epoch and position of what was read."""
+        self.missing_folds: list[str] = []
 
     def read(self, name: str, order: tuple[int, int]) -> None:
         """Read one object, if it is intact."""
         data = self._objects[name]
         try:
-            if order[1] == _FOLD_POSITION:
+            if order[1] == object_names.FOLD_POSITION:
                 fold = decode(FOLD, FoldObject, data, name)
                 self._objects_by_position[order[0], IN_FOLD] = (name, bodies_start(data, name))
                 self._read_fold(fold)
+                self.read_at.add(order)
             else:
                 entry = decode(ENTRY, LogEntry, data, name)
                 if object_names.generation_of(entry.token) != self._generation:
                     return  # of another generation
                 self._objects_by_position[order] = (name, bodies_start(data, name))
-                if not entry.stub and self._is_committed(entry):
+                committed = self._is_committed(entry)
+                if entry.stub or committed is None:
+                    return
+                self.read_at.add(order)
+                if committed:
                     self._read_entry(entry, data, bodies_start(data, name))
         except (CorruptError, UnsupportedError):
             return
 
-    def _is_committed(self, entry: LogEntry) -> bool:
-        """Whether an entry is part of no transaction, or of one that was committed."""
+    def _is_committed(self, entry: LogEntry) -> bool | None:
+        """Whether an entry is part of no transaction, or of one that was committed; None if that is unknown."""
         # Decisions are deleted after their entries were folded, and entries that are not committed are not folded.
-        return not entry.transaction or self._decisions.get(entry.transaction, False)
+        return self._decisions.get(entry.transaction) if entry.transaction else True
 
     def _read_entry(self, entry: LogEntry, data: bytes, offset: int) -> None:
         self.names = entry.names
@@ -155,8 +235,11 @@ class _SalvageReader:
         if all(ref.token in self._folds for ref in fold.refs):
             # All rows are in these. Other rows were deleted, though an old object still has them.
             before, self.rows = self.rows, {}
+            self.missing_folds = []
             for ref in fold.refs:
                 self._read_index(self._folds[ref.token], before)
+        else:
+            self.missing_folds = [f"fold {ref.token}" for ref in fold.refs if ref.token not in self._folds]
         self._read_index(fold, before)
 
     def _read_index(self, fold: FoldObject, before: Mapping[tuple[Table, Key], Row]) -> None:
@@ -178,10 +261,9 @@ class _SalvageReader:
         table = TABLES_BY_NAME.get(space)
         if table is None:
             return
-        if len(body) == length and checksum(body) == check:
-            self.rows[table, key] = Row(key, columns, body)  # type: ignore[arg-type]
-        else:
-            self.rows.pop((table, key), None)  # an older version would be wrong
+        if len(body) != length or checksum(body) != check:
+            body = b""  # an older version would be wrong, and without the row nobody would know what is lost
+        self.rows[table, key] = Row(key, columns, body)  # type: ignore[arg-type]
 
     def _delete(self, space: str, prefix: Key) -> None:
         table = TABLES_BY_NAME.get(space)

@@ -37,7 +37,7 @@ from holdfast.backends.object_store.formats import (
     encode,
 )
 from holdfast.backends.object_store.object_names import ShardNames
-from holdfast.backends.object_store.object_storage import ObjectStorage, check_deadline, clock, gather_limited
+from holdfast.backends.object_store.object_storage import PAGE, ObjectStorage, check_deadline, clock, gather_limited
 from holdfast.backends.object_store.shard_view import (
     EPOCH_ENTRIES,
     CreatedTooLate,
@@ -45,9 +45,12 @@ from holdfast.backends.object_store.shard_view import (
     ObjectMissing,
     RetryLimit,
     ShardView,
+    UndecidedEntry,
     ViewOutdated,
 )
-from holdfast.errors import ConfigError, CorruptError, UnsupportedError
+from holdfast.backends.object_store.turns import ShardTurns
+from holdfast.backends.runtime.group_commit import copy_error
+from holdfast.errors import ConfigError, CorruptError, DeniedError, UnsupportedError
 
 _FIRST_READ = 256 << 10
 """How many bytes of a fold are read before the length of its index is known."""
@@ -57,6 +60,8 @@ _ROW_BYTES = 700
 _VIEW_BYTES = 4_000
 _MAX_LISTED_GARBAGE = 16
 _POLL_SECONDS = 0.005
+_DAMAGE_SECONDS = 1.0
+"""How long a damaged shard is not read again."""
 
 
 class CacheSizes(NamedTuple):
@@ -84,18 +89,22 @@ class ShardLog:
         """How many seconds to wait for the transaction of another process before it is aborted."""
         self._cache_sizes = cache_sizes or CacheSizes()
         self._views: OrderedDict[str, ShardView] = OrderedDict()
+        self._damaged: dict[str, tuple[Exception, float]] = {}
+        """Damaged shards, with the error and its time. Who reads around damage asks hundreds of times."""
         self._weights: dict[str, int] = {}
         self._weight = 0
         self.bodies = BodyReader(storage, self._cache_sizes.objects)
+        self.turns = ShardTurns(storage)
         self._garbage: deque[tuple[str, str, Garbage]] = deque()
         """Garbage that no fold lists any more and this process has to delete, with the folder and a token."""
 
     async def start(self) -> None:
-        """Check the version of the store; create it if there is none."""
+        """Check the version of the store, and that its storage creates no object that exists; create it if there is
+        none."""
         data = await self.storage.get(object_names.FORMAT)
         if data is None:
-            await self.storage.create(object_names.FORMAT, encode(LAYOUT, StoreMarker(VERSION)))
-            return
+            data = encode(LAYOUT, StoreMarker(VERSION))
+            await self.storage.create(object_names.FORMAT, data)
         try:
             layout = decode(LAYOUT, StoreMarker, data, object_names.FORMAT)
         except CorruptError as error:
@@ -107,6 +116,20 @@ class ShardLog:
         if layout.version != VERSION:
             raise UnsupportedError(
                 f"the layout has version {layout.version}", where=self.where, hint="Use a newer release of Holdfast"
+            )
+        await self._check_conditions(data)
+
+    async def _check_conditions(self, data: bytes) -> None:
+        """Refuse a storage on which writers would overwrite each other. If it does, this replaced equal bytes."""
+        try:
+            refused = await self.storage.refuses_existing(object_names.FORMAT, data)
+        except DeniedError:
+            return  # this user reads only
+        if not refused:
+            raise ConfigError(
+                "the service ignores conditional writes (If-None-Match): writers would overwrite each other's saves",
+                where=self.where,
+                hint="Use a service, or a release of it, that honours them; see the guide about object storage",
             )
 
     # Reading a shard
@@ -122,6 +145,12 @@ class ShardLog:
         self._views.move_to_end(shard)
         self._update_weight(view)
         return view
+
+    def forget_shard(self, shard: str) -> None:
+        """Remove all that is known of a shard."""
+        self._damaged.pop(shard, None)
+        if shard in self._views:
+            self.forget(self._views[shard])
 
     def forget(self, view: ShardView) -> None:
         """Remove a shard from the cache."""
@@ -145,7 +174,7 @@ class ShardLog:
                 view.names = names
             try:
                 await self.catch_up(view)
-            except ViewOutdated:
+            except (ViewOutdated, CorruptError):  # a repair may have replaced what this process has read
                 self.forget(view)
             else:
                 return view
@@ -158,31 +187,21 @@ class ShardLog:
             raise ViewOutdated
         ahead = 1
         while True:
-            if view.pending is not None:
-                pending = view.pending
+            pending = view.pending
+            if pending is not None:
                 committed = await self.read_decision(pending.entry.transaction)
                 if committed is None:
                     break  # it is not committed yet, and nothing can follow it
                 view.decide(pending, committed)
-                continue
-            if view.full or not view.token:
+            elif view.full or not view.token:
                 if not await self._take_next(view, view.next_name()):
                     break
-                continue
-            names = [
-                object_names.entry(view.folder, view.token, position)
-                for position in range(view.position, min(view.position + ahead, EPOCH_ENTRIES))
-            ]
-            found = await gather_limited([self.storage.get(name) for name in names])
-            ended = False
-            for name, data in zip(names, found, strict=True):
-                ended = data is None
-                if data is None or not view.expects(name):
-                    break
-                self._add(view, name, data)
-            if ended:
-                break  # it did not exist when it was requested
-            ahead = min(2 * ahead, _MAX_READ_AHEAD)
+            else:
+                positions = range(view.position, min(view.position + ahead, EPOCH_ENTRIES))
+                names = [object_names.entry(view.folder, view.token, position) for position in positions]
+                if not await self._add_entries(view, names) and view.pending is None:
+                    break  # the first that is missing did not exist when it was requested
+                ahead = min(2 * ahead, _MAX_READ_AHEAD)
         if clock() - view.read_at > self.grace / 2:
             raise ViewOutdated
         view.read_at = max(view.read_at, began)
@@ -217,8 +236,14 @@ class ShardLog:
         return committed
 
     async def make_writable(self, view: ShardView) -> None:
-        """Make a shard ready to be written: its last entry is decided, and its epoch is not full."""
+        """Make a shard ready to be written: its last entry is decided, its epoch is not full, and nobody waits for a
+        turn."""
         pause = _POLL_SECONDS
+        if view.appended >= EPOCH_ENTRIES and not view.full:
+            view.appended = 0
+            if await self.turns.is_requested(view.folder):
+                await self.turns.give_way(view.folder)
+                await self.catch_up(view)
         while True:
             pending = view.pending
             if pending is None:
@@ -245,28 +270,69 @@ class ShardLog:
         self._add(view, name, data)
         return True
 
+    async def _add_entries(self, view: ShardView, names: Sequence[str]) -> bool:
+        """Add entries of the log to a view, up to one that does not exist or whose transaction is undecided.
+
+        Returns whether all of them exist.
+        """
+        found = await gather_limited([self.storage.get(name) for name in names])
+        there = list(itertools.takewhile(lambda data: data is not None, found))
+        entries = [decode(ENTRY, LogEntry, data or b"", name) for name, data in zip(names, there, strict=False)]
+        pending = view.pending
+        before = [] if pending is None else [pending.entry]
+        ids = [entry.transaction for entry in (*before, *entries) if entry.transaction]
+        decisions = dict(zip(ids, await gather_limited([self.read_decision(id) for id in ids]), strict=True))
+        if pending is not None and (committed := decisions[pending.entry.transaction]) is not None:
+            view.decide(pending, committed)
+        for name, data, entry in zip(names, there, entries, strict=False):
+            if name != view.next_name():
+                return True  # another task has added it
+            if view.pending is not None:  # it was decided, or nothing would follow it
+                raise ObjectMissing(object_names.transaction(view.pending.entry.transaction))
+            undecided = self._add_entry(view, name, data or b"", entry)
+            committed = decisions.get(entry.transaction)
+            if undecided is not None and committed is not None:
+                view.decide(undecided, committed)
+        return len(there) == len(names)
+
     def _add(self, view: ShardView, name: str, data: bytes) -> None:
-        if view.token and view.full:
-            fold = decode(FOLD, FoldObject, data, name)
-            if fold.removed:
-                raise ViewOutdated  # this generation has ended
-            view.add_fold(fold, bodies_start(data, name))
+        if not view.token or not view.full:
+            self._add_entry(view, name, data, decode(ENTRY, LogEntry, data, name))
             return
-        entry = decode(ENTRY, LogEntry, data, name)
+        fold = decode(FOLD, FoldObject, data, name)
+        if fold.removed:
+            raise ViewOutdated  # this generation has ended
+        view.add_fold(fold, bodies_start(data, name))
+
+    def _add_entry(self, view: ShardView, name: str, data: bytes, entry: LogEntry) -> UndecidedEntry | None:
+        """Add an entry to a view. Returns it if it is part of a transaction."""
         if entry.stub:
             raise ViewOutdated  # its content is in a fold
         view.add_entry(entry, bodies_start(data, name), clock())
         self.bodies.cache(name, entry.token, data)
+        return view.pending
 
     async def _load(self, shard: str, names: ShardNames | None) -> ShardView:
         """Read a shard without the cache."""
+        error, found_at = self._damaged.pop(shard, (None, 0.0))
+        if error is not None and clock() - found_at < _DAMAGE_SECONDS:
+            self._damaged[shard] = error, found_at
+            raise copy_error(error)
+        try:
+            return await self._load_now(shard, names)
+        except CorruptError as error:
+            self._damaged[shard] = copy_error(error), clock()
+            raise
+
+    async def _load_now(self, shard: str, names: ShardNames | None) -> ShardView:
         retry_limit = RetryLimit()
         for attempt in itertools.count():
             began = clock()
             try:
-                view = await self._read(shard, names)
+                view, listed = await self._read(shard, names)
                 view.read_at = began
                 await self.catch_up(view)
+                await self._check_complete(view, listed)
             except ViewOutdated as outdated:
                 retry_limit.check(outdated)
                 await asyncio.sleep(_POLL_SECONDS * attempt)
@@ -277,33 +343,77 @@ class ShardLog:
             return view
         raise AssertionError  # never reached
 
-    async def _read(self, shard: str, names: ShardNames | None) -> ShardView:
-        data, listed = await asyncio.gather(
-            self.storage.get(object_names.first_object(shard)),
-            self.storage.list_objects(object_names.folds(shard)),
-            return_exceptions=False,
-        )
+    async def _read(self, shard: str, names: ShardNames | None) -> tuple[ShardView, list[str]]:
+        """Read the folds and the log of a shard, and return also the names of its objects that a listing showed."""
+        birth = object_names.first_object(shard)
+        data, page = await asyncio.gather(self.storage.get(birth), self.storage.list_page(shard))
+        listed = [info.name for info in page]
         if data is None:
-            return ShardView(names or ("", ""), shard)
-        first = decode(ENTRY, LogEntry, data, object_names.first_object(shard))
+            return ShardView(names or ("", ""), shard), listed
+        if len(page) == PAGE:
+            listed = [info.name for info in await self.storage.list_objects(object_names.folds(shard))]
+        first = decode(ENTRY, LogEntry, data, birth)
         view = ShardView(first.names, shard)
         generation = object_names.generation_of(first.token)
-        tokens = [info.name.rpartition("/")[2] for info in listed]
-        tokens = sorted(
-            (token for token in tokens if object_names.generation_of(token) == generation), key=object_names.epoch_of
-        )
-        if tokens:
-            await self._read_folds(view, tokens[-1])
+        folds = f"{object_names.folds(shard)}/"
+        tokens = [object_names.token_of(name, shard) for name in listed if name.startswith(folds)]
+        last = max((token for token in tokens if object_names.generation_of(token) == generation), default="")
+        if last:
+            await self._read_folds(view, last)
             if view.removed:
                 empty = ShardView(first.names, shard)
                 empty.ended_generation = generation
-                return empty
+                return empty, listed
         elif first.stub:
-            raise ViewOutdated
+            raise ObjectMissing(object_names.fold(shard, first.token))
         else:
-            self._add(view, object_names.first_object(shard), data)
-        await self._read_log(view)
-        return view
+            self._add_entry(view, birth, data, first)
+        after = f"{object_names.log(shard, view.token)}/!"  # before all numbers; some services skip a folder's own name
+        while len(page) == PAGE:
+            page = await self.storage.list_page(shard, after)
+            listed += [info.name for info in page]
+            after = listed[-1]
+        there = set(listed)
+        entries = [object_names.entry(shard, view.token, number) for number in range(view.position, EPOCH_ENTRIES)]
+        await self._add_entries(view, list(itertools.takewhile(there.__contains__, entries)))
+        return view, listed
+
+    async def _check_complete(self, view: ShardView, listed: Sequence[str]) -> None:
+        """Raise `ObjectMissing` if an object was listed that follows what could be read: one between is missing."""
+        if not view.token:
+            if not view.ended_generation and await self.lacks_first_object(view.folder, listed):
+                raise ObjectMissing(object_names.first_object(view.folder))
+            return
+        generation = object_names.generation_of(view.token)
+        end = (view.epoch, view.position)
+        tokens = {name: object_names.token_of(name, view.folder) for name in listed}
+        own = [name for name, token in tokens.items() if object_names.generation_of(token) == generation]
+        if any(object_names.order_of(name, view.folder) >= end for name in own):
+            pending = view.pending
+            raise ObjectMissing(
+                view.next_name() if pending is None else object_names.transaction(pending.entry.transaction)
+            )
+
+    async def lacks_first_object(self, shard: str, listed: Sequence[str]) -> bool:
+        """Whether a shard without a first object has objects of a generation that has not ended."""
+        if object_names.first_object(shard) in listed:
+            return False
+        ended: set[str] = set()
+        generations: set[str] = set()
+        for name in listed:
+            token = object_names.token_of(name, shard)
+            if name.startswith(f"{object_names.folds(shard)}/"):
+                generations.add(object_names.generation_of(token))
+                data = await self.read_description(name)
+                try:
+                    if data is not None and decode(FOLD, FoldObject, data, name).removed:
+                        ended.add(object_names.generation_of(token))
+                except (CorruptError, UnsupportedError):
+                    continue
+            elif name == object_names.entry(shard, token, 1):
+                # A single other entry may be that of a writer that came too late.
+                generations.add(object_names.generation_of(token))
+        return bool(generations - ended)
 
     async def _read_folds(self, view: ShardView, token: str) -> None:
         name = object_names.fold(view.folder, token)
@@ -321,21 +431,6 @@ class ShardLog:
                 raise ObjectMissing(older_name)
             indexes.append((decode(FOLD, FoldObject, older_data, older_name), bodies_start(older_data, older_name)))
         view.load_folds([*indexes, (fold, bodies_start(data, name))])
-
-    async def _read_log(self, view: ShardView) -> None:
-        """Read the log of an epoch as far as a listing shows it."""
-        there = {info.name for info in await self.storage.list_objects(object_names.log(view.folder, view.token))}
-        names = []
-        for position in range(view.position, EPOCH_ENTRIES):
-            name = object_names.entry(view.folder, view.token, position)
-            if name not in there:
-                break
-            names.append(name)
-        found = await gather_limited([self.storage.get(name) for name in names])
-        for name, data in zip(names, found, strict=True):
-            if data is None or not view.expects(name):
-                break
-            self._add(view, name, data)
 
     async def read_description(self, name: str) -> bytes | None:
         """Read at least the header and the description of an object."""
@@ -368,6 +463,7 @@ class ShardLog:
             draft.entry.token = object_names.new_generation()
         data = encode(ENTRY, draft.entry, draft.bodies)
         created = await self._create(view, name, data)
+        view.appended += created
         if created and name == view.next_name():  # else another task has read it
             self._add(view, name, data)
         return created
@@ -390,6 +486,8 @@ class ShardLog:
         if entry.id in view.entries or entry.id in view.previous_entries:
             return True
         if object_names.generation_of(entry.token) != object_names.generation_of(view.token):
+            if name != object_names.first_object(view.folder):  # else it may be that of another generation
+                await self.storage.delete([name])
             return None
         fold_name = object_names.fold(view.folder, entry.token)
         data = await self.read_description(fold_name)
@@ -418,21 +516,28 @@ class ShardLog:
             return False  # another task has read the fold of another process
         settled = [settled for settled in view.decided_transactions if now - settled.time <= self.grace]
         data = build_fold(view, planned, bodies, now, PendingDeletions(listed, settled, removed))
-        if not await self._create(view, name, data):
+        view.appended = 0
+        created, requested = await asyncio.gather(self._create(view, name, data), self.turns.is_requested(view.folder))
+        if not created:
             await self.catch_up(view)
-            return False
-        if removed:
+        elif not removed:
+            await self._finish_fold(view, name, data, waiting[: len(waiting) - len(listed)])
+        if requested:
+            await self.turns.give_way(view.folder)
+        if created and removed:
             self.forget(view)
-            return True
+        return created
+
+    async def _finish_fold(self, view: ShardView, name: str, data: bytes, unlisted: Sequence[Garbage]) -> None:
+        """Add a fold that was created to its view, and delete old garbage. `unlisted` is not in the fold any more."""
         self.bodies.cache(name, view.token, data)
-        for garbage in waiting[: len(waiting) - len(listed)]:
+        for garbage in unlisted:
             self._garbage.append((view.folder, view.token, garbage))
         if name == view.next_name():
             self._add(view, name, data)
-        while self._garbage and now - self._garbage[0][2].time > self.grace:
+        while self._garbage and time.time() - self._garbage[0][2].time > self.grace:
             folder, token, garbage = self._garbage.popleft()
             await self.delete_objects(folder, token, garbage.names)
-        return True
 
     async def delete_objects(self, shard: str, token: str, names: Sequence[str]) -> None:
         """Delete objects of a generation. The first object is replaced by a stub, which names the generation."""
@@ -449,7 +554,7 @@ class ShardLog:
             return
         first = decode(ENTRY, LogEntry, data, name)
         if not first.stub and object_names.generation_of(first.token) == object_names.generation_of(token):
-            stub = LogEntry(first.names, first.token, first.id, "", False, True, [], [])
+            stub = LogEntry(first.names, first.token, first.id, b"", "", False, True, [], [])
             await self.storage.put(name, encode(ENTRY, stub))
 
 

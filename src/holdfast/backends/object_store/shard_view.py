@@ -25,6 +25,7 @@ from holdfast.backends.object_store.formats import (
     damaged_error,
     find_table,
     missing_error,
+    order_error,
     pack_location,
     unpack_location,
 )
@@ -99,6 +100,8 @@ class ShardView:
         self.decided_transactions: list[Garbage] = []
         self.stale_rows = 0
         """The number of deleted and replaced rows that are still in an object that is needed."""
+        self.appended = 0
+        """The number of entries that this process appended since it last looked whether others wait for a turn."""
         self.epoch_start = 0.0
         """When the epoch started."""
 
@@ -112,6 +115,11 @@ class ShardView:
         """Changes whenever the rows do."""
         return (object_names.generation_of(self.token) if self.rows or self.count else "", self.count)
 
+    @property
+    def last_id(self) -> bytes:
+        """The id of the last entry of the epoch; empty if there is none."""
+        return self.entries[-1] if self.entries else b""
+
     def next_name(self) -> str:
         """The name of the next object."""
         if not self.token:
@@ -119,10 +127,6 @@ class ShardView:
         if self.full:
             return object_names.fold(self.folder, self.token)
         return object_names.entry(self.folder, self.token, self.position)
-
-    def expects(self, name: str) -> bool:
-        """Whether the object of this name can be added now."""
-        return self.pending is None and name == self.next_name()
 
     # Reading
 
@@ -164,6 +168,8 @@ class ShardView:
             self.names, self.token = entry.names, entry.token
         elif entry.names != self.names or entry.token != self.token:
             raise damaged_error(self.next_name())
+        if entry.previous != self.last_id:
+            raise order_error(self.next_name())
         self.entries.append(entry.id)
         self.last = entry.last
         self.position += 1
@@ -183,6 +189,8 @@ class ShardView:
 
     def add_fold(self, fold: FoldObject, base: int) -> None:
         """Add the fold that ends the epoch, which has the bodies of the epoch now."""
+        if fold.entries != self.entries:
+            raise order_error(self.next_name())
         for indexed in fold.rows:
             if indexed.epoch != self.epoch or indexed.entry != IN_FOLD:
                 continue
@@ -201,11 +209,13 @@ class ShardView:
         for fold, base in indexes:
             for tombstone in fold.tombstones:
                 self._delete_rows(find_table(tombstone.space, self.folder), (*self.names, *tombstone.prefix))
+            rows: dict[str, list[Row]] = {}
             for indexed in fold.rows:
-                space = find_table(indexed.space, self.folder)
-                key = (*self.names, *indexed.key)
-                self._remove_old_row(space, key)
-                self._add_row(space, Row(key, indexed.columns, pack_location(BodyLocation(*indexed[3:]))))
+                row = Row((*self.names, *indexed.key), indexed.columns, pack_location(indexed[3:]))
+                rows.setdefault(indexed.space, []).append(row)
+                object_key = (indexed.epoch, indexed.entry)
+                self.live_bytes[object_key] = self.live_bytes.get(object_key, 0) + indexed.length
+            self._add_rows(rows)
             self.tombstones += fold.tombstones
             self._add_body_objects(fold, base)
             last = fold, base
@@ -251,13 +261,27 @@ class ShardView:
                 # Also for a row of this epoch: an older index may have an older version of it.
                 self.tombstones.append(Tombstone(self.epoch, deleted.space, deleted.prefix))
         offset = 0
-        for written in entry.written:
-            space, key = find_table(written.space, self.folder), (*self.names, *written.key)
-            self._remove_old_row(space, key)
-            location = BodyLocation(self.epoch, position, offset, written.length, written.check)
-            self._add_row(space, Row(key, written.columns, pack_location(location)))
-            offset += written.length
+        rows: dict[str, list[Row]] = {}
+        for name, key, columns, length, check in entry.written:
+            location = pack_location((self.epoch, position, offset, length, check))
+            rows.setdefault(name, []).append(Row((*self.names, *key), columns, location))
+            offset += length
+        self.live_bytes[self.epoch, position] = offset
+        self._add_rows(rows)
         self.body_objects[self.epoch, position] = BodyObject(self.epoch, position, self.token, base, offset)
+
+    def _add_rows(self, rows: dict[str, list[Row]]) -> None:
+        """Add the rows of an entry or a fold by table, in place of older versions. No key is there twice."""
+        for name, new in rows.items():
+            space = find_table(name, self.folder)
+            part = self.parts.get(space)
+            if part is None:
+                part = self.parts[space] = SortedRows(space)
+            else:
+                for row in new:
+                    self._remove_old_row(space, row.key)
+            part.add_many(new)
+            self.rows += len(new)
 
     def _remove_old_row(self, space: Table, key: Key) -> None:
         """Remove the old version of a row, if there is one."""
@@ -299,7 +323,9 @@ class LogEntryDraft:
     def __init__(self, view: ShardView, transaction: str = "", last: bool = False) -> None:
         self.name = view.next_name()
         """Its name: its conditions were evaluated on the objects before that."""
-        self.entry = LogEntry(view.names, view.token, secrets.token_bytes(8), transaction, last, False, [], [])
+        self.entry = LogEntry(
+            view.names, view.token, secrets.token_bytes(8), view.last_id, transaction, last, False, [], []
+        )
         self.bodies: list[bytes] = []
 
     def __bool__(self) -> bool:

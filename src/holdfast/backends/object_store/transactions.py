@@ -7,6 +7,7 @@ another process creates the object after a while, and aborts the transaction.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import secrets
 from collections.abc import Collection, Sequence
@@ -19,10 +20,12 @@ from holdfast.backends.object_store.object_storage import check_deadline, clock,
 from holdfast.backends.object_store.query import QueryRunner, ShardViews
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import LogEntryDraft, RetryLimit, ShardView, ViewOutdated, fill_draft
+from holdfast.backends.object_store.turns import LOSSES
 from holdfast.backends.object_store.writer import ShardQueues
 from holdfast.backends.tables import Key
 from holdfast.errors import OutcomeUnknownError
 
+_FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
 
 
@@ -52,30 +55,47 @@ class ShardTransactions:
 
     async def apply(self, batch: Batch, named: set[ShardNames], wide: set[Key]) -> int | None:
         """Apply a batch, as in `Backend.apply`."""
-        pause, one_by_one = 0.01, False
+        pause = _FIRST_PAUSE
         retry_limit = RetryLimit()
-        while True:
-            check_deadline()
-            names = set(named)
-            for prefix in wide:
-                names.update(await self._queries.find_shards(prefix))
-            async with AsyncExitStack() as stack:
-                for each in sorted(names):
-                    queue = await stack.enter_async_context(self._queues.queue(each))
-                    await stack.enter_async_context(queue.lock)
-                try:
-                    done, refused = await self._attempt(batch, sorted(names), wide, one_by_one)
-                except ViewOutdated as outdated:
-                    retry_limit.check(outdated)
-                    for each in names:
-                        cached = self._log.cached(folder(each))
-                        if cached is not None:
-                            self._log.forget(cached)
-                    done, refused = False, None
-            if done:
-                return refused
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that clients do not retry in step
-            pause, one_by_one = min(2 * pause, _LONGEST_PAUSE), True
+        async with AsyncExitStack() as turn:
+            for lost in itertools.count(1):
+                check_deadline()
+                names = set(named)
+                for prefix in wide:
+                    names.update(await self._queries.find_shards(prefix))
+                done, refused = await self._attempt_locked(batch, sorted(names), wide, lost > 1, retry_limit)
+                if done:
+                    return refused
+                if lost == LOSSES:
+                    await turn.enter_async_context(self._log.turns.turn([folder(each) for each in names]))
+                elif lost % LOSSES == 0:
+                    await self._log.turns.renew([folder(each) for each in names])
+                pause = _FIRST_PAUSE if lost >= LOSSES else min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that clients do not retry in step
+        raise AssertionError  # never reached
+
+    async def _attempt_locked(
+        self,
+        batch: Batch,
+        names: Sequence[ShardNames],
+        wide: set[Key],
+        one_by_one: bool,
+        retry_limit: RetryLimit,
+    ) -> tuple[bool, int | None]:
+        """Try to apply a batch while no other task of this process writes to its shards."""
+        async with AsyncExitStack() as stack:
+            for each in names:
+                queue = await stack.enter_async_context(self._queues.queue(each))
+                await stack.enter_async_context(queue.lock)
+            try:
+                return await self._attempt(batch, names, wide, one_by_one)
+            except ViewOutdated as outdated:
+                retry_limit.check(outdated)
+                for each in names:
+                    cached = self._log.cached(folder(each))
+                    if cached is not None:
+                        self._log.forget(cached)
+                return False, None
 
     async def _attempt(
         self, batch: Batch, names: Sequence[ShardNames], wide: set[Key], one_by_one: bool

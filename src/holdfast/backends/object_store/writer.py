@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 
 from holdfast.backends.async_backend import PACE, ServerInterrupted
@@ -21,9 +22,10 @@ from holdfast.backends.object_store.shard_view import (
     ViewOutdated,
     draft_entry,
 )
+from holdfast.backends.object_store.turns import LOSSES
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.runtime.group_queue import GroupQueue, QueuedBatch, batch_weight
-from holdfast.errors import OutcomeUnknownError
+from holdfast.errors import CorruptError, OutcomeUnknownError
 
 
 class ShardQueue:
@@ -103,21 +105,30 @@ class ShardQueues:
         shard_log = self._log
         view = shard_log.cached(queue.folder) or await shard_log.read_shard(queue.folder, queue.names)
         retry_limit = RetryLimit()
-        while True:
-            check_deadline()
-            try:
-                await shard_log.make_writable(view)
-                outcomes, draft = draft_entry(view, batches)
-                if await (self.append(view, draft) if draft else self._is_current(view)):
-                    return outcomes
-                was_empty = not view.token
-                await shard_log.catch_up(view)
-                if was_empty and not view.token:
-                    await asyncio.sleep(0.02)  # the previous generation is being deleted
-            except ViewOutdated as outdated:
-                retry_limit.check(outdated)
-                shard_log.forget(view)
-                view = await shard_log.read_shard(queue.folder, queue.names)
+        async with AsyncExitStack() as stack:
+            for lost in itertools.count(1):
+                check_deadline()
+                try:
+                    await shard_log.make_writable(view)
+                    outcomes, draft = draft_entry(view, batches)
+                    if await (self.append(view, draft) if draft else self._is_current(view)):
+                        return outcomes
+                    was_empty = not view.token
+                    await shard_log.catch_up(view)
+                    if was_empty and not view.token:
+                        await asyncio.sleep(0.02)  # the previous generation is being deleted
+                    elif lost == LOSSES:
+                        await stack.enter_async_context(shard_log.turns.turn([queue.folder]))
+                    elif lost % LOSSES == 0:
+                        await shard_log.turns.renew([queue.folder])
+                except ViewOutdated as outdated:
+                    retry_limit.check(outdated)
+                    shard_log.forget(view)
+                    view = await shard_log.read_shard(queue.folder, queue.names)
+                except CorruptError:
+                    shard_log.forget(view)
+                    raise
+        raise AssertionError  # never reached
 
     async def append(self, view: ShardView, draft: LogEntryDraft) -> bool:
         """Append an entry to a shard. False if the shard has changed since the view. The caller has the lock."""

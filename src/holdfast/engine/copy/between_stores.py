@@ -122,12 +122,12 @@ class StoreCopier:
         for pass_number in range(_PASSES):
             changing = set()
             for number, line in enumerate(lines, 1):
-                if line not in damaged and not await self._is_same(line):
-                    changing.add(line)
-                    try:
+                try:
+                    if line not in damaged and not await self._is_same(line):
+                        changing.add(line)
                         await self._copy(line)
-                    except CorruptError as error:
-                        damaged[line] = error
+                except CorruptError as error:
+                    damaged[line] = error
                 if not pass_number:
                     self._report("copied", number, len(lines), line)
             for line in self._written.difference(lines):
@@ -148,11 +148,17 @@ class StoreCopier:
 
     async def _lines(self, tenant: str | None) -> list[Line]:
         if self._only is not None:
-            rows_of_lines = await self._source.read([Get(LINES, [tuple(line)]) for line in self._only])
-            return [line for line, found in zip(self._only, rows_of_lines, strict=True) if found]
+            return [line for line in self._only if await self._exists(line)]
         prefix: Key = () if tenant is None else (tenant,)
         found = scan_rows(self._source, LINES, prefix, bodies=False)
         return [Line(str(row.key[0]), str(row.key[1])) async for row in found]
+
+    async def _exists(self, line: Line) -> bool:
+        try:
+            (found,) = await self._source.read([Get(LINES, [tuple(line)])])
+        except CorruptError:
+            return True  # which is reported when it is copied
+        return bool(found)
 
     async def _check_sizes(self, tenant: str | None) -> None:
         """Check that the target can store every step. Steps are read only where the target has a lower limit, and only

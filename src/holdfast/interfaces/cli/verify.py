@@ -198,7 +198,7 @@ def _write_repairs(session: CliContext, report: RepairReport) -> None:
             f"    {each.restored:,} rows {would}restored, {each.rebuilt:,} rebuilt, {each.quarantined:,} quarantined"
         )
         for lost in each.lost[:_LISTED]:
-            name = lost.checkpoint or f"branch {lost.branch}, step {lost.step}"
+            name = lost.checkpoint or (f"branch {lost.branch}, step {lost.step}" if lost.step >= 0 else "a change")
             out.line(out.style(f"    lost: {safe(name)}: {safe(lost.reason)}", "red"))
         if len(each.lost) > _LISTED:
             out.line(f"    and {len(each.lost) - _LISTED:,} more")

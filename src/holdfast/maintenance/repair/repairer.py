@@ -199,6 +199,7 @@ class _Repair:
             missing |= {each.thread for each in report.findings if each.code is FindingCode.GONE_THREAD}
         await self._repair_threads(report, threads)
         await self._copy_missing(sorted(missing - set(await self._names())))
+        self._report_lost_entries()
         await self._rebuild_derived(report)
         left = [each for each in report.damage if not each.thread]
         if left and not self._dry_run:
@@ -249,6 +250,19 @@ class _Repair:
             names |= {name for name in selected if whole or await self._is_behind(name)}
         for name in sorted(names):
             await self._thread(name, whole=whole or name in behind)
+
+    def _report_lost_entries(self) -> None:
+        """Report what the files lost and the rows do not show, such as the latest checkpoint of a thread."""
+        lost = None if self.done.files is None else self.done.files.lost
+        for name, entries in (lost or {}).items():
+            report = next((each for each in self.done.repaired if each.thread == name), None)
+            if report is None:
+                report = ThreadRepairReport(name)
+                self.done.repaired.append(report)
+            known = report.restored + sum(not each.checkpoint for each in report.lost)
+            for entry in entries[known:]:
+                reason = f"{entry} of its log is damaged or missing, and no source has what was saved with it"
+                report.lost.append(LostCheckpoint(name, "", 0, -1, reason))
 
     async def _is_behind(self, name: str) -> bool:
         """Return whether a source has more of a thread to which only appends happened."""

@@ -9,7 +9,7 @@ from holdfast.engine.integrity.findings import Finding
 
 
 class LostCheckpoint(NamedTuple):
-    """A checkpoint that is lost. Its id is empty if it is unknown."""
+    """A checkpoint that is lost. Its id is empty if it is unknown, and its step -1 if even that is."""
 
     thread: str
     checkpoint: str

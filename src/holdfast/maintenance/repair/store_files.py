@@ -9,10 +9,12 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Put
 from holdfast.backends.object_store.backend import ObjectStoreBackend
+from holdfast.backends.object_store.salvage import SalvagedShard
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite.salvage import SalvageReport, salvage
 from holdfast.backends.urls import url_to_path
@@ -27,11 +29,12 @@ from holdfast.maintenance.verify.verifier import VerifyReport
 
 class FileRepairReport(NamedTuple):
     """The repair of files: the number of rows that were kept, of places that could not be read, and the paths of the
-    damaged files."""
+    damaged files; by thread, what was lost of its log."""
 
     rows: int
     unreadable: int
     damaged: list[str]
+    lost: dict[str, list[str]] | None = None
 
 
 def salvage_file(url: str, *, dry_run: bool = False) -> SalvageReport | None:
@@ -61,12 +64,11 @@ async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
         shards = await backend.damaged_shards(tenant)
         renewed = [await backend.rebuild(shard, stamp) for shard in shards]
         engine.context.cache.clear()
+        if not renewed:
+            return None
         rows = sum(len(each.salvaged.rows) for each in renewed)
-        return (
-            FileRepairReport(rows, len(shards), [f"{backend.url}/{each.copies}" for each in renewed])
-            if renewed
-            else None
-        )
+        copies = [f"{backend.url}/{each.copies}" for each in renewed]
+        return FileRepairReport(rows, len(shards), copies, _lost_entries(each.salvaged for each in renewed))
     return None
 
 
@@ -85,16 +87,18 @@ async def dry_run_files(engine: Engine, tenant: str, scratch: str) -> tuple[Back
     if not shards:
         return None
     target = await SQLiteBackend.open(f"sqlite:///{scratch}", synchronous="normal")
-    kept = 0
+    damaged: list[SalvagedShard] = []
     try:
         for shard in await backend.shards(tenant):
-            found = (await backend.salvage(shard)).rows
-            await target.apply([Put(space, row) for space, row in found])
-            kept += len(found) if shard in shards else 0
+            found = await backend.salvage(shard)
+            await target.apply([Put(space, row) for space, row in found.rows])
+            damaged += [found] if shard in shards else []
     except BaseException:
         await target.close()
         raise
-    return target, FileRepairReport(kept, len(shards), [])
+    return target, FileRepairReport(
+        sum(len(each.rows) for each in damaged), len(shards), [], _lost_entries(iter(damaged))
+    )
 
 
 async def are_damaged(engine: Engine) -> bool:
@@ -122,6 +126,11 @@ def copies_of(backend: Backend) -> list[Backend]:
         found += [backend.remote] if isinstance(backend, ReplicatingBackend) else []
         backend = backend.inner
     return found
+
+
+def _lost_entries(salvaged: Iterator[SalvagedShard]) -> dict[str, list[str]]:
+    """Return what was lost of the log of each thread."""
+    return {each.names[1]: each.lost for each in salvaged if each.names is not None and each.lost}
 
 
 def _innermost(backend: Backend) -> Backend:
