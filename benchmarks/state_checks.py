@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from benchmarks.measure import Figure, Job, in_turns
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import Scope
 from holdfast.hooks import AddAuditFields, CountChanges, InvalidateCache, Validate
+from holdfast.security.access.identity_guard import IdentityGuard
 
 _CALLS = 200
 _GRANTS = 50
@@ -33,11 +34,11 @@ def isolation_check() -> list[Figure]:
         guard = acting._handle.guard
         own, granted = Scope.of(agent="researcher", tool="search"), Scope.of(agent="other 25")
         run(guard.allow("read", granted, ("plan",)))
-        rights = guard._known[1]  # type: ignore[attr-defined]
-        decide: Callable[..., Any] = guard.decide  # type: ignore[attr-defined]
+        assert isinstance(guard, IdentityGuard)
+        rights = guard._cached_rights[1]
         jobs: dict[str, Job] = {
             "own": lambda: [run(guard.allow("read", own, ("plan",))) for _ in range(_CALLS)],
-            "granted": lambda: [decide(rights, "read", granted, ("plan",)) for _ in range(_CALLS)],
+            "granted": lambda: [guard.decide(rights, "read", granted, ("plan",)) for _ in range(_CALLS)],
         }
         best = in_turns(jobs)
     each = {name: milliseconds * 1000 / _CALLS for name, milliseconds in best.items()}
