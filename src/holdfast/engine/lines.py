@@ -14,7 +14,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AGENTS, LineKind, below, line_kind, root_of, short_name
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
+from holdfast.engine.row_format import Branch, Line, LineInfo, LineSummary, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
 T = TypeVar("T")
@@ -68,18 +68,6 @@ class LineTip(NamedTuple):
     info: LineInfo
     point: StepRef | None
     is_only_branch: bool
-
-
-class LineSummary(NamedTuple):
-    """A line's size and times."""
-
-    line: Line
-    created: int
-    updated: int
-    steps: int
-    branches: int
-    size: int
-    latest: StepRef | None
 
 
 class LineIndex:
