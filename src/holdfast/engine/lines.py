@@ -15,7 +15,7 @@ from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, info_row
+from holdfast.engine.row_format import Branch, Line, LineInfo, LineSummary, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
 T = TypeVar("T")
@@ -68,18 +68,6 @@ class LineTip(NamedTuple):
     is_only_branch: bool
     is_paused: bool = False
     """Whether nobody may append just now. Such a tip is not cached."""
-
-
-class LineSummary(NamedTuple):
-    """A line's size and times."""
-
-    line: Line
-    created: int
-    updated: int
-    steps: int
-    branches: int
-    size: int
-    latest: StepRef | None
 
 
 class LineIndex:

@@ -113,6 +113,18 @@ class StepRef(NamedTuple):
             raise CorruptError(what, where=f"branch {self.branch}, number {self.seq}", hint=HINT) from None
 
 
+class LineSummary(NamedTuple):
+    """A line's size and times."""
+
+    line: Line
+    created: int
+    updated: int
+    steps: int
+    branches: int
+    size: int
+    latest: StepRef | None
+
+
 class Branch(NamedTuple):
     """A branch, and where it starts: after that many steps of its base."""
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default, which `typing` has from Python 3.13 on
 
     from holdfast.codec import Codec
-    from holdfast.engine.lines import LineSummary
-    from holdfast.engine.row_format import Line
+    from holdfast.engine.row_format import Line, LineSummary
     from holdfast.engine.step_info import StepInfo
 
     S = TypeVar("S", default=Any)

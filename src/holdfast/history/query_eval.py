@@ -15,8 +15,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.engine.lines import LineSummary
-from holdfast.engine.row_format import HINT, StepRef
+from holdfast.engine.row_format import HINT, LineSummary, StepRef
 from holdfast.engine.text_index.extract import ExtractedText, role_of
 from holdfast.engine.text_index.tokenize import FoldedText, fold
 from holdfast.errors import CorruptError

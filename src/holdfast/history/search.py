@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN, NAME, TAG, LineSummary
+from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import LineKind, line_kind
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rows import is_hidden
-from holdfast.engine.row_format import Line, StepRef, check_name, info_of, open_step
+from holdfast.engine.row_format import Line, LineSummary, StepRef, check_name, info_of, open_step
 from holdfast.engine.text_index.extract import ExtractedText
 from holdfast.engine.text_index.indexer import MANY, ON, step_words
 from holdfast.engine.types import SCAN_LIMIT, Progress, to_datetime

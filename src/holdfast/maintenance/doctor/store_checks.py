@@ -8,8 +8,7 @@ from typing import Any
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import JOBS, QUARANTINE, REFS, STEPS, WORDS
-from holdfast.engine.lines import LineSummary
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, LineSummary
 from holdfast.engine.text_index.indexer import ON
 from holdfast.engine.types import to_datetime
 from holdfast.errors import HoldfastError
