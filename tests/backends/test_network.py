@@ -208,7 +208,7 @@ def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
 def test_a_batch_that_waits_for_others_is_answered_by_its_deadline(near: Near) -> None:
     """Before, it waited for the groups before it, and then had as much time again."""
     near.server.open = False
-    groups = near._sender
+    groups = near._groups
     assert groups is not None
     with ThreadPoolExecutor(near.slots + 2) as pool:
         sent = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in range(near.slots)]
