@@ -406,3 +406,29 @@ def test_nothing_else_is_touched(shared: Backend) -> None:
     assert [len(before[space.name]) for space in (LINES, STEPS, OBJECTS, REFS)] == [1, 1, 1, 1]
     prune(store, dropping_ids("0", "1", "2"))
     assert rows_of(shared, Line("", "u")) == before
+
+
+def test_a_checkpoint_that_is_saved_again_as_before_has_its_own_parent(shared: Backend) -> None:
+    """It has the same hash at another position, and what is known of one is not said of the other."""
+    store = store_on(shared, clock=lambda: 1_700_000_000_000_000_000)
+    store.put("t", {"n": 1}, id="1")
+    for state in ("a", "b", "a"):
+        store.put("t", {"n": state}, id="2", parent="1")
+        store.put("t", {"n": 3}, id="3", parent="2")
+    points = [StepRef.of(row) for row in rows_of(shared)["steps"]]
+    assert [point[:2] for point in points if point.hash == points[-1].hash] == [(0, 2), (2, 1)]
+    parents = {
+        (0, 0): None,
+        (0, 1): (0, 0),
+        (0, 2): (0, 1),
+        (1, 0): (0, 0),
+        (1, 1): (1, 0),
+        (2, 0): (0, 0),
+        (2, 1): (2, 0),
+    }
+    for order in (points, points[::-1]):
+        for reader in (store_on(shared), store_on(shared, cache_bytes=0), store):
+            for point in order:
+                (info,) = run(reader._engine.step_info.describe(LINE, [point]))
+                assert info.point == point
+                assert next((parent[:2] for parent in info.header.parents), None) == parents[point[:2]]

@@ -48,7 +48,9 @@ def test_reprs_are_short(store: Store) -> None:
     assert repr(thread.log(limit=1)) == "<Page of 1, more follow>"
     assert repr(thread.diff()) == "<Diff text: changed>"
     assert repr(thread.diff("HEAD", "HEAD")) == "<Diff no changes>"
-    assert repr(store.search("other", limit=1)) == "<SearchPage of 1, more follow>"
+    assert (
+        repr(store.search("other", limit=1)) == "<SearchPage of 1, 2 checkpoints scanned without an index, more follow>"
+    )
     assert len(thread.get()._repr_html_()) < 2000
     assert len(thread.diff()._repr_html_()) < 2000
 

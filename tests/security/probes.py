@@ -7,7 +7,7 @@ it is probed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Any, TypeAlias
 
 from holdfast.agents import persistent
@@ -45,6 +45,17 @@ def _then(value: Any, use: Callable[[Any], Any]) -> Any:
 
         return following()
     return use(value)
+
+
+def _all(items: Any) -> Any:
+    """Everything of an iterable, or of an async one."""
+    if not isinstance(items, AsyncIterable):
+        return list(items)
+
+    async def gathered() -> list[Any]:
+        return [item async for item in items]
+
+    return gathered()
 
 
 def _within(act: Any, use: Callable[[Any], Any]) -> Any:
@@ -281,6 +292,22 @@ PROBES: dict[str, dict[str, Probe]] = {
         "__setitem__": lambda _, act: _within(act, lambda state: state.__setitem__(KEY, "taken")),
         "__delitem__": lambda _, act: _within(act, lambda state: state.__delitem__(KEY)),
         "__contains__": lambda _, act: _within(act, lambda state: KEY in state),
+        "change": lambda _, act: _within(act, lambda state: state.change(KEY, lambda value: value, "taken")),
+        "increment": lambda _, act: _within(act, lambda state: state.increment(KEY)),
+        "patch": lambda _, act: _within(act, lambda state: state.patch(KEY, {"taken": 1})),
+        "expire": lambda _, act: _within(act, lambda state: state.expire(KEY, 1)),
+        "list_keys": lambda _, act: _within(act, lambda state: state.list_keys()),
+        "keys": lambda _, act: _within(act, lambda state: _all(state.keys())),
+        "items": lambda _, act: _within(act, lambda state: _all(state.items())),
+        "values": lambda _, act: _within(act, lambda state: list(state.values())),
+        "pop": lambda _, act: _within(act, lambda state: state.pop(KEY)),
+        "popitem": lambda _, act: _within(act, lambda state: state.popitem()),
+        "setdefault": lambda _, act: _within(act, lambda state: state.setdefault(KEY, "taken")),
+        "update": lambda _, act: _within(act, lambda state: state.update({KEY: "taken"})),
+        "clear": lambda _, act: _within(act, lambda state: state.clear()),
+        "__iter__": lambda _, act: _within(act, list),
+        "__len__": lambda _, act: _within(act, len),
+        "__eq__": lambda _, act: _within(act, lambda state: state == {}),
     },
     "watch": {
         "start": lambda _, act: _watch(act, lambda watch: watch.start()),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
@@ -35,7 +35,7 @@ class Lease:
         self._line = line
         self._purpose = purpose
         self._life = _LIFE_NS if life is None else int(life * 1e9)
-        self._row = Row((*line, LEASE, purpose, ""), (secrets.token_hex(8), context.clock()))
+        self._row = Row((*line, LEASE, purpose, ""), (os.urandom(8).hex(), context.clock()))
 
     def condition(self) -> Change:
         """Return the condition that the lease is still valid."""
@@ -118,6 +118,6 @@ def pause_key(line: Line) -> Key:
     return (*line, LEASE, _PAUSE, "")
 
 
-def is_paused(refs: Iterable[Row], now: int) -> bool:
+def is_paused(refs: Iterable[Row], clock: Callable[[], int]) -> bool:
     """Return whether a pause is among these rows, and still valid."""
-    return any(row.key[2:4] == (LEASE, _PAUSE) and abs(now - int(row.columns[1])) < _PAUSE_NS for row in refs)
+    return any(row.key[2:4] == (LEASE, _PAUSE) and abs(clock() - int(row.columns[1])) < _PAUSE_NS for row in refs)

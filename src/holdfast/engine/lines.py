@@ -110,7 +110,7 @@ class LineIndex:
             return None
         latest = StepRef.of(newest[0]) if newest else None
         sole = not branches and [row.key for row in newest] == [row.key for row in head]
-        tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock()))
+        tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock))
         if tip.is_paused:
             self._context.cache.drop(("line", line))
         else:

@@ -11,7 +11,7 @@ The ledger is an upper bound. Where it leaves no room, the tenant's lines are co
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -178,7 +178,7 @@ class QuotaLimiter:
     def reinit_locks(self) -> None:
         """A forked child is a process of its own, without an allotment."""
         self._lock = threading.Lock()
-        self._process = secrets.token_hex(8)
+        self._process = os.urandom(8).hex()
         self._tenants = {}
 
     def note(self, tenant: str, row: Row | None) -> None:

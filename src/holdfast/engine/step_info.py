@@ -35,55 +35,58 @@ class StepInfoReader:
         """Describe steps. Rows with bodies that are passed are not read again."""
         if len(points) == 1:
             loaded = self._context.cache.get((line, points[0].hash))
-            if loaded is not None and loaded.head is not None:
+            if loaded is not None and loaded.head is not None and loaded.head.point[:2] == points[0][:2]:
                 return [loaded.head]
-        infos: dict[bytes, StepInfo] = {}
-        missing: dict[bytes, StepRef] = {}
+        infos: dict[tuple[int, int], StepInfo] = {}
+        missing: dict[tuple[int, int], StepRef] = {}
         for point in points:
+            # One commit may be stored at two positions, which follow others: a checkpoint that was saved again.
             loaded = self._context.cache.get((line, point.hash))
             head: StepInfo | None = None if loaded is None else loaded.head
+            if head is None or head.point[:2] != point[:2]:
+                head = self._context.cache.get((line, point.hash, point[:2]))
             if head is None:
-                head = self._context.cache.get((line, point.hash, "head"))
-            if head is None:
-                missing[point.hash] = point
+                missing[point[:2]] = point
             else:
-                infos[point.hash] = head._replace(point=point)
+                infos[point[:2]] = head._replace(point=point)
         if missing:
             infos.update(await self._read(line, missing, rows))
-        return [infos[point.hash] for point in points]
+        return [infos[point[:2]] for point in points]
 
     def keep(self, line: Line, head: StepInfo) -> None:
         """Cache the description of a step."""
         weight = 800 + len(head.header.metadata) + len(head.point.metadata)
-        self._context.cache.put((line, head.point.hash, "head"), head, weight)
+        self._context.cache.put((line, head.point.hash, head.point[:2]), head, weight)
 
-    async def _read(self, line: Line, missing: dict[bytes, StepRef], rows: Sequence[Row]) -> dict[bytes, StepInfo]:
+    async def _read(
+        self, line: Line, missing: dict[tuple[int, int], StepRef], rows: Sequence[Row]
+    ) -> dict[tuple[int, int], StepInfo]:
         loaded_rows = {row.key: row for row in rows if row.body}
         keys = [key for point in missing.values() if (key := (*line, *point[:2])) not in loaded_rows]
         if keys:
             (rows_read,) = await self._context.backend.read([Get(STEPS, keys, required=True)])
             loaded_rows.update((row.key, row) for row in rows_read)
         headers = {}
-        for commit, point in missing.items():
+        for position, point in missing.items():
             row = loaded_rows.get((*line, *point[:2]))
             if row is None:
                 raise _deleted(line)
-            headers[commit] = open_step(line, row, self._context.max_bytes).header
+            headers[position] = open_step(line, row, self._context.max_bytes).header
         parents = {header.parents[0][:2] for header in headers.values() if header.parents}
         ids = {row.key[2:]: StepRef.of(row).id for row in loaded_rows.values()}
-        parent_keys = [(*line, *position) for position in parents if position not in ids]
+        parent_keys = [(*line, *place) for place in parents if place not in ids]
         if parent_keys:
             (rows_read,) = await self._context.backend.read([Get(STEPS, parent_keys, required=True)])
             ids.update((row.key[2:], StepRef.of(row).id) for row in rows_read)
         heads = {}
-        for commit, header in headers.items():
+        for position, header in headers.items():
             parent = None
             if header.parents:
                 parent = ids.get(header.parents[0][:2])
                 if parent is None:
                     raise _deleted(line)
-            heads[commit] = StepInfo(missing[commit], header, parent or None)
-            self.keep(line, heads[commit])
+            heads[position] = StepInfo(missing[position], header, parent or None)
+            self.keep(line, heads[position])
         return heads
 
 

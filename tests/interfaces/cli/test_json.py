@@ -127,6 +127,7 @@ audit export audit.jsonl
 audit check audit.jsonl
 prune t1 --keep-last 3 --dry-run
 prune --all --keep-last 3 --orphans --yes
+quota --threads 1000
 verify
 heads heads.json
 repair --dry-run

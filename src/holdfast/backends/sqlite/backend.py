@@ -428,11 +428,11 @@ class SQLiteBackend(Backend):
     # Care
 
     def _tidy(self) -> None:
-        # In parts, so that others can write in between.
+        # In parts. After each, those that waited can write: the lock is not fair, and would be acquired again at once.
         while self._write_part(lambda cursor: merge_index(cursor, _MERGE_PAGES)):
-            pass
+            self._queue.drain()
         while self._write_part(self._vacuum_part):
-            pass
+            self._queue.drain()
         with self._connections.writing:
             self._checkpoint(self._connections.writer().connection, truncate=True)
 

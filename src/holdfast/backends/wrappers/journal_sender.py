@@ -130,6 +130,7 @@ class JournalSender:
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         while True:
+            stopping = self._stop_at is not None  # what was written before that is in the step that follows
             try:
                 more = self._step()
             except ReplicaMismatch as error:
@@ -154,7 +155,7 @@ class JournalSender:
             else:
                 pause = _FIRST_PAUSE
                 self._recovered()
-            if self._stop_at is not None and (not more or self._is_past(0)):
+            if stopping and (not more or self._is_past(0)):
                 return
             if not more and not self._wake_event.wait(_IDLE):
                 self._trim_when_idle()
