@@ -54,6 +54,9 @@ _PREFIX = _MAGIC + bytes([FORMAT_VERSION])
 _EMPTY = _HEADER.pack(_MAGIC, FORMAT_VERSION, BodyKind.RAW, Compression.NONE, Protection.CHECKSUM, 0, 0, 0)
 """The record of a row without content."""
 
+DAMAGED = b"damaged"
+"""Stands for the record of a damaged row in a list of rows: `unwrap` says so."""
+
 _EMPTY_SIZE = len(_EMPTY) + _CHECKSUM_SIZE
 
 
@@ -142,7 +145,8 @@ def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int
     try:
         magic, version, codec, method, protection, key_length, schema_length, size = _HEADER.unpack_from(record)
     except struct.error:
-        raise CorruptError("a record is shorter than its header", where=where, hint=_HINT) from None
+        what = _DIFFERS if record == DAMAGED else "a record is shorter than its header"
+        raise CorruptError(what, where=where, hint=_HINT) from None
     if magic != _MAGIC:
         raise CorruptError("a record does not start with Holdfast's magic bytes", where=where, hint=_HINT)
     if version != FORMAT_VERSION:
@@ -176,7 +180,7 @@ def expose(body: bytes, context: RecordContext, keys: Mapping[bytes, Sealer] | N
     if len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[5] == Protection.CHECKSUM:
         record = body[:-_CHECKSUM_SIZE]
         if body[-_CHECKSUM_SIZE:] != _checksum(record, context.encode()):
-            raise CorruptError("a row was damaged: its checksum differs", where=str(context), hint=_HINT)
+            raise CorruptError(_DIFFERS, where=str(context), hint=_HINT)
         return record if record != _EMPTY else b""
     where = str(context)
     _, _, _, protection, start, schema_length, _ = _parse(body, where)
@@ -209,6 +213,7 @@ def strip(body: bytes) -> bytes:
 
 
 _HINT = "Repair it from a mirror or a backup"
+_DIFFERS = "a row was damaged: its checksum differs"
 
 
 def _checksum(record: bytes, context: bytes) -> bytes:

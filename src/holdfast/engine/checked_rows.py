@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Get, Put, Query, Row
-from holdfast.backends.tables import JOURNAL, LINES, READABLE, WORDS, Table
+from holdfast.backends.tables import JOURNAL, LINES, READABLE, STEPS, WORDS, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.codec.envelope import RecordContext, expose, protect, strip
+from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
 from holdfast.errors import CorruptError, HoldfastError
 
 _UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
@@ -78,10 +78,21 @@ def _check_answer(query: Query, rows: list[Row]) -> list[Row]:
     if table.name in _UNPROTECTED:
         return rows
     if isinstance(query, Get):
-        return [check_row(table, row) for row in rows]
+        check = _check_listed if table is STEPS and len(query.keys) > 1 else check_row
+        return [check(table, row) for row in rows]
     if not query.bodies:
         return [Row(row[0], row[1]) if row[2] else row for row in rows]
     if table is LINES:
         # A list of lines: a damaged row must not hide the others. What uses the line gets its row by the key.
         return [strip_row(table, row) for row in rows]
+    if table is STEPS:
+        return [_check_listed(table, row) for row in rows]
     return [check_row(table, row) for row in rows]
+
+
+def _check_listed(table: Table, row: Row) -> Row:
+    """Return a row from a list. If it is damaged, its record cannot be opened; the others in the list can."""
+    try:
+        return check_row(table, row)
+    except CorruptError:
+        return row._replace(body=DAMAGED)
