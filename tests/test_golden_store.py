@@ -142,7 +142,7 @@ def test_a_sqlite_file_of_version_1_gets_what_it_lacks(tmp_path: pathlib.Path) -
     made = apsw.Connection(str(path))
     for statement in json.loads(GOLDEN.read_text())["sqlite"]:
         made.execute(statement)
-    made.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1")
+    made.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     made.close()
     for url in (f"sqlite:///{path}?read_only=true", f"sqlite:///{path}", f"readonly:?store=sqlite:///{path}"):
         on = run(backend_for(url).open(url))

@@ -176,7 +176,7 @@ def test_an_empty_database_becomes_a_store(path: Path) -> None:
 def test_a_newer_layout(path: Path) -> None:
     run(opened(path).close())
     with closing(apsw.Connection(str(path))) as other:
-        other.execute("PRAGMA user_version = 2")
+        other.execute(f"PRAGMA application_id = {APPLICATION_ID + 1}")
     before = path.read_bytes()
     with pytest.raises(UnsupportedError, match="Update holdfast"):
         opened(path)

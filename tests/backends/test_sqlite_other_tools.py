@@ -26,10 +26,12 @@ def connect_once(path: Path, *statements: str) -> list[object]:
 
 
 def read(path: Path) -> None:
-    assert connect_once(path, "SELECT count(*) FROM steps", "PRAGMA integrity_check", "PRAGMA user_version")[1:] == [
-        [("ok",)],
-        [(1,)],
-    ]
+    assert connect_once(path, "SELECT count(*) FROM steps", "PRAGMA integrity_check")[1] == [("ok",)]
+
+
+def set_version(path: Path) -> None:
+    version = connect_once(path, "PRAGMA user_version", "PRAGMA user_version = 7", "PRAGMA user_version")[2]
+    assert version == [(7,)]
 
 
 def checkpoint(path: Path) -> None:
@@ -54,6 +56,7 @@ def back_up(path: Path) -> None:
 
 ACTIONS: dict[str, Callable[[Path], None]] = {
     "read": read,
+    "version": set_version,
     "checkpoint": checkpoint,
     "vacuum": vacuum,
     "write": write_elsewhere,

@@ -203,15 +203,15 @@ def _in_transaction(connection: apsw.Connection, begin: str, action: Callable[[]
 
 def _is_store(connection: apsw.Connection, url: str) -> bool:
     """Return whether the file is a store; False if it has no tables. Raises an error if it is something else."""
-    application, version = connection.pragma("application_id"), connection.pragma("user_version")
+    application = connection.pragma("application_id")
     if application == APPLICATION_ID:
-        if version != VERSION:
-            raise UnsupportedError(
-                f"the file has layout {version}, and this version of holdfast knows layout {VERSION}",
-                where=url,
-                hint="Update holdfast",
-            )
         return True
+    if application >> 8 == APPLICATION_ID >> 8:
+        raise UnsupportedError(
+            f"the file has layout {application & 0xFF}, and this version of holdfast knows layout {VERSION}",
+            where=url,
+            hint="Update holdfast",
+        )
     if application or connection.execute("SELECT count(*) FROM sqlite_schema").get:
         raise ConfigError("this is another application's database", where=url, hint="Name another file")
     _check_length(connection.filename, url)
@@ -243,4 +243,4 @@ def _create(connection: apsw.Connection, url: str) -> None:
         return  # another process was faster
     for statement in create_statements():
         connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -24,11 +24,11 @@ from holdfast.backends.tables import (
     WordList,
 )
 
-APPLICATION_ID = 0x486F6C64
-"""`Hold`: marks a file as a store."""
-
 VERSION = 1
-"""The version of the layout, in `PRAGMA user_version`. A new one cannot be used by older versions of Holdfast."""
+"""The version of the layout. A new one cannot be used by older versions of Holdfast."""
+
+APPLICATION_ID = 0x486F6C00 | VERSION
+"""`Hol` and the version of the layout: marks a file as a store. `PRAGMA user_version` is left to the user's tools."""
 
 _TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", JsonText: "TEXT", WordList: "TEXT"}
 
