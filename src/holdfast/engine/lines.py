@@ -307,7 +307,9 @@ class LineIndex:
             head = await self.head(line, await self.branch(line, at.name))
             at = Position(head.branch, head.seq)
         queries = [self._query(line, at, bodies), *more]
-        rows, *answers = await self._backend.read(queries)
+        # The usual question: only for the columns of the latest step. They need no check: what opens the step has one.
+        backend = self._backend if bodies or more else self._context.stored
+        rows, *answers = await backend.read(queries)
         if not rows:
             # It may be queued for writing: an empty batch waits for what this process submitted before.
             await self._backend.apply([])
