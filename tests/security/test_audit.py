@@ -21,11 +21,11 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.backends.wrappers import Wrapper
+from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import CorruptError, DeniedError, InvalidError, UnavailableError
 from holdfast.security.audit import export, recorder
 from holdfast.security.audit.recorder import AuditRecorder
-from holdfast.security.handle import AUDIT
 from holdfast.store.store import Store
 from tests.agents.autosaved import until
 from tests.state.kit import SECOND, Clock, store_on

@@ -23,6 +23,7 @@ from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
+from holdfast.engine.namespaces import ALL_KINDS, LineKind, lines_of_kinds
 from holdfast.engine.row_format import LEASE, Branch, Line, LineInfo, StepRef, info_of
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 
@@ -101,9 +102,12 @@ def _digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-async def export_heads(engine: Engine, tenant: str, threads: Sequence[str] | None = None) -> StoreHeads:
-    """Return the current heads of threads."""
-    names = [line.name for line in await engine.lines.names(tenant)] if threads is None else threads
+async def export_heads(
+    engine: Engine, tenant: str, threads: Sequence[str] | None = None, kinds: frozenset[LineKind] = ALL_KINDS
+) -> StoreHeads:
+    """Return the current heads of lines, by name, or of those of some kinds."""
+    found_lines = lines_of_kinds(engine.context.backend, tenant, kinds)
+    names = [line.name async for line in found_lines] if threads is None else threads
     found: dict[str, ThreadHead] = {}
     for name in names:
         head = await _head(engine.context.backend, Line(tenant, name))

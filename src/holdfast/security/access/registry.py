@@ -16,13 +16,13 @@ from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Action
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key, quoted, unquoted
+from holdfast.engine.namespaces import ACCESS
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
 from holdfast.security.access.policy import Policy, Right, load_policy
-from holdfast.security.handle import ACCESS
 
 RETENTION = 30 * 86400 * 10**9
 """How long a grant that was revoked or has expired is retained, in nanoseconds."""

@@ -21,6 +21,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import StepHeader, StepParent, commit_hash
+from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.security.audit.retain import REMOVE, STEP
@@ -33,7 +34,6 @@ from holdfast.security.audit.verify import (
     find_mismatches,
     packed_detail,
 )
-from holdfast.security.handle import AUDIT
 
 _MARK, _FORMAT = "holdfast audit", 1
 _COLUMNS = tuple(EVENTS.columns)
