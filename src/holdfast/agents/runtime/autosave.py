@@ -108,6 +108,11 @@ class AutosaveWorker:
         with self._lock:
             self._agents.add(agent)
 
+    def unregister(self, agent: TrackedAgent) -> None:
+        """Remove an agent that another persister saves."""
+        with self._lock:
+            self._agents.discard(agent)
+
     # Scheduling -----------------------------------------------------------------------------------------------
 
     def put(self, tracker: DirtyTracker, at: float) -> None:

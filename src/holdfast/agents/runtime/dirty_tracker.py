@@ -295,6 +295,11 @@ class DirtyTracker:
             self.due_when_idle = False
             self._scheduler.hurry(self)
 
+    def retire(self) -> None:
+        """End automatic saves: the agent has another tracker."""
+        self.halt_error = InvalidError("the agent was attached again")
+        self._scheduler.end_save(self)
+
     def mark_loaded(self) -> None:
         """Note that the agent loaded a state that is saved."""
         self.mark_saved(self.start_capture())

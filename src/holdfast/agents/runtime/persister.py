@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec
@@ -37,9 +37,15 @@ from holdfast.engine.model.packed_state import Packed, flatten, pack_name, pack_
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, UnavailableError
+from holdfast.errors import (
+    ConflictError,
+    HoldfastError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from holdfast.hooks.feature_hooks import FeatureHooks
-from holdfast.security.handle import StoreHandle
 
 _ATTEMPTS = 1000
 """How often a save is repeated because others were first. Each time, another save succeeded."""
@@ -56,8 +62,15 @@ class AgentPersister:
     """Saves and loads one live agent."""
 
     def __init__(
-        self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, options: AgentOptions | None = None
+        self,
+        line: AgentLine,
+        agent: Any,
+        spec: Spec,
+        data: AgentData,
+        options: AgentOptions | None = None,
+        former: AgentPersister | None = None,
     ) -> None:
+        """`former` is the persister that the agent had so far: the new one continues from what that has saved."""
         self.line = line
         self.agent = agent
         self.spec = spec
@@ -81,6 +94,8 @@ class AgentPersister:
         """The thread that is saving a step."""
         self.error: BaseException | None = None
         """The error of the last save."""
+        self.is_retired = False
+        """Whether the agent has another persister by now."""
         self.lifecycle = Lifecycle(self)
         self._saved_channels: dict[bytes, Packed] = {}
         self._message_cache: tuple[int, int, list[bytes]] = (0, 0, [])
@@ -90,6 +105,16 @@ class AgentPersister:
             data.conversation.set_counter(count)
         if not data.state and spec.machine is not None:
             data.state = spec.machine.initial
+        self._former: AgentPersister | None = None
+        """Set until the first save or load, which takes over from it."""
+        if former is not None:
+            former.retire()
+            self._former = former = former._former or former
+            data.conversation.read_from(self.read_messages)
+            if former.line.line == line.line:
+                self.point, self.uncertain_attempt = former.point, former.uncertain_attempt
+                self.lifecycle = former.lifecycle
+                self.lifecycle.persister = self
         self.worker.register(self)
 
     def autosave(self, *, sync: bool) -> None:
@@ -97,6 +122,23 @@ class AgentPersister:
         if self.options.autosave is not None:
             self.tracker = DirtyTracker(self, self.options.autosave, self.worker, sync=sync)
             self.data.conversation.on_change = self.mark_changed
+            if self._former is not None:
+                self.tracker.add_changes(1)  # there may be some that the former persister has not saved
+
+    def retire(self) -> None:
+        """Save nothing any more: the agent gets another persister. Raises `InvalidError` in the middle of a change."""
+        with self.lock:
+            if self.open_blocks:
+                raise InvalidError(
+                    "the agent is in the middle of a change",
+                    where=self.where,
+                    hint="Attach it again when the transition or the change block has ended",
+                )
+            self.is_retired = True
+            tracker, self.tracker, self.data.conversation.on_change = self.tracker, None, None
+        if tracker is not None:
+            tracker.retire()
+        self.worker.unregister(self)
 
     def mark_changed(self, count: int = 1) -> None:
         """Count changes. With `write_through`, where the caller can wait, they are saved when this returns."""
@@ -226,6 +268,8 @@ class AgentPersister:
         """Save a step of the agent. If a position is given, the agent takes it by this step or not at all: no other
         step comes in between."""
         async with self.save_lock.acquire():
+            if self.is_retired:
+                raise InvalidError("the agent was attached again in the meantime", where=self.where)
             with SaveTimer(self):
                 await self.resolve_uncertain()
                 before = self.data.position
@@ -318,6 +362,8 @@ class AgentPersister:
         """Resolve a step of which it is uncertain whether it was saved: it is saved by now, or never will be. Returns
         whether it was, if there was one; the agent then has the position of that step. The caller has the save
         lock."""
+        if self._former is not None:
+            return await self._take_over(self._former)
         attempt = self.uncertain_attempt
         if attempt is None:
             return False
@@ -330,6 +376,29 @@ class AgentPersister:
             return await self.resolve_uncertain()
         self._set_position(attempt.captured.position)
         return True
+
+    async def _take_over(self, former: AgentPersister) -> bool:
+        """Continue from what the former persister saved, usually through a handle of the store that failed or was
+        closed. Returns whether a step was saved of which that was uncertain."""
+        async with former.save_lock.acquire():  # its last save may still be under way
+            newest, lines = await self.line.latest_step(), self.line.handle.engine.lines
+            saved, attempt = False, former.uncertain_attempt
+            if newest is None or former.line.line != self.line.line:
+                await self.data.conversation.move(former.read_messages)
+                self.point, attempt = None, None
+            else:
+                self.point, self._saved_channels = former.point, former._saved_channels
+            while attempt is not None and not saved:
+                with suppress(NotFoundError):
+                    point = await lines.find(self.line.line, attempt.request.id)
+                    saved = attempt.redo is None or attempt.redo()
+                    if saved:
+                        self.mark_saved(attempt, point)
+                    if attempt.redo is None:
+                        self._set_position(attempt.captured.position)
+                attempt = attempt.earlier
+            self._former = self.uncertain_attempt = None
+            return saved
 
     async def _resolve_shared(self, attempt: Attempt, redo: Callable[[], bool]) -> bool:
         """Resolve a step that was to be saved together with another agent's. It is not sent again: if it is not there,
@@ -426,7 +495,7 @@ class AgentPersister:
         with self.lock:
             self._apply(state)
             self.data.conversation.reset(record.messages, record.tokens, self.read_messages)
-            self.point, self._saved_channels, self.uncertain_attempt = point, values, None
+            self.point, self._saved_channels, self.uncertain_attempt, self._former = point, values, None, None
             if self.tracker is not None:
                 self.tracker.mark_loaded()
         await line.handle.guard.saw(line.scope, ())
@@ -463,6 +532,9 @@ class AgentPersister:
 
     async def read_messages(self, start: int, stop: int) -> list[Any]:
         """Read a range of the saved messages."""
+        if self._former is not None:
+            async with self.save_lock.acquire():
+                await self.resolve_uncertain()
         if self.point is None:
             return []
         await self.line.allow("read")
@@ -494,40 +566,3 @@ def _apply_changes(value: dict[str, Any], before: Mapping[str, Any], after: Any)
         value.pop(name, None)
     value.update(new)
     return bool(removed or new)
-
-
-class RestoreAgent(Protocol):
-    """Restores an agent by its id, with the application's code; or, if its class is not registered and that is allowed,
-    a placeholder for it."""
-
-    def __call__(
-        self, handle: StoreHandle, id: str, *, allow_placeholder: bool = False
-    ) -> Awaitable[AgentPersister]: ...
-
-
-class Placeholder:
-    """Stands in for an agent whose class is not registered: its fields stay as they are."""
-
-    def __init__(self) -> None:
-        self._fields: Mapping[str, Any] = {}
-
-    def persist(self) -> Mapping[str, Any]:
-        return self._fields
-
-    def restore(self, fields: Mapping[str, Any]) -> None:
-        self._fields = fields
-
-    def validate(self, fields: Mapping[str, Any]) -> None:
-        pass
-
-    def handle_recovery(self, recovery: Any) -> None:
-        pass
-
-
-async def load_placeholder(line: AgentLine) -> AgentPersister:
-    """Load an agent without the application's code."""
-    point = await line.require_step()
-    record = await line.read_record(point)
-    persister = AgentPersister(line, Placeholder(), Spec(record.kind, Placeholder, record.schema), AgentData())
-    await persister.load(point)
-    return persister
