@@ -88,6 +88,8 @@ class AgentPersister:
         self.statistics = Metrics(self.worker.statistics)
         self.tracker: DirtyTracker | None = None
         """Set if the agent is saved automatically."""
+        self.sync = True
+        """Whether the agent belongs to a `Store`."""
         self.open_blocks = 0
         """More than 0 while nothing is to be saved in the background. Changed under the lock."""
         self.committing_thread = 0
@@ -105,6 +107,8 @@ class AgentPersister:
             data.conversation.set_counter(count)
         if not data.state and spec.machine is not None:
             data.state = spec.machine.initial
+        self._belongs_to_parent = False
+        """Whether the agent came from the process that this one was forked from, and was not saved here."""
         self._former: AgentPersister | None = None
         """Set until the first save or load, which takes over from it."""
         if former is not None:
@@ -119,6 +123,7 @@ class AgentPersister:
 
     def autosave(self, *, sync: bool) -> None:
         """Save the agent automatically, if its options say so."""
+        self.sync = sync
         if self.options.autosave is not None:
             self.tracker = DirtyTracker(self, self.options.autosave, self.worker, sync=sync)
             self.data.conversation.on_change = self.mark_changed
@@ -155,7 +160,7 @@ class AgentPersister:
 
     def reinit_locks(self) -> None:
         """Reset after a fork."""
-        self.lock, self.save_lock = threading.RLock(), make_save_lock()
+        self.lock, self.save_lock, self._belongs_to_parent = threading.RLock(), make_save_lock(), True
         self.lifecycle.reinit_locks()
         if self.tracker is not None:
             self.tracker.reinit_locks()
@@ -168,6 +173,26 @@ class AgentPersister:
     def version(self) -> int:
         """The number of steps of the agent; 0 if it was never saved."""
         return 0 if self.point is None else self.point.depth + 1
+
+    @property
+    def needs_save(self) -> bool:
+        """Whether the agent is saved when the store is closed: it runs here, and is not in the middle of a change."""
+        if self.tracker is not None:
+            return self.tracker.needs_save
+        runs = self.lifecycle.owns_status and self.data.status == "running" and self.data.pending is None
+        return runs and not self._belongs_to_parent
+
+    def has_changes(self) -> bool:
+        """Return whether changes of the agent would be lost with the process. Of one that was never saved, nothing is
+        expected to be stored."""
+        if self.point is None or self._belongs_to_parent or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return bool(self.capture().delta)
+        except Exception:  # noqa: BLE001 - what cannot be saved differs from what was
+            return True
+        finally:
+            self.lock.release()
 
     # Saving and loading ---------------------------------------------------------------------------------------
 
@@ -352,6 +377,7 @@ class AgentPersister:
     def mark_saved(self, attempt: Attempt, point: StepRef) -> None:
         """Note that a step was saved."""
         self.point, self._saved_channels, self.uncertain_attempt = point, attempt.captured.packed, None
+        self._belongs_to_parent = False
         self._message_cache = (0, 0, [])
         self.data.conversation.mark_saved(attempt.captured.messages)
         count_step(self.statistics, attempt.events)
