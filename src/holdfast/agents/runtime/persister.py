@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.agents.definition.options import AgentOptions
-from holdfast.agents.definition.spec import Spec
+from holdfast.agents.definition.spec import Spec, warn_of_unsaved
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
@@ -232,6 +232,7 @@ class AgentPersister:
             data.created = to_datetime(self.line.handle.now())
         fields = {**data.undeclared_fields, **self.spec.persist(self.agent)}
         self.check_valid(data.state, fields)
+        warn_of_unsaved(self.agent, self.spec, data.configuration)
         state = {
             "class": self.spec.name,
             "schema": self.spec.schema,
