@@ -316,8 +316,10 @@ class AgentPersister:
         self, kind: str, events: Sequence[Event], hook: str, if_changed: bool, background: bool, *, moves: bool
     ) -> StepRef:
         permit = await self.line.allow("write")
-        hooks = await self.call_hooks(hook)
-        events = [*events, *hooks.events]
+        # The first step creates the agent, whichever operation saves it.
+        names = [*(["agent.create"] if self.point is None else []), *([hook] if hook else [])]
+        called = [await self.call_hooks(name) for name in dict.fromkeys(names)]
+        events = [*events, *(event for hooks in called for event in hooks.events)]
         for attempt in range(_ATTEMPTS):
             if attempt > 1:
                 await Pause(rng.random() * min(_MAX_PAUSE, 0.001 * attempt))
@@ -336,7 +338,8 @@ class AgentPersister:
                     raise  # what the agent does just now, in its own thread, would be lost
                 await self._resolve(conflict)
                 continue
-            hooks.call_after(self.version, point.id)
+            for hooks in called:
+                hooks.call_after(self.version, point.id)
             return point
         raise ConflictError(
             f"other saves were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
@@ -486,7 +489,7 @@ class AgentPersister:
         `VetoError`."""
         line, scope = self.line, str(self.line.scope)
         engine, codec = line.handle.engine, line.handle.codec
-        if not hook or engine.hooks is None or not any(engine.hooks.matching(hook, scope, line.id)):
+        if engine.hooks is None or not any(engine.hooks.matching(hook, scope, line.id)):
             return FeatureHooks(MISSING)
         with self.lock:
             data = self.data
