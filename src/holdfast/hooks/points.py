@@ -28,6 +28,7 @@ POINTS = {
     "agent.stop": "an agent is stopped",
     "agent.fail": "an agent is said to have failed",
     "agent.transition": "the machine of an agent takes a transition",
+    "agent.rollback": "an agent is rolled back to an earlier state; the hook is given that state",
     "agent.transfer": "an agent hands its conversation over to another",
     "agent.restore": "an agent is brought back to life",
     "agent.delete": "an agent is deleted; the hook is given no value",

@@ -7,14 +7,14 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from holdfast.agents.api.agent import (
-    AgentBase,
     AsyncPersistentAgent,
     PersistentAgent,
     attach_object,
+    check_kind,
     restore_agent,
     restore_persister,
 )
-from holdfast.agents.api.handle import AgentHandle, AgentOperations, AsyncAgentHandle
+from holdfast.agents.api.handle import AgentHandle, AgentHandleOperations, AgentOperations, AsyncAgentHandle
 from holdfast.agents.definition.options import Policies
 from holdfast.agents.definition.spec import Spec, registry
 from holdfast.agents.recovery.manual import resolve_manually
@@ -109,8 +109,14 @@ class AgentsOperations:
         configuration: Mapping[str, Any] | None = None,
         **policies: Unpack[Policies],
     ) -> Any:
-        if isinstance(agent, AgentOperations) and not isinstance(agent, AgentBase):
-            raise InvalidError("this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself")
+        if isinstance(agent, AgentHandleOperations):
+            if agent.id != id:
+                raise InvalidError(
+                    "this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself"
+                )
+            check_kind(agent, self)
+            agent.attach_again(AgentLine(self._handle, id), agent.persister.spec.options.with_policies(policies))
+            return agent
         spec = registry.of(type(agent) if kind is None else kind)
         checked = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
         return attach_object(agent, self, id, spec, checked, policies)
@@ -391,6 +397,9 @@ class Agents(SyncApi, AgentsOperations):
         Returns the agent; or, if its class inherits no operations, its `AgentHandle`. The options are `kind`, its class
         of agents, if a function created it; `configuration`, with which it was created, if its attributes do not show
         that; and those of `Policies`, which override the options of its class.
+
+        An agent that is attached already, given as itself or as its `AgentHandle`, continues from what it saved last:
+        its unsaved changes are saved through the new handle of the store.
         """
         return self._attach(agent, id, **options)
 
