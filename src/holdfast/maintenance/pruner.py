@@ -116,6 +116,8 @@ class ThreadSelection:
     prefix: str = ""
     where: str | None = None
     kinds: frozenset[LineKind] = frozenset({"thread"})
+    erase: bool = False
+    """Whether also to remove what could prove, to one who knows it, what the removed steps contained."""
 
     @classmethod
     def of(
@@ -124,13 +126,15 @@ class ThreadSelection:
         prefix: str = "",
         where: str | None = None,
         kinds: LineKinds | None = None,
+        *,
+        erase: bool = False,
     ) -> ThreadSelection:
         """Build the selection from the arguments of a caller."""
         several = [threads] if isinstance(threads, str) else threads
         names, of_kinds = select_lines(several, kinds, {"thread"})
         if names is not None and (prefix or where is not None):
             raise InvalidError("threads are selected by name, or by a prefix or a query", hint="Leave out one of them")
-        return cls(names, check_name(prefix, "start of a name"), where, of_kinds)
+        return cls(names, check_name(prefix, "start of a name"), where, of_kinds, erase)
 
     @property
     def single(self) -> bool:
@@ -307,7 +311,8 @@ class _Pass:
             kept = {each.id for each in verdicts if each.kept}
             last = _last_revisions(points)
             positions = {point[:2] for point in points if not point.pruned}
-            return RewritePlan(frozenset(positions - {last[id][:2] for id in kept}))
+            dropped = frozenset(positions - {last[id][:2] for id in kept})
+            return RewritePlan(dropped, erase=self._selection.erase)
 
         return choose
 
@@ -316,7 +321,8 @@ class _Pass:
         points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
         verdicts = await self._judge(line, points, await self._engine.lines.branches(line), cutoff)
         count = sum(not point.pruned for point in points)
-        return verdicts, all(each.kept for each in verdicts) and len(verdicts) == count
+        salted = self._selection.erase and any(point.proof and point.proof.salt for point in points)
+        return verdicts, not salted and all(each.kept for each in verdicts) and len(verdicts) == count
 
     async def _judge(
         self, line: Line, points: Sequence[StepRef], branches: Sequence[Branch], cutoff: int

@@ -47,6 +47,7 @@ class MaintenanceOperations:
         prefix: str = "",
         where: str | None = None,
         kinds: LineKinds | None = None,
+        erase: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
         each: Callable[[ThreadPruneReport], None] | None = None,
@@ -59,6 +60,9 @@ class MaintenanceOperations:
         thread are pruned with it. The histories of scopes, agents and sessions are pruned only if `kinds` says so:
         `prune("agent:researcher", kinds="scope", keep_last=1)`, `prune(kinds=["scope", "session"], keep_within="7d")`.
 
+        The audit of what is pruned stays, and is still proven. What is left of a step of a scope proves its content, to
+        one who knows or guesses it; with `erase` no more, also where steps were pruned before.
+
         With `dry_run` nothing changes, and the report says what would. Writers can continue meanwhile. A thread that is
         on hold, or that another process is rewriting, is skipped and reported; if it is the only one named, that
         raises. `progress` is called after each thread. `each` is called with the report of every thread, and the
@@ -66,7 +70,7 @@ class MaintenanceOperations:
         """
         from holdfast.maintenance import pruner, retention
 
-        selection = pruner.ThreadSelection.of(threads, prefix, where, kinds)
+        selection = pruner.ThreadSelection.of(threads, prefix, where, kinds, erase=erase)
         policy = retention.policy_of(policy, rules)
         return await pruner.prune(
             self._handle.engine, self._handle.tenant, policy, selection, dry_run=dry_run, progress=progress, each=each

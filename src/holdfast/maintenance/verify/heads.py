@@ -23,7 +23,7 @@ from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
-from holdfast.engine.namespaces import ALL_KINDS, LineKind, lines_of_kinds
+from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, lines_of_kinds
 from holdfast.engine.row_format import LEASE, Branch, Line, LineInfo, StepRef, info_of
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 
@@ -96,6 +96,17 @@ class StoreHeads:
             for name, each in threads.items()
         }
         return cls(found["tenant"], found["store"], found["time"], heads)
+
+    def audited(self) -> dict[str, tuple[int, str]]:
+        """Return the heads of the lines with the audit, as `audit.verify` and `check_audit` take them: the number of
+        steps of each, and the hash of the last."""
+        return {
+            name: (branch.length, branch.hash)
+            for name, head in self.threads.items()
+            if not is_thread(name)
+            for branch in head.branches
+            if not branch.branch and branch.length
+        }
 
 
 def _digest_of(content: Mapping[str, Any]) -> str:

@@ -47,6 +47,9 @@ class DenialReason(NamedTuple):
     code: str = ""
 
 
+_ONLY_READS = DenialReason("this handle only reads", "Act in another mode to write")
+
+
 class IdentityGuard(Guard):
     """Checks every access of an identity to the state of scopes."""
 
@@ -102,7 +105,7 @@ class IdentityGuard(Guard):
         guard_mode = self.guard_mode
         refusal: DenialReason | None
         if action == "write" and guard_mode.mode == "read-only":
-            refusal = DenialReason("this handle only reads", "Act in another mode to write")
+            refusal = _ONLY_READS
         elif guard_mode.mode != "custom" and self.owns(scope):
             return UNCONDITIONAL
         elif guard_mode.policy is not None:
@@ -115,6 +118,11 @@ class IdentityGuard(Guard):
             if refusal is None:
                 return Permit(self._conditions(action, scope, tuple(keys), tip))
         raise await self.denied_error(action, scope, keys, refusal)
+
+    async def allow_change(self, scope: Scope, keys: Sequence[str]) -> None:
+        """Refuse a change by a handle that only reads."""
+        if self.guard_mode.mode == "read-only":
+            raise await self.denied_error("write", scope, keys, _ONLY_READS)
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
         """Return the scopes that may be read as a whole. Nothing is recorded."""
