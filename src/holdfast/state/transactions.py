@@ -19,6 +19,7 @@ from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine import validation
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator, combine
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, normal
 from holdfast.engine.pages import Page
@@ -215,21 +216,45 @@ class TransactionOperations:
     @sync_and_async
     async def increment(self, key: str, by: float = 1) -> Any:
         """Add a number to a value, which starts at 0. Returns the new value."""
-        return await TransactionOperations.change(self, key, lambda value: value + by, 0)
+        return await self._operate(key, Increment(by))
+
+    @sync_and_async
+    async def append(self, key: str, *items: Any) -> int:
+        """Add items at the end of a list, which starts empty. Returns its new length."""
+        return len(await self._operate(key, Append(*items)))
+
+    @sync_and_async
+    async def add_to_set(self, key: str, *items: Any) -> int:
+        """Add items to a set, which starts empty. Returns how many items it has then."""
+        return len(await self._operate(key, AddToSet(*items)))
+
+    @sync_and_async
+    async def max(self, key: str, value: Any) -> Any:
+        """Set a key to a number, a text or a time, unless its value is greater. Returns the greater one."""
+        return await self._operate(key, Max(value))
 
     @sync_and_async
     async def patch(self, key: str, changes: Mapping[Any, Any], *, remove: Iterable[Any] = ()) -> None:
         """Change parts of a value. See `State.patch`."""
-        await TransactionOperations.change(
-            self, key, lambda value: patched(value, changes, remove, f"key {key!r} of {self.scope}"), {}
-        )
+        name, gone = self._key(key), list(validation.require_several(remove, "path to remove"))
+        new = validation.require_mapping(changes, "set of changes")
+        found = await self._pending.get(self.scope, name)
+        value = patched(self._pending.handle, {} if found is MISSING else found, new, gone, self._where(name))
+        parts = {(name, *_keys(path)): each for path, each in new.items()}
+        self._put(name, value, keep_expiry=True, parts=parts, removed=[(name, *_keys(path)) for path in gone])
+
+    async def _operate(self, key: str, operator: UpdateOperator) -> Any:
+        found = await self._pending.get(self.scope, key)
+        value = combined(self._pending.handle, operator, found, self._where(key))
+        self._put(key, value, keep_expiry=True, operator=operator)
+        return value
 
     @sync_and_async
     async def expire(self, key: str, ttl: Duration | None) -> None:
         """Let a key expire after so many seconds, or never. Raises `NotFoundError`."""
         value = await self._pending.get(self.scope, key)
         if value is MISSING:
-            raise NotFoundError("there is no such key", where=f"key {key!r} of {self.scope}")
+            raise NotFoundError("there is no such key", where=self._where(key))
         self.set(key, value, ttl=ttl)
 
     @sync_and_async
@@ -247,22 +272,47 @@ class TransactionOperations:
             lambda cursor: TransactionOperations.list_keys(self, prefix, pattern=pattern, limit=count, cursor=cursor),
         )
 
-    def _put(self, key: str, value: Any, *, expires: int = 0, keep_expiry: bool = False) -> None:
-        handle = self._pending.handle
-        key = handle.guard.key(self.scope, key)
+    def _where(self, key: str) -> str:
+        return f"key {key!r} of {self.scope}"
+
+    def _key(self, key: object) -> str:
+        return self._pending.handle.guard.key(self.scope, key)
+
+    def _put(self, key: str, value: Any, *, keep_expiry: bool = False, **how: Any) -> None:
+        """Set a key; `how` are further fields of the change, such as the operator that makes the value."""
+        handle, key = self._pending.handle, self._key(key)
+        change = KeyWrite(key, packed=pack_value(handle, key, value), keep_expiry=keep_expiry, **how)
         before = self._pending.written(self.scope, key)
         if keep_expiry and before is not None:  # of the value that this transaction has set
-            expires, keep_expiry = before.expires, before.keep_expiry
-        change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expires, keep_expiry=keep_expiry)
+            change.expires, change.keep_expiry = before.expires, before.keep_expiry
+            change.parts, change.removed = {}, ()
+            earlier, later = before.operator, change.operator
+            change.operator = None if earlier is None or later is None else earlier.then(later)
+        if change.is_patch or change.operator is not None:
+            change.action = "patch"
         self._pending.put(self.scope, change)
 
 
-def patched(value: Any, changes: Mapping[Any, Any], remove: Iterable[Any], where: str) -> dict[Any, Any]:
+def combined(handle: StoreHandle, operator: UpdateOperator, value: Any, where: str) -> Any:
+    """Return a value, or `MISSING`, after an operator."""
+    packed = None if value is MISSING else handle.codec.pack(value)
+    try:
+        return unpack(handle.codec, combine(operator.rule, handle.codec.pack(operator.operand), packed))
+    except InvalidError as error:
+        raise InvalidError(error.what, where=where, hint="Set it to such a value first") from None
+
+
+def patched(
+    handle: StoreHandle, value: Any, changes: Mapping[Any, Any], remove: Iterable[Any], where: str
+) -> dict[Any, Any]:
     """Return a dict with changes at paths of keys, and without what is removed. The value may be changed."""
-    for path, new in validation.require_mapping(changes, "set of changes").items():
+    for path, new in changes.items():
         *stem, last = _keys(path)
-        _dict_at(value, stem, where, create=True)[last] = new
-    for path in validation.require_several(remove, "path to remove"):
+        below = _dict_at(value, stem, where, create=True)
+        if isinstance(new, UpdateOperator):
+            new = combined(handle, new, below.get(last, MISSING), f"{path!r} in {where}")
+        below[last] = new
+    for path in remove:
         *stem, last = _keys(path)
         below = _dict_at(value, stem, where, create=False)
         if last not in below:
