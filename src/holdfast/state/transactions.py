@@ -24,7 +24,7 @@ from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, normal
 from holdfast.engine.pages import Page
 from holdfast.engine.patterns import matcher
-from holdfast.engine.row_format import StepRef
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
@@ -58,6 +58,8 @@ class TransactionChanges:
         self.handle = handle
         self.is_open = False
         self._scopes: dict[Scope, TransactionScope] = {}
+        self._threads: dict[Line, StepRef | None] = {}
+        """The latest steps of the threads that were read; None if there was no such thread."""
 
     def check_open(self) -> None:
         """Raise `InvalidError` outside the block of the transaction: a change would be lost."""
@@ -112,9 +114,18 @@ class TransactionChanges:
         self.check_open()
         return self._scopes.setdefault(scope, TransactionScope())
 
+    async def read_thread(self, line: Line) -> StepRef | None:
+        """Return the latest step of a thread as of its first read; None if there is no such thread."""
+        self.check_open()
+        if line not in self._threads:
+            tip = await self.handle.engine.lines.load_tip(line)
+            self._threads[line] = None if tip is None else tip.point
+        return self._threads[line]
+
     async def commit(self, savings: Sequence[AppendRequest] = ()) -> tuple[list[WrittenKey], list[StepInfo]]:
         """Make all changes, together with checkpoints to save. `ConflictError` if a read is out of date."""
         parts, self._scopes = self._scopes, {}
+        threads, self._threads = self._threads, {}
         writes = {scope: list(part.writes.values()) for scope, part in parts.items() if part.writes}
         if not writes and not savings:
             return [], []
@@ -125,9 +136,12 @@ class TransactionChanges:
             found: list[Condition] = []
             for scope, part in only_read.items():
                 found += await self._unchanged(scope, part, again)
+            for line, point in threads.items():
+                found += await self._thread_unchanged(line, point, [each for each in savings if each.line == line])
             return found
 
-        return await commit(self.handle, writes, checks, requests=savings, preconditions=guards if only_read else None)
+        conditions = guards if only_read or threads else None
+        return await commit(self.handle, writes, checks, requests=savings, preconditions=conditions)
 
     def _check(self, scope: Scope, part: TransactionScope) -> Callable[[ScopeView], Any]:
         async def check(view: ScopeView) -> None:
@@ -164,11 +178,32 @@ class TransactionChanges:
         after = (*line, point.branch, point.seq + 1)
         return [Expect(LINES, tuple(line), tuple(tip.info)), Expect(STEPS, after, None)]
 
+    async def _thread_unchanged(
+        self, line: Line, point: StepRef | None, own: Sequence[AppendRequest]
+    ) -> list[Condition]:
+        """Return the conditions that the latest step of a thread is the one that was read. The requests of this
+        transaction have the condition that the line, and the position of their own step, are unchanged."""
+        lines = self.handle.engine.lines
+        tip = await lines.load_tip(line)
+        if (None if tip is None else tip.point) != point:
+            raise _stale_error(f"thread {line}")
+        found: list[Condition] = [] if own else [Expect(LINES, tuple(line), None if tip is None else tuple(tip.info))]
+        if tip is None or point is None:
+            return found
+        branches = [0] if tip.is_only_branch else [0, *(each.branch for each in await lines.branches(line))]
+        parents = [point if each.parent is None else await lines.find(line, each.parent) for each in own]
+        for branch in branches:
+            head = await lines.head(line, branch)
+            if head not in parents:  # whoever saves there opens no branch, and becomes the latest
+                number = head.seq + 1 if head.branch == branch else 0
+                found.append(Expect(STEPS, (*line, branch, number), None))
+        return found
 
-def _stale_error(scope: Scope, key: str = "") -> ConflictError:
+
+def _stale_error(where: Scope | str, key: str = "") -> ConflictError:
     return ConflictError(
         "what the transaction read has changed since",
-        where=f"key {key!r} of {scope}" if key else str(scope),
+        where=f"key {key!r} of {where}" if key else str(where),
         hint="Begin it again, as transact() does automatically",
         code="version-mismatch",
     )
