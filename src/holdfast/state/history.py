@@ -10,6 +10,8 @@ from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine import validation
 from holdfast.engine.branch_graph import Position
+from holdfast.engine.model.operations import EditMap
+from holdfast.engine.model.packed_state import pack_name
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, StepRef, open_step
@@ -81,6 +83,22 @@ async def stored_at(handle: StoreHandle, scope: Scope, key: str, version: int) -
     line = handle.line(scope)
     point = await point_at(handle, line, version)
     return await read_line_at(handle, line, point, lambda view: view.find_live(key), moment_of(handle, version, point))
+
+
+async def edits_since(handle: StoreHandle, scope: Scope, key: str, version: int, last: int) -> list[EditMap] | None:
+    """Return the edits of a key after one version up to another; None if one of them was pruned."""
+    line, name, found = handle.line(scope), pack_name(key), list[EditMap]()
+    for start in range(version, last, _PAGE):
+        stop = min(start + _PAGE, last)
+        (rows,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), (start,), (stop,))])
+        if len(rows) < stop - start or any(StepRef.of(row).pruned for row in rows):
+            return None
+        for row in rows:
+            edit = open_step(line, row, handle.engine.context.max_bytes).edit
+            put = tuple(each for each in edit.put if each[0] == name)
+            removed = tuple(each for each in edit.removed if each == name)
+            found += [EditMap(removed, put)] * bool(put or removed)
+    return found
 
 
 async def value_at(handle: StoreHandle, scope: Scope, key: str, when: When, default: Any) -> Any:

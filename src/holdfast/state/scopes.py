@@ -87,7 +87,7 @@ def _puts(handle: StoreHandle, target: Scope, found: _Content, on_conflict: OnCo
     puts = [KeyWrite(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
     if on_conflict not in ("raise", "overwrite"):
         for put in puts:
-            put.compute = resolve_conflict(handle, target, put, 0, on_conflict)
+            put.compute = resolve_conflict(handle, target, put, None, on_conflict)
     return puts
 
 
