@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -252,9 +252,12 @@ def test_the_calls_of_an_async_store_take_none_either() -> None:
         async with await holdfast.aopen("memory://") as store:
             assert isinstance(store, AsyncStore)
             await store.state(agent="a").set("plan", "secret")
-            for call in (store.get, store.log, store.delete, store.thread):
+            calls: list[Callable[[str], Awaitable[object]]] = [store.get, store.log, store.delete]
+            for call in calls:
                 with pytest.raises(InvalidError, match="names that start with ␞"):
-                    await call("␞agent:a")  # type: ignore[operator]
+                    await call("␞agent:a")
+            with pytest.raises(InvalidError, match="names that start with ␞"):
+                store.thread("␞agent:a")
             saver = HoldfastSaver(store)
             with pytest.raises(InvalidError, match="names that start with ␞"):
                 await saver.aget_tuple(config("␞agent:a"))
