@@ -372,7 +372,7 @@ def test_a_version_that_was_pruned_is_told_in_terms_of_agents() -> None:
     first = store.agents.load("a").checkpoint
     for _ in range(5):
         agent.save()
-    store.maintenance.prune(keep_last=1)
+    store.maintenance.prune(kinds="agent", keep_last=1)
     for asked in ({"version": 2}, {"at": first}, {"at": START - timedelta(days=1)}):
         with pytest.raises(NotFoundError) as caught:
             store.agents.load("a", **asked)
@@ -406,11 +406,11 @@ def test_an_agent_is_deleted_and_the_audit_keeps_what_it_tells() -> None:
 def test_what_is_held_is_not_deleted() -> None:
     store = opened(MemoryBackend())
     filled(store, "a")
-    store.thread("␞agents:a").hold(reason="a dispute")
+    store.maintenance.hold("a", kind="agent", reason="a dispute")
     with pytest.raises(DeniedError, match="a dispute"):
         store.agents.delete("a")
     assert store.agents.exists("a")
-    store.thread("␞agents:a").release()
+    store.maintenance.release("a", kind="agent")
     store.agents.delete("a")
 
 

@@ -276,7 +276,7 @@ def test_what_was_pruned_since_is_merged_all_the_same() -> None:
     for name in ("Ada", "Bob"):
         one.greet(name)
         one.save()
-    store.maintenance.prune(keep_last=1)
+    store.maintenance.prune(kinds="agent", keep_last=1)
     other.notes["x"] = 1
     other.save()
     assert store.agents.load("a").fields == {"greeted": ["Ada", "Bob"], "count": 2, "notes": {"x": 1}}

@@ -141,7 +141,7 @@ def test_of_two_who_fall_back_at_once_one_is_first(backend: Any) -> None:
         thread.join()
     assert errors == []
     assert sorted(counts) == [(4, 6, 0), (4, 6, 0), (4, 6, 0), (4, 6, 1)]
-    assert len(store.thread(LINE).branches()) == 2
+    assert store.threads(kind="agent")[0].branches == 2
 
 
 def test_who_has_not_heard_of_it_does_not_go_on_from_what_was_passed_over(backend: Any) -> None:

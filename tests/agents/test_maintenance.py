@@ -71,7 +71,7 @@ def test_agents_are_copied(store: Store) -> None:
 def test_agents_are_exported_and_imported(store: Store) -> None:
     lived(store)
     file = io.BytesIO()
-    store.export(file, threads=[LINE])
+    store.export(file, threads=["a"], kinds="agent")
     file.seek(0)
     other = opened(MemoryBackend())
     other.import_(file)
@@ -83,7 +83,9 @@ def test_old_versions_are_pruned_when_asked_for_and_the_agent_stays(store: Store
     before = store.agents.load("a")
     store.maintenance.prune(threads="chat", keep_last=1)
     assert len(store.agents.history("a", limit=100)) == 43
-    store.maintenance.prune(keep_last=2)
+    store.maintenance.prune(keep_last=1)
+    assert len(store.agents.history("a", limit=100)) == 43
+    store.maintenance.prune(kinds="agent", keep_last=2)
     assert store.agents.load("a") == before
     assert len(store.agents.history("a", limit=100)) == 2
     with pytest.raises(holdfast.NotFoundError):

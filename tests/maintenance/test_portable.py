@@ -27,7 +27,7 @@ from holdfast.backends.tables import LINES, NODES, TABLES
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.namespaces import thread_name
 from holdfast.engine.row_format import Line
-from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
+from holdfast.errors import ConfigError, ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from tests.codec.values import identical
@@ -475,3 +475,50 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
     assert documents[0]["state"]["pair"] == {"$tuple": [1, 2]}
     with pytest.raises(InvalidError, match="not a file of exported threads"):
         store_on(MemoryBackend()).import_(tmp_path / "f.jsonl")
+
+
+# What is not content ------------------------------------------------------------------------------------------------
+
+
+def archive_with_rights() -> bytes:
+    """A file of everything of a store in which a stranger has every right."""
+    with holdfast.open("memory://") as source:
+        source.put("chat", {"x": 1})
+        source.state(agent="a")["plan"] = "secret"
+        source.sessions.start("s1").state["k"] = 1
+        source.access.grant("agent:stranger", "both", "global", below=True)
+        with pytest.raises(DeniedError):
+            source.as_identity(agent="other").state(agent="a").get("plan")
+        file = io.BytesIO()
+        source.export(file, kinds="all")
+    return file.getvalue()
+
+
+def test_rights_are_imported_only_when_they_are_asked_for() -> None:
+    file = archive_with_rights()
+    with holdfast.open("memory://") as store:
+        store.state(agent="victim")["plan"] = "secret"
+        dry = store.import_(io.BytesIO(file), dry_run=True)
+        assert [(each.kind, each.name, each.selected) for each in dry.contents] == [
+            ("access", "access", False),
+            ("audit", "audit", False),
+            ("system", "sessions", False),
+            ("thread", "chat", True),
+            ("scope", "agent:a", True),
+            ("session", "session:s1", True),
+        ]
+        report = store.import_(io.BytesIO(file))
+        assert report.contents == dry.contents
+        assert [each.kind for each in report.left_out] == ["access", "audit", "system"]
+        assert set(report.threads) == {"chat", "␞agent:a", "␞session:s1"}
+        assert store.access.grants() == []
+        with pytest.raises(DeniedError):
+            store.as_identity(agent="stranger").state(agent="victim").get("plan")
+        with pytest.raises(InvalidError, match="names that start with ␞"):
+            store.import_(io.BytesIO(file), threads=["␞access"])
+        assert store.import_(io.BytesIO(file), kinds="access").threads == ("␞access",)
+        assert store.as_identity(agent="stranger").state(agent="victim").get("plan") == "secret", "the control"
+    with holdfast.open("memory://") as store:
+        assert store.import_(io.BytesIO(file), threads=["sessions"], kinds="system").threads == ("␞sessions",)
+        with pytest.raises(NotFoundError, match="there is no scope 'agent:z' in the file"):
+            store.import_(io.BytesIO(file), threads=["agent:z"], kinds="scope")

@@ -16,16 +16,18 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Batch, Delete, Put, Row, Scan
+from holdfast.backends.interface import Batch, Change, Delete, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.events import digest
+from holdfast.engine.model.steps import Step, StubProof
+from holdfast.engine.namespaces import AUDIT
+from holdfast.engine.row_format import Line, StepRef, open_step
 from holdfast.errors import CorruptError, DeniedError, InvalidError, UnavailableError
 from holdfast.security.audit import export, recorder
 from holdfast.security.audit.recorder import AuditRecorder
-from holdfast.security.handle import AUDIT
 from holdfast.store.store import Store
 from tests.agents.autosaved import until
 from tests.state.kit import SECOND, Clock, store_on
@@ -405,20 +407,140 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
         holdfast.access.check_audit(path)
 
 
-def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> None:
-    """What is left of a line that was pruned: its rows are there, but nothing covers them any more."""
+def stub_of(store: Store, line: str, seq: int, *, proven: bool = True) -> Change:
+    """Turn a step into the stub that pruning it would leave; or into one that proves nothing."""
+    (rows,) = run(store._engine.context.backend.read([Scan(STEPS, ("", line, 0), (seq,), (seq + 1,))]))
+    step = open_step(Line("", line), rows[0], 1 << 20)
+    proof = StubProof.of(step.header, step.digests) if proven else None
+    return Put(STEPS, StepRef.of(rows[0]).stub((), proof).row(Line("", line), b""))
+
+
+def check_both(store: Store, path: Path) -> tuple[list[str], list[str]]:
+    """What the store finds, and what a third party finds."""
+    store.audit.export(path)
+    found = [each.what for each in store.audit.verify().findings]
+    return found, [each.what for each in holdfast.access.check_audit(path).findings]
+
+
+def test_rows_stay_proven_when_their_steps_are_pruned(store: Store, tmp_path: Path) -> None:
+    for number in range(4):
+        store.state(agent="a")["k"] = number
+    store.maintenance.prune("agent:a", kinds="scope", keep_last=1)
+    backend, path, line = store._engine.context.backend, tmp_path / "audit.jsonl", "␞agent:a"
+    report = store.audit.verify()
+    assert (report.ok, report.pruned, report.unproven, report.rows) == (True, 3, 0, 4)
+    assert len(store.audit.query()) == 4
+    done = store.audit.export(path)
+    checked = holdfast.access.check_audit(path, done.heads)
+    assert (checked.ok, checked.pruned, checked.rows) == (True, 3, 4)
+    assert store.maintenance.verify().findings == []
+    first, *_ = rows = rows_of(store, line)
+    altered = "its rows are not those that it was written with: altered, missing at the end, or added"
+    for change in (
+        Put(EVENTS, first._replace(columns=(*first.columns[:2], "agent:z", *first.columns[3:]))),
+        Put(EVENTS, first._replace(columns=(1, *first.columns[1:]))),
+        Put(EVENTS, first._replace(key=(*first.key[:3], 1))),
+        Delete(EVENTS, first.key),
+    ):
+        run(backend.apply([change]))
+        assert check_both(store, path) == ([altered], [altered])
+        run(backend.apply([Delete(EVENTS, ("", line)), *(Put(EVENTS, row) for row in rows)]))
+        assert check_both(store, path) == ([], [])
+    run(backend.apply([Put(EVENTS, first._replace(key=(*first.key[:2], f"{first.key[2]!s}0", 0)))]))
+    assert check_both(store, path)[0] == ["row 0 was added: there is no such step"]
+
+
+def test_a_step_that_was_made_a_stub_hides_nothing(store: Store, tmp_path: Path) -> None:
+    """Somebody who can write to the store makes a step look as if it had been pruned."""
     for number in range(3):
         store.state(agent="a")["k"] = number
+        store.access.grant("agent:b", "read", "agent:a")
+    heads, path = store.maintenance.heads(), tmp_path / "audit.jsonl"
     backend = store._engine.context.backend
-    (steps,) = run(backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
-    stub = StepRef.of(steps[0]).stub().row(Line("", "␞agent:a"), b"")
-    run(backend.apply([Delete(STEPS, steps[0].key), Put(STEPS, stub)]))
+    kept = run(backend.read([Scan(STEPS, ("",)), Scan(EVENTS, ("",))]))
+
+    def restore() -> None:
+        changes = [Delete(STEPS, ("",)), Delete(EVENTS, ("",))]
+        tables = zip((STEPS, EVENTS), kept, strict=True)
+        run(backend.apply([*changes, *(Put(table, row) for table, rows in tables for row in rows)]))
+        assert (check_both(store, path), store.audit.verify(heads).ok) == (([], []), True)
+
+    never, nothing = "nothing is ever pruned here", "nothing proves which records it had"
+    for line, proven, told in (("␞access", True, never), ("␞access", False, never), ("␞agent:a", False, nothing)):
+        run(backend.apply([stub_of(store, line, 1, proven=proven)]))
+        for (found,) in check_both(store, path):
+            assert told in found
+        restore()
+    (row, *_) = rows_of(store, "␞agent:a")
+    run(backend.apply([stub_of(store, "␞agent:a", 0), Delete(EVENTS, row.key)]))
+    for (found,) in check_both(store, path):
+        assert found.startswith("its rows are not those")
+    restore()
+    # With another digest of its rows, it is not the step that the next one follows.
+    step = stub_of(store, "␞agent:a", 0)
+    assert isinstance(step, Put)
+    stub = StepRef.of(step.row)
+    assert stub.proof is not None
+    forged = stub._replace(metadata="").stub((), stub.proof._replace(events=digest([])))
+    run(backend.apply([Put(STEPS, forged.row(Line("", "␞agent:a"), b"")), Delete(EVENTS, row.key)]))
+    for (found,) in check_both(store, path):
+        assert "is not that of the step" in found
+    assert store.maintenance.verify(kinds="scope").damage
+    restore()
+
+
+def test_a_cut_off_end_is_seen_with_heads(store: Store, clock: Clock, tmp_path: Path) -> None:
+    use(store, clock)
+    heads, exported = store.maintenance.heads(), store.audit.export(tmp_path / "audit.jsonl").heads
+    with pytest.raises(DeniedError):
+        store.as_identity(agent="b").state(agent="z").get("k")
+    for each in (heads, exported, store.maintenance.heads()):
+        report = store.audit.verify(each)
+        assert (report.ok, report.compared) == (True, 3)
+    later = store.maintenance.heads()
+    backend = store._engine.context.backend
+    (steps,) = run(backend.read([Scan(STEPS, ("", AUDIT, 0))]))
+    id = str(steps[-1].columns[0])
+    run(backend.apply([Delete(STEPS, steps[-1].key), Delete(EVENTS, ("", AUDIT, id))]))
     report = store.audit.verify()
-    assert (report.ok, report.unproven, report.rows) == (True, 1, 3)
-    assert len(store.audit.query()) == 3
-    done = store.audit.export(tmp_path / "audit.jsonl")
-    checked = holdfast.access.check_audit(tmp_path / "audit.jsonl", done.heads)
-    assert (checked.ok, checked.pruned) == (True, 1)
+    assert (report.ok, report.compared) == (True, None), "nothing shows it without heads"
+    assert store.audit.verify(heads).ok, "they are older"
+    (finding,) = store.audit.verify(later).findings
+    assert (finding.line, finding.what) == (AUDIT, f"step {len(steps) - 1} is not the one that the heads say")
+
+
+def test_an_erasure_removes_the_salts(store: Store) -> None:
+    def proofs() -> list[StubProof | None]:
+        (rows,) = run(store._engine.context.backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
+        return [point.proof for point in map(StepRef.of, rows) if point.pruned]
+
+    def content(proof: StubProof, step: Step) -> bytes:
+        """What the stub would have, if this had been the step."""
+        return StubProof.of(step.header._replace(salt=proof.salt or b"?"), step.digests).content
+
+    store.state(agent="a")["k"] = "yes"
+    (steps,) = run(store._engine.context.backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
+    guess = open_step(Line("", "␞agent:a"), steps[0], 1 << 20)
+    store.state(agent="a")["k"] = "no"
+    store.state(agent="a")["k"] = "perhaps"
+    store.maintenance.prune("agent:a", kinds="scope", keep_last=2)
+    (proof,) = proofs()
+    assert proof is not None
+    assert content(proof, guess) == proof.content, "who knows the content can prove it"
+    store.maintenance.prune("agent:a", kinds="scope", keep_last=1, erase=True)
+    erased = proofs()
+    assert [each is not None and not each.salt for each in erased] == [True, True], "also of those pruned before"
+    assert erased[0] is not None
+    assert content(erased[0], guess) != erased[0].content
+    assert store.audit.verify().ok
+    assert store.maintenance.verify().findings == []
+    store.state(agent="a")["k"] = "last"
+    store.maintenance.prune("agent:a", kinds="scope", keep_last=1)
+    assert [bool(each and each.salt) for each in proofs()] == [False, False, True]
+    store.maintenance.prune("agent:a", kinds="scope", keep_last=1, erase=True)
+    assert [bool(each and each.salt) for each in proofs()] == [False, False, False], (
+        "where nothing else is removed, too"
+    )
 
 
 def test_names_that_are_none_are_noted_without_harm() -> None:

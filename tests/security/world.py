@@ -12,8 +12,8 @@ from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.namespaces import AUDIT
 from holdfast.security.audit.query import AuditRecord
-from holdfast.security.handle import AUDIT
 from holdfast.store.identity_view import AsyncIdentityView, IdentityView
 from tests.state.kit import Clock, awaited, store_on
 

@@ -14,9 +14,9 @@ import holdfast
 from holdfast import Store
 from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import EVENTS, LINES, LINKS, STATE_VALUES, TABLES, TRANSITIONS, WORDS
+from holdfast.backends.tables import EVENTS, LINES, LINKS, STATE_VALUES, STEPS, TABLES, TRANSITIONS, WORDS
 from holdfast.engine.integrity.findings import FindingCode
-from holdfast.engine.row_format import event_body
+from holdfast.engine.row_format import Line, event_body
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store.checkpointer import Checkpointer
@@ -70,7 +70,7 @@ def test_nor_in_the_index_of_words(store: Store) -> None:
     store.state(agent="a")["plan"] = {"text": "secret words again"}
     assert rows(store, WORDS) == []
     assert [match.thread for match in store.search("secret")] == []
-    store.maintenance.prune(threads=LINE, keep_last=1)
+    store.maintenance.prune("agent:a", kinds="scope", keep_last=1)
     assert store.maintenance.verify(level="decode").findings == []
 
 
@@ -117,28 +117,6 @@ def _checkpoint() -> Any:
     return empty_checkpoint()
 
 
-def test_its_owner_reads_it_as_any_line(store: Store) -> None:
-    filled(store)
-    log = list(store.log(LINE).all())
-    assert [each.kind for each in log] == ["set"] * 4
-    assert store.get(LINE).state["plan"] == {"text": "secret words", "n": 1}
-    store.state(agent="a").patch("plan", {"n": 2})
-    change = store.thread(LINE).diff("HEAD~1", "HEAD")
-    assert "n" in str(change)
-    assert store.thread(LINE).blame(("plan", "n"))
-    assert store.thread(LINE).info().steps == 5
-    assert LINE in store.maintenance.heads().threads
-
-
-def test_a_scope_is_deleted_without_those_whose_names_look_like_namespaces_of_it(store: Store) -> None:
-    filled(store)
-    assert store.delete(LINE) is True
-    assert dict(store.state(agent="a")) == {}
-    assert rows(store, EVENTS) == []
-    assert dict(store.state(agent="a␟b")) == {"other": 1}
-    assert store.maintenance.verify().findings == []
-
-
 # Upkeep -------------------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +142,7 @@ def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> 
     filled(store)
     run(store._engine.context.backend.apply([Put(LINKS, Row((store.tenant, LINE, "artifact", "x", "y"), (5, "z")))]))
     file = io.BytesIO()
-    store.export(file)
+    store.export(file, kinds="all")
     file.seek(0)
     with holdfast.open("memory://") as other:
         other.import_(file)
@@ -178,7 +156,7 @@ def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> 
             other.import_(file, threads=["chat"], as_thread="␞agent:x")
         file.seek(0)
         with pytest.raises(InvalidError, match="its own name"):
-            other.import_(file, threads=[LINE], as_thread="chat")
+            other.import_(file, threads=["agent:a"], kinds="scope", as_thread="chat")
 
 
 def test_pruning_keeps_the_events_and_what_is_kept_can_be_read(store: Store) -> None:
@@ -187,7 +165,7 @@ def test_pruning_keeps_the_events_and_what_is_kept_can_be_read(store: Store) -> 
         state["n"] = n
     state.patch("p", {"x": 1})
     events = rows(store, EVENTS)
-    store.maintenance.prune(threads=LINE, keep_last=2)
+    store.maintenance.prune("agent:a", kinds="scope", keep_last=2)
     assert rows(store, EVENTS) == events
     assert len(events) == 11
     assert state.at(11) == {"n": 9, "p": {"x": 1}}
@@ -204,7 +182,7 @@ def test_a_damaged_event_is_found_and_repaired(store: Store, tmp_path: Path) -> 
     filled(store)
     (event, *_) = rows(store, EVENTS)
     body = event_body(
-        store._handle.thread_line(LINE),
+        Line(store.tenant, LINE),
         str(event.key[2]),
         int(event.key[3]),
         store._engine.context.codec.pack({"a": 1}),
@@ -271,7 +249,7 @@ def test_readable_rows_say_what_the_keys_hold(store: Store) -> None:
         "talk": "value",
     }
     assert values["plan"][4] == '{"text":"secret words","n":2}'
-    ids = {each.id for each in store.log(LINE).all()}
+    ids = {str(row.columns[0]) for row in rows(store, STEPS)}
     assert {str(columns[2]) for columns in values.values()} <= ids
     assert {str(row.key[2]) for row in rows(store, TRANSITIONS)} == ids
     assert store.maintenance.verify(level="decode").findings == []
@@ -294,7 +272,7 @@ def test_readable_rows_cost_no_more_in_a_large_scope() -> None:
             return found
 
         backend.read = counted  # type: ignore[method-assign]
-        store._engine.context.cache.drop(("rows", store._handle.thread_line(LINE)))
+        store._engine.context.cache.drop(("rows", Line(store.tenant, LINE)))
         state["key 7"] = "new"
         assert sum(reads) < 20
         (row,) = run(read([Get(STATE_VALUES, [(store.tenant, LINE, "key 7")])]))[0]

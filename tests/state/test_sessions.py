@@ -144,7 +144,7 @@ def test_archive_puts_the_state_away_and_resume_brings_it_back_as_it_was(store: 
     assert store.sessions.archived("s1", "user:u/session:s1/agent:y") == {}
     with pytest.raises(InvalidError, match="none of the session's"):
         store.sessions.archived("s1", "user:u")
-    store.maintenance.prune(keep_last=1)
+    store.maintenance.prune(kinds=["session", "scope", "system"], keep_last=1)
     clock.now += 120 * SECOND
     again = store.sessions.resume("s1")
     assert dict(again.state) == {"a": {"deep": [1, 2]}, "b": 1, "long": 1}
@@ -462,7 +462,7 @@ def test_a_copy_of_the_store_knows_what_has_ended(store: Store) -> None:
         with store.sessions.start(on_end, on_end=on_end) as session:
             session.state["k"] = 1
             store.state(session=on_end, agent="x")["b"] = 2
-    store.maintenance.prune(keep_last=1)
+    store.maintenance.prune(kinds=["session", "scope", "system"], keep_last=1)
     copy = timed(Clock())
     assert store.copy_to(copy).changing == ()
     for on_end in ("delete", "archive", "keep"):

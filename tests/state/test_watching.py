@@ -160,7 +160,7 @@ def test_a_scope_that_is_deleted_is_told_as_such(store: Store) -> None:
     state["k"] = 1
     watch = state.watch()
     cursor = watch.cursor
-    store.delete(state.scope.line)
+    run(store._engine.lines.delete(store._handle.line(state.scope)))
     assert told(watch.poll()) == [("", "deleted", 0, 0, MISSING)]
     assert watch.poll() == []
     state["k"] = 2
@@ -176,7 +176,7 @@ def test_what_was_pruned_is_told_as_such(store: Store) -> None:
     watch = state.watch()
     for n in range(1, 6):
         state["k"] = n
-    store.maintenance.prune(threads=state.scope.line, keep_last=2)
+    store.maintenance.prune(str(state.scope), kinds="scope", keep_last=2)
     assert told(watch.poll()) == [("", "pruned", 2, 4, MISSING), ("k", "set", 4, 5, 4), ("k", "set", 5, 6, 5)]
     gone, *rest = state.watch(cursor="").poll()
     assert (gone.action, gone.before, gone.version) == ("pruned", 1, 4)
@@ -190,7 +190,7 @@ def test_a_cursor_stays_good_when_what_was_told_is_pruned(store: Store) -> None:
     watch = state.watch()
     state["k"] = "next"
     state["k"] = "last"
-    store.maintenance.prune(threads=state.scope.line, keep_last=2)
+    store.maintenance.prune(str(state.scope), kinds="scope", keep_last=2)
     assert [change.value for change in watch.poll()] == ["next", "last"]
 
 
@@ -207,7 +207,7 @@ def test_what_is_pruned_while_it_is_told_is_told_as_such() -> None:
         return any(isinstance(query, Scan) and query.bodies and query.space is STEPS for query in queries)
 
     def prune() -> None:
-        other.maintenance.prune(threads=state.scope.line, keep_last=1)
+        other.maintenance.prune(str(state.scope), kinds="scope", keep_last=1)
 
     with backend.interfere(prune, "read", after=True, where=of_steps):
         first = watch.poll()
@@ -252,7 +252,7 @@ def test_nested_scopes_also_those_to_come(store: Store) -> None:
     for number, change in enumerate(found, 1):
         rest = outer.watch(nested=True, cursor=change.cursor).poll()
         assert sorted(map(repr, rest)) == sorted(map(repr, found[number:]))
-    store.delete(inner.scope.line)
+    run(store._engine.lines.delete(store._handle.line(inner.scope)))
     assert [(change.action, str(change.scope)) for change in watch.poll()] == [("deleted", "workflow:w/step:s")]
     assert watch.poll() == []
 
@@ -329,7 +329,7 @@ def test_what_answers_a_change_says_so(store: Store) -> None:
         store.state(agent="b")["answer"] = 2
     (past,) = store.state(agent="b").history()
     assert (past.cause, past.correlation) == (change.id, change.correlation)
-    store.delete(state.scope.line)
+    run(store._engine.lines.delete(store._handle.line(state.scope)))
     (gone,) = watch.poll()
     with gone.causing() as correlation:
         assert correlation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def expected(names: list[str]) -> dict[str, int]:
     return counts
 
 
-def found(store: Store, **options: bool) -> dict[str, int]:
+def found(store: Store, **options: Any) -> dict[str, int]:
     stats = store.stats(**options)
     return {name: getattr(stats, name) for name in ("threads", "agents", "scopes", "system")}
 

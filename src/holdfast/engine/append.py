@@ -9,6 +9,7 @@ Inside a process, `AppendQueue` keeps writers of one line from racing: those tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -32,6 +33,7 @@ from holdfast.engine.model.operations import EditMap, Operation
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import (
     Branch,
@@ -69,6 +71,9 @@ _PAUSE_SECONDS, _MAX_PAUSES = 0.005, 400
 
 _QUICK_RETRIES, _LONGEST_PAUSE = 2, 0.05
 """How often it retries without a pause, and for how many seconds it pauses at most."""
+
+_SALT = 16
+"""The number of bytes of a salt."""
 
 _HEAVY = 256 << 10
 """Where folds are rarer than usual, this many bytes of changes cause one anyway."""
@@ -108,6 +113,8 @@ class AppendRequest:
     """A packed dict. An edit may set this and `readable` to describe its result."""
     readable: str = ""
     kind: str = "save"
+    events: str = ""
+    """The digest of the step's event rows, where it has some. An edit may set it."""
     attached_changes: Callable[[str], Sequence[Change]] | None = None
     """Given the step's id, returns changes that are applied together with the step, or not at all."""
     preconditions: Callable[[bool], Awaitable[Sequence[Change]]] | None = None
@@ -414,6 +421,8 @@ class Appender:
         id = request.id or new_id(time, "" if parent is None else parent.id)
         parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *request.merged)
         header = StepHeader(id, parents, time, request.stamp, request.kind, request.schema, request.metadata)
+        if not is_thread(line.name):
+            header = header._replace(events=request.events, salt=os.urandom(_SALT))
         step = Step(header, edit)
         sizes = [len(operation) for _, operation in step.stored]
         objects: dict[bytes, bytes] = {}

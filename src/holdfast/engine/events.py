@@ -1,6 +1,6 @@
 """Event rows: what was done or tried, by whom, and why.
 
-They are stored together with a step, whose metadata has a digest of them: a row that was altered, removed or added is
+They are stored together with a step, which has a digest of them: a row that was altered, removed or added is
 detected by the step, and an altered step by its hash.
 """
 
@@ -19,9 +19,6 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.row_format import Line, event_body
 from holdfast.engine.trace_context import Trace
-
-DIGEST = "events"
-"""The key of a step's metadata that has the digest of its rows."""
 
 BETWEEN = "\t"
 """Separates a scope and a key in the target of a row that is not in the scope's own line. No name contains it."""
@@ -84,6 +81,6 @@ def rows(line: Line, id: str, contents: Sequence[EventContent], first: int = 0) 
 
 
 def digest(contents: Sequence[tuple[Sequence[Scalar], bytes]]) -> str:
-    """Return the digest of rows for the metadata of their step."""
+    """Return the digest of rows for their step."""
     sha = hashlib.sha256(encode([(*columns, detail) for columns, detail in contents])).digest()
     return b2a_base64(sha, newline=False).translate(_FOR_URLS, b"=").decode()

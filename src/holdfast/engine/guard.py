@@ -67,6 +67,10 @@ class Guard:
         # Outside the except block, or the original error would be its context.
         raise DeniedError(denied.what, where=name, hint=denied.hint, code=denied.code)
 
+    async def allow_change(self, scope: Scope, keys: Sequence[str]) -> None:
+        """Permit a change that needs no right to write, such as that of a cursor of one's own. `DeniedError` if the
+        handle only reads; the attempt is recorded."""
+
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
         """Return those of some scopes that may be read as a whole. Nothing is recorded."""
         return list(scopes)

@@ -202,11 +202,9 @@ class LineIndex:
         others = await self.names(line.tenant, below(line)) if root_of(line) == line else []
         return [line, *(other for other in others if other != line and root_of(other) == line)]
 
-    async def of_threads(self, tenant: str, threads: Iterable[str] | None) -> list[Line]:
-        """Return the lines of some threads, or of all, each followed by those of its namespaces. `NotFoundError` if a
-        thread does not exist."""
-        if threads is None:
-            return await self.names(tenant)
+    async def of_threads(self, tenant: str, threads: Iterable[str]) -> list[Line]:
+        """Return the lines of some threads, each followed by those of its namespaces. `NotFoundError` if one does not
+        exist."""
         lines: list[Line] = []
         for line in (Line(tenant, name) for name in dict.fromkeys(threads)):
             await self.info(line)  # raises if there is none

@@ -7,15 +7,18 @@ share a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Literal, TypeAlias
 
 from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.tables import LINES, Key
 from holdfast.engine.model.scopes import GLOBAL, KINDS, Scope
 from holdfast.engine.model.scopes import MARK as STATE
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import InvalidError
+
+_PAGE = 500
+"""The number of names that are read at a time."""
 
 MARK = "␟"
 """Separates a thread's name from a namespace; doubled where it is part of the thread's own name."""
@@ -24,17 +27,33 @@ AGENTS = f"{STATE}agents:"
 """The start of names of lines with agents."""
 
 
-LineKind: TypeAlias = Literal["thread", "agent", "scope", "session", "system"]
-"""The kinds of lines. Those of the system have records of sessions, grants, jobs and the like."""
+ACCESS, AUDIT = f"{STATE}access", f"{STATE}audit"
+"""The names of the system lines of rights and of the audit."""
+
+LineKind: TypeAlias = Literal["thread", "agent", "scope", "session", "access", "audit", "system"]
+"""The kinds of lines: `access` has the rights of identities, `audit` the reads and denied attempts, and those of the
+system have records of sessions, artifacts, topics, hooks and the like."""
+
+LineKinds: TypeAlias = LineKind | Literal["all"] | Iterable[LineKind]
+"""How callers name kinds of lines: one, several, or all."""
 
 COUNTS: dict[LineKind, str] = {
     "thread": "threads",
     "agent": "agents",
     "scope": "scopes",
     "session": "sessions",
+    "access": "system",
+    "audit": "system",
     "system": "system",
 }
 """The fields of reports that count lines of each kind."""
+
+COUNT_FIELDS = tuple(dict.fromkeys(COUNTS.values()))
+
+ALL_KINDS = frozenset(COUNTS)
+
+CONTENT_KINDS: frozenset[LineKind] = frozenset({"thread", "agent", "scope", "session"})
+"""The kinds of lines whose content is the application's own. The others decide who may do what, and prove who did."""
 
 
 def is_thread(name: str) -> bool:
@@ -48,6 +67,8 @@ def line_kind(name: str) -> LineKind:
         return "thread"
     if name.startswith(AGENTS):
         return "agent"
+    if name in (ACCESS, AUDIT):
+        return "access" if name == ACCESS else "audit"
     scope = Scope.of_line(name)
     if scope is None:
         return "system"
@@ -59,9 +80,54 @@ def short_name(name: str) -> str:
     return name.removeprefix(AGENTS).removeprefix(STATE)
 
 
+def parse_kind(kind: object) -> LineKind:
+    """Return the kind of lines that a caller names. `InvalidError` if there is no such kind."""
+    for each in COUNTS:
+        if each == kind:
+            return each
+    raise InvalidError(f"kinds of lines are {', '.join(COUNTS)} and all, not {ascii(kind)[:80]}")
+
+
+def parse_kinds(kinds: LineKinds) -> frozenset[LineKind]:
+    """Return the kinds of lines that a caller names: one, several, or all."""
+    if kinds == "all":
+        return ALL_KINDS
+    found = frozenset(map(parse_kind, [kinds] if isinstance(kinds, str) or not isinstance(kinds, Iterable) else kinds))
+    if not found:
+        raise InvalidError("no kind of lines is named", hint=f"There are {', '.join(COUNTS)}")
+    return found
+
+
+def select_lines(
+    names: Iterable[str] | None, kinds: LineKinds | None, default: Iterable[LineKind]
+) -> tuple[list[str] | None, frozenset[LineKind]]:
+    """Return the names of lines that a caller names by kind, and the kinds. Without names, all lines of the kinds are
+    meant, by default those of `default`; names without a kind are those of threads."""
+    if names is None:
+        return None, frozenset(default) if kinds is None else parse_kinds(kinds)
+    chosen = parse_kinds("thread" if kinds is None else kinds)
+    if len(chosen) > 1:
+        raise InvalidError("lines that are named are of one kind", where=f"kinds {', '.join(sorted(chosen))}")
+    (kind,) = chosen
+    return [line_name(name, kind) for name in names], chosen
+
+
+def line_name(name: str, kind: LineKind = "thread") -> str:
+    """Return the name of the line of a kind that people know by a name: the inverse of `short_name`. `InvalidError` if
+    no line of the kind has it."""
+    if not check_name(name, f"name of a line of kind {kind}" if kind != "thread" else "name of a thread"):
+        raise InvalidError("the name of a thread is not empty" if kind == "thread" else "a name is not empty")
+    if kind == "thread":
+        return check_thread(name)
+    full = (AGENTS if kind == "agent" else STATE) + name
+    if line_kind(full) != kind:
+        raise InvalidError(f"no line of kind {kind} has this name", where=repr(name)[:80])
+    return full
+
+
 def count_lines(names: Iterable[str]) -> dict[str, int]:
     """Count lines by kind: `{"threads": 2, "agents": 1, …}`."""
-    counts = dict.fromkeys(COUNTS.values(), 0)
+    counts = dict.fromkeys(COUNT_FIELDS, 0)
     for name in names:
         counts[COUNTS[line_kind(name)]] += 1
     return counts
@@ -82,23 +148,65 @@ def name_ranges() -> list[tuple[str, str, str]]:
     return [*ranges, ("system", at, _after(STATE)), ("threads", _after(STATE), "")]
 
 
-async def count_stored(backend: Backend, tenant: str, limit: int | None) -> tuple[dict[str, int], bool]:
-    """Count lines by kind, those of sessions as scopes. Returns False if a limit was reached.
+def ranges_of(kinds: frozenset[LineKind]) -> list[tuple[str, str]]:
+    """Return the ranges of names in which all lines of some kinds are, and perhaps others."""
+    if kinds == ALL_KINDS:
+        return [("", "")]
+    fields = {_range_field(kind) for kind in kinds}
+    return [(start, stop) for field, start, stop in name_ranges() if field in fields]
 
-    The limit applies only to stores that cannot count, where the lines are read.
+
+def _range_field(kind: LineKind) -> str:
+    return "scopes" if kind == "session" else COUNTS[kind]
+
+
+async def count_stored(
+    backend: Backend, tenant: str, kinds: frozenset[LineKind], limit: int | None
+) -> tuple[dict[str, int], bool]:
+    """Count the lines of some kinds, those of sessions as scopes. Returns False if a limit was reached.
+
+    The limit applies only where the lines must be read: in stores that cannot count, and for kinds whose names are
+    among those of others.
     """
-    ranges = name_ranges()
-    scans = [Scan(LINES, (tenant,), (start,), (stop,) if stop else ()) for _, start, stop in ranges]
-    totals = {"threads": 0, "agents": 0, "scopes": 0, "system": 0}
-    counts = await backend.count_rows(scans)
-    if counts is not None:
-        for (kind, _, _), count in zip(ranges, counts, strict=True):
-            totals[kind] += count
-        return totals, True
-    (rows,) = await backend.read([Scan(LINES, (tenant,), limit=None if limit is None else limit + 1)])
-    by_kind = count_lines(str(row.key[1]) for row in rows[:limit])
-    by_kind["scopes"] += by_kind.pop("sessions")
-    return totals | by_kind, limit is None or len(rows) <= limit
+    totals = dict.fromkeys(map(_range_field, COUNTS), 0)
+    ranges = [each for each in name_ranges() if each[0] in set(map(_range_field, kinds))]
+    if all(kind in kinds for kind in COUNTS if _range_field(kind) in set(map(_range_field, kinds))):
+        counts = await backend.count_rows(
+            [Scan(LINES, (tenant,), (start,), (stop,) if stop else ()) for _, start, stop in ranges]
+        )
+        if counts is not None:
+            for (field, _, _), count in zip(ranges, counts, strict=True):
+                totals[field] += count
+            return totals, True
+    read = 0
+    for start, stop in ranges_of(kinds):
+        most = None if limit is None else limit - read + 1
+        (rows,) = await backend.read([Scan(LINES, (tenant,), (start,), (stop,) if stop else (), limit=most)])
+        for row in rows if limit is None else rows[: limit - read]:
+            if (kind := line_kind(str(row.key[1]))) in kinds:
+                totals[_range_field(kind)] += 1
+        read += len(rows)
+        if limit is not None and read > limit:
+            return totals, False
+    return totals, True
+
+
+async def lines_of_kinds(
+    backend: Backend, tenant: str, kinds: frozenset[LineKind], prefix: str = ""
+) -> AsyncIterator[Line]:
+    """Yield the lines of some kinds whose short names start with a prefix, by name."""
+    only_threads = kinds == {"thread"}
+    for first, stop in ranges_of(kinds):
+        start = max(first, prefix) if only_threads else first
+        while not stop or start < stop:
+            (rows,) = await backend.read([Scan(LINES, (tenant,), (start,), (stop,) if stop else (), limit=_PAGE)])
+            names = [str(row.key[1]) for row in rows]
+            for name in names:
+                if short_name(name).startswith(prefix) and line_kind(name) in kinds:
+                    yield Line(tenant, name)
+            if len(rows) < _PAGE or (only_threads and not names[-1].startswith(prefix)):
+                break
+            start = names[-1] + "\0"
 
 
 def _after(prefix: str) -> str:
@@ -112,12 +220,12 @@ def has_messages(name: str) -> bool:
 
 
 def check_thread(name: str) -> str:
-    """Return the name of a thread to save to. `InvalidError` if it is the name of another kind of line."""
+    """Return the name of a thread. `InvalidError` if it is the name of another kind of line."""
     if not is_thread(name):
         raise InvalidError(
-            f"names that start with {STATE} are those of state, and no thread's",
+            f"names that start with {STATE} are those of state and of the store's own records, and no thread's",
             where=repr(name)[:80],
-            hint="Change state by store.state(…); choose another name for a thread",
+            hint="Use store.state(…), store.agents, store.audit …; choose another name for a thread",
         )
     return name
 

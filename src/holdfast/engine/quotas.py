@@ -21,7 +21,7 @@ from holdfast.backends.interface import Backend, Batch, Create, Delete, Ensure, 
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key
-from holdfast.engine.namespaces import is_thread, line_kind, root_of
+from holdfast.engine.namespaces import CONTENT_KINDS, is_thread, line_kind, root_of
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import Line, StepRef, info_of
 from holdfast.errors import ConflictError, HoldfastError, OutcomeUnknownError, QuotaError, UnavailableError
@@ -357,7 +357,7 @@ def _ledger_key(tenant: str) -> Key:
 
 def _is_counted(name: str) -> bool:
     """Return whether a line is a user's, and not one of the system."""
-    return line_kind(name) != "system"
+    return line_kind(name) in CONTENT_KINDS
 
 
 def _is_root(line: Line) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec import MsgspecError
+from msgspec import MsgspecError, Struct
 from msgspec.json import decode as decode_json
 from msgspec.json import encode as encode_json
 
@@ -17,7 +17,7 @@ from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import BodyKind, RecordContext, unwrap, wrap
 from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
-from holdfast.engine.model.steps import Step, StepParent
+from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, TooLargeError
 
 
@@ -62,6 +62,16 @@ class LineInfo(NamedTuple):
     pruned: int = 0
 
 
+class _StubRecord(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What the metadata column of a stub has, as JSON: what a merge merged, and a `StubProof`."""
+
+    merged: list[StepParent] = []
+    id: str = ""
+    events: str = ""
+    content: bytes = b""
+    salt: bytes = b""
+
+
 class StepRef(NamedTuple):
     """The row of a step, without its content."""
 
@@ -91,25 +101,33 @@ class StepRef(NamedTuple):
         """Return whether this is the stub of a pruned step."""
         return not self.id
 
-    def stub(self, merged: Sequence[StepParent] = ()) -> StepRef:
-        """Return the stub of the step when it is pruned: its time, its hash, and what it merged."""
-        stub_metadata = self.metadata if self.pruned else ""
-        if merged:
-            stub_metadata = encode_json(
-                [[parent.branch, parent.seq, parent.commit.hex()] for parent in merged]
-            ).decode()
+    def stub(self, merged: Sequence[StepParent] = (), proof: StubProof | None = None) -> StepRef:
+        """Return the stub of the step when it is pruned: its time, its hash, what it merged, and what proves its event
+        rows. A stub stays as it is, except for what is given."""
+        merged, proof = merged or self.merged, proof or self.proof
+        stub_metadata = ""
+        if merged or proof is not None:
+            stub_metadata = encode_json(_StubRecord(list(merged), *(proof or ()))).decode()
         return self._replace(id="", revision=0, kind=PRUNED, metadata=stub_metadata, tail=0, size=0)
 
     @property
     def merged(self) -> tuple[StepParent, ...]:
         """Return the further parents of a pruned merge; none, if it was no merge or is not pruned."""
+        return tuple(self._stub_record().merged)
+
+    @property
+    def proof(self) -> StubProof | None:
+        """Return what proves the event rows of a pruned step; None if it had no salt or is not pruned."""
+        record = self._stub_record()
+        return StubProof(record.id, record.events, record.content, record.salt) if record.content else None
+
+    def _stub_record(self) -> _StubRecord:
         if not self.pruned or not self.metadata:
-            return ()
+            return _StubRecord()
         try:
-            parents = decode_json(self.metadata, type=list[tuple[int, int, str]])
-            return tuple(StepParent(branch, seq, bytes.fromhex(commit)) for branch, seq, commit in parents)
-        except (MsgspecError, ValueError):
-            what = f"what a pruned merge is said to have merged cannot be read: {self.metadata[:80]!r}"
+            return decode_json(self.metadata, type=_StubRecord)
+        except MsgspecError:
+            what = f"what a pruned step left cannot be read: {self.metadata[:80]!r}"
             raise CorruptError(what, where=f"branch {self.branch}, number {self.seq}", hint=HINT) from None
 
 

@@ -236,6 +236,7 @@ class StepWriter:
             metadata=header.metadata,
             readable=old.point.metadata,
             kind=header.kind,
+            events=header.events,
             stamp=header.stamp,
             schema=header.schema,
             time=header.time,

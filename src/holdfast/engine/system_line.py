@@ -14,7 +14,7 @@ from holdfast.backends.tables import LINES, LINKS, STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import DIGEST, Event, EventContent, digest, event_contents, rows
+from holdfast.engine.events import Event, EventContent, digest, event_contents, rows
 from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.nodes import sort_key
@@ -99,8 +99,7 @@ class StepAudit:
             metadata["cause"] = trace.cause
         if more:
             metadata.update(more)
-        if self._contents:
-            metadata[DIGEST] = digest(self._contents)
+        request.events = digest(self._contents) if self._contents else ""
         request.metadata = pack(metadata)
         request.readable = readable(self._engine.context.codec, metadata)
 

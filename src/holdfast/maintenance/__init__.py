@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast.engine.quotas import QuotaUsage as QuotaUsage
     from holdfast.engine.text_index.indexer import IndexReport as IndexReport
     from holdfast.maintenance.archive.export import ExportReport as ExportReport
+    from holdfast.maintenance.archive.import_ import ArchiveEntry as ArchiveEntry
     from holdfast.maintenance.archive.import_ import ImportReport as ImportReport
     from holdfast.maintenance.doctor.result import CheckLevel as CheckLevel
     from holdfast.maintenance.doctor.result import CheckResult as CheckResult
@@ -42,7 +43,7 @@ _MODULES = {
     "holdfast.engine.quotas": ("Quota", "QuotaReport", "QuotaUsage"),
     "holdfast.engine.text_index.indexer": ("IndexReport",),
     "holdfast.maintenance.archive.export": ("ExportReport",),
-    "holdfast.maintenance.archive.import_": ("ImportReport",),
+    "holdfast.maintenance.archive.import_": ("ArchiveEntry", "ImportReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
     "holdfast.maintenance.explain.explanations": ("Explanation", "explain", "explanations"),
     "holdfast.maintenance.orphans": ("OrphanReport", "OrphanRows"),

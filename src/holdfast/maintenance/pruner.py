@@ -14,11 +14,20 @@ from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.tables import LINES, REFS, STEPS
+from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG
-from holdfast.engine.namespaces import root_of
+from holdfast.engine.namespaces import (
+    ACCESS,
+    AUDIT,
+    LineKind,
+    LineKinds,
+    lines_of_kinds,
+    root_of,
+    select_lines,
+    short_name,
+)
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan, RewriteResult
 from holdfast.engine.rewrite.row_sizes import SizeBalance, rows_below
 from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
@@ -27,13 +36,9 @@ from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidErr
 from holdfast.history.query import Query, parse
 from holdfast.history.search import SearchRun
 from holdfast.maintenance.retention import Retention, RetentionCandidate, RetentionVerdict
-from holdfast.security.handle import ACCESS, AUDIT
 
 _EXCLUDED = (ACCESS, AUDIT)
 """Lines that no policy applies to: the grants and the audit."""
-
-_PAGE = 500
-"""The number of names of threads that are read at a time."""
 
 
 class PruneDecision(NamedTuple):
@@ -101,7 +106,8 @@ class PruneReport:
 
 @dataclass(frozen=True)
 class ThreadSelection:
-    """A selection of threads: some by name, or those that start with a prefix, or match a query; by default all.
+    """A selection of threads, or of lines of other kinds: some by name, or those that start with a prefix, or match a
+    query; by default all.
 
     The namespaces of a thread are selected with it.
     """
@@ -109,19 +115,26 @@ class ThreadSelection:
     names: Sequence[str] | None = None
     prefix: str = ""
     where: str | None = None
+    kinds: frozenset[LineKind] = frozenset({"thread"})
+    erase: bool = False
+    """Whether also to remove what could prove, to one who knows it, what the removed steps contained."""
 
     @classmethod
-    def of(cls, threads: str | Iterable[str] | None, prefix: str, where: str | None) -> ThreadSelection:
+    def of(
+        cls,
+        threads: str | Iterable[str] | None,
+        prefix: str = "",
+        where: str | None = None,
+        kinds: LineKinds | None = None,
+        *,
+        erase: bool = False,
+    ) -> ThreadSelection:
         """Build the selection from the arguments of a caller."""
-        names = None
-        if threads is not None:
-            several = [threads] if isinstance(threads, str) else threads
-            names = [check_name(name, "name of a thread") for name in several]
-            if prefix or where is not None:
-                raise InvalidError(
-                    "threads are selected by name, or by a prefix or a query", hint="Leave out one of them"
-                )
-        return cls(names, check_name(prefix, "start of a name"), where)
+        several = [threads] if isinstance(threads, str) else threads
+        names, of_kinds = select_lines(several, kinds, {"thread"})
+        if names is not None and (prefix or where is not None):
+            raise InvalidError("threads are selected by name, or by a prefix or a query", hint="Leave out one of them")
+        return cls(names, check_name(prefix, "start of a name"), where, of_kinds, erase)
 
     @property
     def single(self) -> bool:
@@ -226,21 +239,17 @@ class _Pass:
 
     async def _matching_lines(self) -> AsyncIterator[Line]:
         """Yield the lines that match the prefix and the query."""
-        after, prefix = "", self._selection.prefix
-        while True:
-            start = max(prefix, after + "\0" if after else "")
-            (rows,) = await self._backend.read([Scan(LINES, (self._tenant,), start=(start,), limit=_PAGE)])
-            page = [Line(self._tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix)]
-            for line in page:
-                if line.name not in _EXCLUDED and (self._where is None or await self._matches(line, self._where)):
-                    yield line
-            if len(page) < _PAGE:
-                return
-            after = page[-1].name
+        selection = self._selection
+        async for line in lines_of_kinds(self._backend, self._tenant, selection.kinds, selection.prefix):
+            if line.name not in _EXCLUDED and (self._where is None or await self._matches(line, self._where)):
+                yield line
 
     async def _is_selected(self, root: Line) -> bool:
         """Return whether a thread is selected, and its namespaces with it."""
-        if not root.name.startswith(self._selection.prefix) or await self._engine.lines.load_tip(root) is None:
+        if (
+            not short_name(root.name).startswith(self._selection.prefix)
+            or await self._engine.lines.load_tip(root) is None
+        ):
             return False
         return self._where is None or await self._matches(root, self._where)
 
@@ -302,7 +311,8 @@ class _Pass:
             kept = {each.id for each in verdicts if each.kept}
             last = _last_revisions(points)
             positions = {point[:2] for point in points if not point.pruned}
-            return RewritePlan(frozenset(positions - {last[id][:2] for id in kept}))
+            dropped = frozenset(positions - {last[id][:2] for id in kept})
+            return RewritePlan(dropped, erase=self._selection.erase)
 
         return choose
 
@@ -311,7 +321,8 @@ class _Pass:
         points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
         verdicts = await self._judge(line, points, await self._engine.lines.branches(line), cutoff)
         count = sum(not point.pruned for point in points)
-        return verdicts, all(each.kept for each in verdicts) and len(verdicts) == count
+        salted = self._selection.erase and any(point.proof and point.proof.salt for point in points)
+        return verdicts, not salted and all(each.kept for each in verdicts) and len(verdicts) == count
 
     async def _judge(
         self, line: Line, points: Sequence[StepRef], branches: Sequence[Branch], cutoff: int

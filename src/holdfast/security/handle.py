@@ -9,12 +9,10 @@ from typing import Any, Protocol, TypedDict, cast, runtime_checkable
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Guard
-from holdfast.engine.model.scopes import MARK, Scope
-from holdfast.engine.row_format import Line, check_name
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.namespaces import line_name
+from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
-
-ACCESS, AUDIT = MARK + "access", MARK + "audit"
-"""The names of the system lines of rights and of the audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +28,9 @@ class StoreHandle:
         return Line(self.tenant, scope.line)
 
     def thread_line(self, thread: str) -> Line:
-        """Return the line of a thread."""
-        if not check_name(thread, "name of a thread"):
-            raise InvalidError("the name of a thread is not empty")
-        return Line(self.tenant, thread)
+        """Return the line of a thread that a caller names. `InvalidError` if it is the name of another kind of line:
+        those of state and of the store's own records have their own interfaces."""
+        return Line(self.tenant, line_name(thread))
 
     @property
     def codec(self) -> Codec:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast.engine.copy.between_stores import CopyProgress as CopyProgress
     from holdfast.engine.copy.between_stores import CopyReport as CopyReport
     from holdfast.engine.namespaces import LineKind as LineKind
+    from holdfast.engine.namespaces import LineKinds as LineKinds
     from holdfast.engine.namespaces import line_kind as line_kind
     from holdfast.engine.namespaces import short_name as short_name
     from holdfast.engine.namespaces import split_name as split_name
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "holdfast.backends.runtime.drivers": ("arun", "make_both", "run"),
     "holdfast.engine.copy.between_stores": ("CopyProgress", "CopyReport"),
-    "holdfast.engine.namespaces": ("LineKind", "line_kind", "short_name", "split_name", "thread_name"),
+    "holdfast.engine.namespaces": ("LineKind", "LineKinds", "line_kind", "short_name", "split_name", "thread_name"),
     "holdfast.engine.pages": ("Items", "Page"),
     "holdfast.engine.paths": ("Path",),
     "holdfast.engine.projection.rendering": ("RenderedMessage", "messages"),

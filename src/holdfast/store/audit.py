@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +12,13 @@ from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime, to_time
+from holdfast.errors import InvalidError
 from holdfast.security.access.identity import parse_identity
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import parse_time
 
 if TYPE_CHECKING:
+    from holdfast.maintenance.verify.heads import StoreHeads
     from holdfast.security.audit.export import AuditExport
     from holdfast.security.audit.query import AuditRecord
     from holdfast.security.audit.recorder import AuditRecorder
@@ -80,13 +83,22 @@ class AuditOperations:
         return await read(cursor)
 
     @sync_and_async
-    async def verify(self) -> AuditReport:
+    async def verify(self, heads: StoreHeads | Mapping[str, tuple[int, str]] | None = None) -> AuditReport:
         """Check that the audit is as it was written: every row against its step, every step against its hash and the
-        step before. The report names what is missing, altered or added."""
+        step before. The report names what is missing, altered or added.
+
+        With `heads` that were exported earlier, by `maintenance.heads` or `audit.export`, missing steps at the end of a
+        line are found, too. Without them nothing shows those, and `report.compared` is None.
+        """
+        from holdfast.maintenance.verify.heads import StoreHeads
         from holdfast.security.audit import verify
 
         await self._recorder.flush()
-        return await verify.verify(self._handle.engine, self._handle.tenant)
+        if isinstance(heads, StoreHeads):
+            if heads.tenant != self._handle.tenant:
+                raise InvalidError(f"the heads are those of tenant {heads.tenant!r}")
+            heads = heads.audited()
+        return await verify.verify(self._handle.engine, self._handle.tenant, heads)
 
     @sync_and_async
     async def export(self, path: str | Path) -> AuditExport:

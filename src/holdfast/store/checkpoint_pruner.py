@@ -10,6 +10,7 @@ from typing import TypeAlias
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import NAME, TAG
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef
 
@@ -36,7 +37,7 @@ class ThreadPruner:
         await self._engine.rewriter.rewrite(line, _dropping(others))
 
     async def drop_runs(self, tenant: str, run_ids: Collection[str]) -> None:
-        """Remove the checkpoints of some runs from all lines."""
+        """Remove the checkpoints of some runs from all threads."""
         texts = [json.dumps(run_id, ensure_ascii=False)[1:-1] for run_id in run_ids]
 
         def is_candidate(point: StepRef) -> bool:
@@ -53,7 +54,11 @@ class ThreadPruner:
             }
             return {point[:2] for point in points if point.id in found}
 
-        lines = [line async for line, point in self._engine.lines.every_step(tenant) if is_candidate(point)]
+        lines = [
+            line
+            async for line, point in self._engine.lines.every_step(tenant)
+            if is_thread(line.name) and is_candidate(point)
+        ]
         for line in dict.fromkeys(lines):
             await self._engine.rewriter.rewrite(line, _dropping(partial(of_runs, line)))
 

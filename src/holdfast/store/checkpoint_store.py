@@ -21,7 +21,7 @@ from holdfast.engine.delta_channels import FOLLOWS, KEPT, ChannelHistory
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
-from holdfast.engine.namespaces import is_thread, split_name, thread_name
+from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
 from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
 from holdfast.engine.step_info import StepInfo
@@ -427,4 +427,4 @@ class CheckpointStore:
         return self.store._engine
 
     def _line(self, thread: str) -> Line:
-        return Line(self.store.tenant, check_name(thread, "id of a thread, with its namespace,"))
+        return Line(self.store.tenant, check_thread(check_name(thread, "id of a thread, with its namespace,")))

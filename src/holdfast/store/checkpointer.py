@@ -56,7 +56,7 @@ class _Checkpointer:
 
         If the same task writes again, the values that it wrote first are kept.
         """
-        self.store._thread(thread_id)._own_line()
+        self.store._handle.thread_line(thread_id)
         if not all(map(_is_pair, writes)):
             raise InvalidError("a write is a pair of channel and value", where=repr(writes)[:80])
         numbered = [(number, channel, value) for number, (channel, value) in enumerate(writes)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.hold_check import require_no_hold
-from holdfast.engine.namespaces import is_thread, root_of
+from holdfast.engine.namespaces import ALL_KINDS, LineKind, LineKinds, is_thread, line_name, root_of, select_lines
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import ThreadInfo
 from holdfast.errors import NotFoundError
@@ -46,6 +46,8 @@ class MaintenanceOperations:
         *,
         prefix: str = "",
         where: str | None = None,
+        kinds: LineKinds | None = None,
+        erase: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
         each: Callable[[ThreadPruneReport], None] | None = None,
@@ -55,7 +57,11 @@ class MaintenanceOperations:
 
         A `Retention`, or its fields, says what to keep: `prune(keep_last=100, keep_daily=30)`. A checkpoint that any
         rule keeps reads as before, with the same hash. Pins and holds are respected. The namespaces of a LangGraph
-        thread are pruned with it.
+        thread are pruned with it. The histories of scopes, agents and sessions are pruned only if `kinds` says so:
+        `prune("agent:researcher", kinds="scope", keep_last=1)`, `prune(kinds=["scope", "session"], keep_within="7d")`.
+
+        The audit of what is pruned stays, and is still proven. What is left of a step of a scope proves its content, to
+        one who knows or guesses it; with `erase` no more, also where steps were pruned before.
 
         With `dry_run` nothing changes, and the report says what would. Writers can continue meanwhile. A thread that is
         on hold, or that another process is rewriting, is skipped and reported; if it is the only one named, that
@@ -64,7 +70,7 @@ class MaintenanceOperations:
         """
         from holdfast.maintenance import pruner, retention
 
-        selection = pruner.ThreadSelection.of(threads, prefix, where)
+        selection = pruner.ThreadSelection.of(threads, prefix, where, kinds, erase=erase)
         policy = retention.policy_of(policy, rules)
         return await pruner.prune(
             self._handle.engine, self._handle.tenant, policy, selection, dry_run=dry_run, progress=progress, each=each
@@ -90,6 +96,7 @@ class MaintenanceOperations:
         self,
         thread: str | None = None,
         *,
+        kinds: LineKinds | None = None,
         level: str = "hashes",
         heads: StoreHeads | None = None,
         progress: Progress | None = None,
@@ -97,7 +104,10 @@ class MaintenanceOperations:
         limit: int | None = None,
         each: Callable[[Finding], None] | None = None,
     ) -> VerifyReport:
-        """Check that a thread, or all threads of this tenant and the store itself, are as they were written.
+        """Check that a thread, or everything of this tenant and the store itself, are as they were written.
+
+        `kinds` restricts it to lines of some kinds, such as `thread` or `["access", "audit"]`; with one kind, a scope
+        or another line can be named in place of a thread.
 
         `level` is `structure` (all rows are consistent), `hashes` (every hash is recomputed, and everything that a
         state needs exists) or `decode` (every state is loaded and every value decoded). With `heads` that were exported
@@ -107,7 +117,7 @@ class MaintenanceOperations:
         """
         from holdfast.maintenance.verify import verifier
 
-        threads = None if thread is None else [self._line(thread).name]
+        threads, of_kinds = select_lines(None if thread is None else [thread], kinds, ALL_KINDS)
         return await verifier.verify(
             self._handle.engine,
             self._handle.tenant,
@@ -118,16 +128,17 @@ class MaintenanceOperations:
             after=after,
             limit=limit,
             each=each,
+            kinds=of_kinds,
         )
 
     @sync_and_async
-    async def heads(self, thread: str | None = None) -> StoreHeads:
-        """Export the last hash of every thread, to store elsewhere (`heads.save(path)`) and to pass to `verify`
-        later."""
+    async def heads(self, thread: str | None = None, *, kinds: LineKinds | None = None) -> StoreHeads:
+        """Export the last hash of every thread and of every other line, or of those of some `kinds`, to store elsewhere
+        (`heads.save(path)`) and to pass to `verify` and `audit.verify` later."""
         from holdfast.maintenance.verify.heads import export_heads
 
-        threads = None if thread is None else [self._line(thread).name]
-        return await export_heads(self._handle.engine, self._handle.tenant, threads)
+        threads, of_kinds = select_lines(None if thread is None else [thread], kinds, ALL_KINDS)
+        return await export_heads(self._handle.engine, self._handle.tenant, threads, of_kinds)
 
     @sync_and_async
     async def repair(
@@ -135,6 +146,7 @@ class MaintenanceOperations:
         source: HasHandle | str | Sequence[HasHandle | str] = (),
         *,
         thread: str | None = None,
+        kind: LineKind = "thread",
         heads: StoreHeads | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -144,12 +156,13 @@ class MaintenanceOperations:
         Everything that is copied from them is checked by its hash. If no source has what is damaged, every checkpoint
         that is still readable is kept, and the rest moved to `quarantine`. A damaged SQLite file is replaced by a new
         one with everything that can be read, and kept beside it. With `dry_run` nothing changes, and the report is the
-        same. A repair that was interrupted can be started again.
+        same. A repair that was interrupted can be started again. `thread` is the name of a single thread to repair, or
+        of a line of another `kind`.
         """
         from holdfast.maintenance.repair import repairer
 
         given = [source] if isinstance(source, str | HasHandle) else list(source)
-        threads = None if thread is None else [self._line(thread).name]
+        threads = None if thread is None else [line_name(thread, kind)]
         async with repairer.open_sources(self._handle.engine, given, self._handle.tenant) as sources:
             return await repairer.repair(
                 self._handle.engine,
@@ -162,11 +175,11 @@ class MaintenanceOperations:
             )
 
     @sync_and_async
-    async def quarantine(self, thread: str | None = None) -> list[QuarantinedRow]:
-        """List the damaged rows that repairs removed from threads, as they were found."""
+    async def quarantine(self, thread: str | None = None, *, kind: LineKind = "thread") -> list[QuarantinedRow]:
+        """List the damaged rows that repairs removed, from all lines or from one, as they were found."""
         from holdfast.maintenance.repair.quarantine import quarantined
 
-        threads = None if thread is None else [self._line(thread).name]
+        threads = None if thread is None else [line_name(thread, kind)]
         return [each async for each in quarantined(self._handle.engine, self._handle.tenant, threads)]
 
     @sync_and_async
@@ -255,14 +268,27 @@ class MaintenanceOperations:
         return await self._handle.engine.context.quotas.report(self._handle.tenant)
 
     @sync_and_async
+    async def hold(self, name: str, *, kind: LineKind = "thread", reason: str = "") -> None:
+        """Protect a thread, or a line of another kind, from pruning and deletion: `hold("notes-1", kind="agent")`."""
+        await self._handle.engine.holds.hold(self._line(name, kind), reason)
+
+    @sync_and_async
+    async def release(self, name: str, *, kind: LineKind = "thread", reason: str | None = None) -> None:
+        """Remove a hold of a thread, or of a line of another kind, or all that it has. `NotFoundError` if it has
+        none."""
+        from holdfast.maintenance import pins
+
+        await pins.release(self._handle.engine, self._line(name, kind), reason)
+
+    @sync_and_async
     async def holds(self) -> list[HoldInfo]:
-        """List the holds of all threads, with the reasons."""
+        """List the holds of all threads and other lines, with the reasons."""
         from holdfast.maintenance import pins
 
         return await pins.holds(self._handle.engine, self._handle.tenant, None)
 
-    def _line(self, thread: str) -> Line:
-        return self._handle.thread_line(thread)
+    def _line(self, name: str, kind: LineKind = "thread") -> Line:
+        return Line(self._handle.tenant, line_name(name, kind))
 
 
 class Maintenance(SyncApi, MaintenanceOperations):

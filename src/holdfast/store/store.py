@@ -15,10 +15,19 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async,
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import COUNTS, LineKind, count_stored
+from holdfast.engine.namespaces import (
+    CONTENT_KINDS,
+    LineKind,
+    LineKinds,
+    count_stored,
+    lines_of_kinds,
+    parse_kind,
+    parse_kinds,
+    select_lines,
+)
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path
-from holdfast.engine.row_format import Line, check_name
+from holdfast.engine.row_format import check_name
 from holdfast.engine.types import SCAN_LIMIT, Checkpoint, Revision, S, StoreStats, ThreadInfo
 from holdfast.errors import InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
@@ -361,7 +370,10 @@ class StoreOperations(ScopedOperations):
         if tenants not in ("own", "all"):
             raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
         tenant = None if tenants == "all" else self._handle.tenant
-        only = None if threads is None else await self._lines_of(threads)
+        only = None
+        if threads is not None:
+            names = [self._handle.thread_line(thread).name for thread in validation.require_names(threads, "threads")]
+            only = await self._engine.lines.of_threads(self.tenant, names)
         if only is not None and tenant is None:
             raise InvalidError("threads are named where those of one tenant are copied, not of all")
         if isinstance(other, str | os.PathLike):
@@ -388,11 +400,14 @@ class StoreOperations(ScopedOperations):
         file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
+        kinds: LineKinds | None = None,
         format: str = "holdfast",  # noqa: A002 - what it is called everywhere
         progress: Progress | None = None,
     ) -> ExportReport:
         """Write all threads, or some, with their namespaces, to one file that `import_` reads.
 
+        `kinds` exports lines of other kinds, all of them or some by name: `export(file, kinds=["thread", "scope"])`,
+        `export(file, threads=["agent:researcher"], kinds="scope")`, or `kinds="all"`.
         `file` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. A path is replaced only
         when the file is complete. Each thread is verified as it is written. With `format="json"` the file has the state
         of every checkpoint instead, one JSON document a line, for other tools: that cannot be imported.
@@ -400,7 +415,13 @@ class StoreOperations(ScopedOperations):
         """
         from holdfast.maintenance.archive import export
 
-        lines = await self._lines_of(threads)
+        names, of_kinds = select_lines(
+            None if threads is None else validation.require_names(threads, "threads"), kinds, {"thread"}
+        )
+        if names is None:
+            lines = [line async for line in lines_of_kinds(self._engine.context.backend, self.tenant, of_kinds)]
+        else:
+            lines = await self._engine.lines.of_threads(self.tenant, names)
         if format == "json":
             return await export.export_states(
                 self._engine,
@@ -419,6 +440,7 @@ class StoreOperations(ScopedOperations):
         file: ArchiveFile,
         *,
         threads: Iterable[str] | None = None,
+        kinds: LineKinds | None = None,
         as_thread: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -429,23 +451,32 @@ class StoreOperations(ScopedOperations):
         Nothing is written before the checksum of the file and every hash in it are verified. What exists already is not
         changed; a thread that exists with a different history raises `ConflictError`, and then nothing is written at
         all. With `dry_run` nothing is written.
+
+        Threads, agents, scopes and sessions are imported. What decides who may do what, or proves who did, is imported
+        only if `kinds` names it: `access` the rights, `audit` the audit, `system` other records of the store. The
+        report lists these first in `contents`; to see them before anything is imported, use `dry_run`.
         """
         from holdfast.maintenance.archive import import_
 
-        named = None if threads is None else list(validation.require_names(threads, "threads"))
-        name = None if as_thread is None else self._thread(as_thread)._own_line().name
-        selection = import_.select_threads(self._handle.tenant, named, name)
+        named, of_kinds = select_lines(
+            None if threads is None else validation.require_names(threads, "threads"), kinds, CONTENT_KINDS
+        )
+        name = None if as_thread is None else self._handle.thread_line(as_thread).name
+        selection = import_.ImportSelection.of(self._handle.tenant, named, of_kinds, name)
         return await import_.import_threads(self._engine, file, selection, dry_run, progress)
 
     @sync_and_async
-    async def stats(self, *, exact: bool = False) -> StoreStats:
+    async def stats(self, *, kinds: LineKinds = "all", exact: bool = False) -> StoreStats:
         """Count: the size of the store, this tenant's threads, agents and scopes, and what is cached.
+
+        Only lines of these `kinds` are counted; the numbers of the others are 0.
 
         SQLite, PostgreSQL, MongoDB and Redis count by themselves. Files and object storage cannot: there, counting
         stops after 1,000, and `complete` is False, unless `exact` is set.
         """
         cache, backend = self._engine.context.cache, self._engine.context.backend
-        counts, complete = await count_stored(backend, self._handle.tenant, None if exact else _COUNTED)
+        limit = None if exact else _COUNTED
+        counts, complete = await count_stored(backend, self._handle.tenant, parse_kinds(kinds), limit)
         return StoreStats(
             url=backend.url,
             bytes=await backend.size(),
@@ -491,14 +522,6 @@ class StoreOperations(ScopedOperations):
     def _for_jobs(self) -> Store:
         return Store(self._engine, self.tenant)
 
-    async def _lines_of(self, threads: Iterable[str] | None) -> list[Line]:
-        named = (
-            None
-            if threads is None
-            else [self._handle.thread_line(thread).name for thread in validation.require_names(threads, "threads")]
-        )
-        return await self._engine.lines.of_threads(self._handle.tenant, named)
-
     def _recorder(self) -> AuditRecorder:
         from holdfast.security.audit.recorder import AuditRecorder
 
@@ -524,12 +547,7 @@ class StoreOperations(ScopedOperations):
 
 def _checked_kind(kind: str) -> LineKind | None:
     """Return the kind of lines to list; None for all."""
-    if kind == "all":
-        return None
-    for each in COUNTS:
-        if each == kind:
-            return each
-    raise InvalidError(f"kind is {', '.join(COUNTS)} or all, not {kind!r}")
+    return None if kind == "all" else parse_kind(kind)
 
 
 class Store(SyncApi, StoreOperations):

@@ -15,10 +15,9 @@ from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.packed_state import PackedMap
-from holdfast.engine.namespaces import check_thread
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path, require_path, require_range
-from holdfast.engine.row_format import Line, StepRef, check_name
+from holdfast.engine.row_format import StepRef, check_name
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import BranchInfo, Checkpoint, Revision, S, ThreadInfo, to_datetime
 from holdfast.errors import InvalidError, UnsupportedError
@@ -99,7 +98,7 @@ class ThreadOperations(Generic[S]):
         """
         from holdfast.history import langgraph_compat
 
-        line, engine = self._own_line(), self._engine
+        line, engine = self._line, self._engine
         point = await self._find(at)
         packed = await engine.lines.read_step(line, point, partial(engine.states.values, line))
         fields = append_fields(self._handle, line, branch=branch, kind="restore")
@@ -281,7 +280,7 @@ class ThreadOperations(Generic[S]):
         """
         from holdfast.history import branches
 
-        line = self._own_line()
+        line = self._line
         branches.check_branch_name(branch, line)
         point = await self._find(at)
         if not changes and not remove:
@@ -316,7 +315,7 @@ class ThreadOperations(Generic[S]):
         """Rename a branch. `main` keeps its own name."""
         from holdfast.history import branches
 
-        await branches.rename(self._engine, self._own_line(), name, new)
+        await branches.rename(self._engine, self._line, name, new)
 
     @sync_and_async
     async def delete_branch(self, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
@@ -329,7 +328,7 @@ class ThreadOperations(Generic[S]):
         """
         from holdfast.history import branches
 
-        return (await branches.delete(self._engine, self._own_line(), name, force=force, dry_run=dry_run)).ids
+        return (await branches.delete(self._engine, self._line, name, force=force, dry_run=dry_run)).ids
 
     @sync_and_async
     async def switch(self, branch: str) -> Checkpoint[S]:
@@ -339,7 +338,7 @@ class ThreadOperations(Generic[S]):
         """
         from holdfast.history import branches
 
-        return self._checkpoint(await branches.switch(self._engine, self._own_line(), branch))
+        return self._checkpoint(await branches.switch(self._engine, self._line, branch))
 
     @sync_and_async
     async def merge(
@@ -366,7 +365,7 @@ class ThreadOperations(Generic[S]):
 
         metadata = validation.require_mapping(metadata or {}, "metadata")
         head = await merge.merge(
-            self._engine, self._own_line(), theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
+            self._engine, self._line, theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
         )
         return self._checkpoint(head)
 
@@ -471,20 +470,13 @@ class ThreadOperations(Generic[S]):
     def _lines(self) -> LineIndex:
         return self._handle.engine.lines
 
-    def _own_line(self) -> Line:
-        """Return the line if threads may be saved to it; the lines of scopes and agents are not threads."""
-        check_thread(self._line.name)
-        return self._line
-
     def _put_request(self, state: S, if_changed: bool, fields: dict[str, Any]) -> AppendRequest:
-        line = self._own_line()
-        packed = self._engine.pack_cache(line).pack(validation.require_mapping(state, "state"))
+        packed = self._engine.pack_cache(self._line).pack(validation.require_mapping(state, "state"))
         return self._request(packed, fields, if_changed=if_changed)
 
     def _update_request(
         self, changes: Mapping[Path, Any], remove: Iterable[Path], fields: dict[str, Any]
     ) -> AppendRequest:
-        self._own_line()
         return self._request(self._edit(changes, remove), {**fields, "is_pure": True})
 
     def _request(self, state: PackedMap | Edit, fields: dict[str, Any], *, if_changed: bool = False) -> AppendRequest:

@@ -86,7 +86,8 @@ def test_there_and_back(hf: Run, url: str, tmp_path: Path, name: str) -> None:
     assert (exported.code, exported.err) == (0, "")
     assert exported.out.startswith("Exported 3 threads: ")
     dry = kit.run("import", file, "--dry-run", store=url)
-    assert dry.out == "Would import 0 threads; 3 existed already\n"
+    assert dry.lines[0] == "Would import 0 threads; 3 existed already"
+    assert [line.split()[:2] for line in dry.lines[2:]] == [["thread", name] for name in NAMES]
     imported = kit.run("import", file, store=other)
     assert imported.code == 0
     assert imported.out.startswith("Imported 3 threads: ")
@@ -100,9 +101,13 @@ def test_some_threads_and_another_name(hf: Run, url: str, tmp_path: Path) -> Non
     (record,) = hf("export", tmp_path / "f", "t1", "t2", "--json").records
     assert record["threads"] == 2
     dry = hf("import", tmp_path / "f", "t1", "--as", "copy", "--dry-run")
-    assert dry.lines == ["Would import 1 thread", "  copy"]
+    assert dry.lines[0] == "Would import 1 thread"
+    assert [line.split() for line in dry.lines[2:]] == [
+        ["thread", "t1", "12", "import"],
+        ["thread", "t2", "1", "leave", "out"],
+    ]
     assert threads(url) == NAMES
-    assert hf("import", tmp_path / "f", "t1", "--as", "copy", "-v").lines[-1] == "  copy"
+    assert hf("import", tmp_path / "f", "t1", "--as", "copy").code == 0
     assert hashes(url, "copy") == hashes(url, "t1")
     assert hf("import", tmp_path / "f", "--as", "copy").code == exit_codes.USAGE
     assert hf("import", tmp_path / "f", "chat/anna").code == exit_codes.NOT_FOUND

@@ -449,7 +449,7 @@ def test_a_watch_tells_that_a_scope_is_gone_or_pruned(filled: Hf, url: str) -> N
     filled("session", "end", "s1")
     gone = filled("state", "watch", "session:s1", "--cursor", change["cursor"], "-n", "1")
     assert gone.lines[0].endswith("deleted (the whole scope)")
-    filled("prune", "␞agent:researcher", "--keep-last", "1", "--yes")
+    filled("prune", "agent:researcher", "--kind", "scope", "--keep-last", "1", "--yes")
     pruned = filled("state", "watch", RESEARCHER, "--cursor", "", "-n", "1")
     assert pruned.lines[0].endswith("pruned (versions 1 to 2)")
 

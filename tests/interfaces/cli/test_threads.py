@@ -118,7 +118,7 @@ def test_all_kinds_are_counted_alike(url: str, hf: Hf) -> None:
         agent.start()
         agent.stop()
     kinds = {"threads": 3, "agents": 1, "scopes": 1, "sessions": 1}
-    (counted,) = hf("stats", "--all", "--json").records
+    (counted,) = hf("stats", "--all", "--kind", "all", "--json").records
     (verified,) = hf("verify", "--json").records
     assert {name: verified[name] for name in kinds} == kinds
     assert {name: counted[name] for name in ("threads", "agents", "scopes")} == {"threads": 3, "agents": 1, "scopes": 2}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.memory import MemoryBackend
-from holdfast.errors import DeniedError
+from holdfast.errors import DeniedError, NotFoundError
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 
@@ -178,3 +178,49 @@ def test_the_state_of_the_scope_is_something_else(store: Store) -> None:
     state["message"] = 2
     state.clear()
     assert [message.value for message in store.sharing.topic("news").read()] == [1]
+
+
+def test_a_handle_that_only_reads_moves_no_cursor(store: Store) -> None:
+    news = store.sharing.topic("news")
+    store.access.grant("agent:reader", "read", news.scope)
+    strict, only = (store.as_identity(agent="reader", mode=mode) for mode in ("strict", "read-only"))
+    subscription = strict.sharing.topic("news").subscribe("inbox", start="start")
+    for number in range(3):
+        news.publish(number)
+    first = subscription.receive()
+    assert first is not None
+    theirs = only.sharing.topic("news")
+    assert [message.value for message in theirs.read()] == [0, 1, 2]
+    for change in (
+        lambda: theirs.subscribe("inbox"),
+        lambda: theirs.subscribe("new"),
+        lambda: theirs.unsubscribe("inbox"),
+    ):
+        with pytest.raises(DeniedError, match="only reads"):
+            change()
+    second = subscription.receive()  # it is not replaced, and acknowledges the first
+    assert (first.value, second and second.value) == (0, 1)
+    assert [(each.name, each.cursor) for each in news.subscribers()] == [("inbox", 1)]
+    assert strict.sharing.topic("news").unsubscribe("inbox"), "the control: in another mode it is one's own"
+
+
+def test_only_who_asked_has_the_answer(store: Store) -> None:
+    requests = store.sharing.requests("planner")
+    for name, key in (("one", "ask"), ("two", "ask"), ("server", "serve")):
+        store.access.grant(f"agent:{name}", "both" if key == "serve" else "write", requests.scope, keys=key)
+    store.access.grant("agent:server", "write", requests.scope, keys="ask")
+    one, two, server = (store.as_identity(agent=name).sharing.requests("planner") for name in ("one", "two", "server"))
+    answered, waiting = one.ask("a"), one.ask("b")
+    assert server.serve(lambda value: f"secret {value}", limit=1, timeout=1) == 1
+    for id in (answered, waiting):
+        with pytest.raises(DeniedError):
+            two.wait(id, timeout=0)
+        with pytest.raises(DeniedError):
+            two.cancel(id)
+    with pytest.raises(NotFoundError):
+        two.wait("000000000000-none", timeout=0)
+    assert store.audit.query(actor="agent:two", kind="denied")
+    assert one.wait(answered) == "secret a"
+    assert server.wait(answered) == "secret a", "who may serve sees it anyway"
+    assert requests.wait(answered) == "secret a", "and the store's owner"
+    assert one.cancel(waiting)

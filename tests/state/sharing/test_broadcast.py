@@ -173,7 +173,7 @@ def test_messages_that_are_old_are_dropped_and_a_held_one_is_not() -> None:
         topic.publish(number)
     assert topic.trim(older_than=timedelta(minutes=4)) == 4
     assert values(subscription) == list(range(4, 10))  # it was too slow
-    store.thread("␞topic:news/link:000000000001").hold(reason="asked for")
+    store.maintenance.hold("topic:news/link:000000000001", kind="system", reason="asked for")
     assert topic.trim(older_than=1) == 0
     with pytest.raises(InvalidError):
         topic.trim(older_than=-1)

@@ -142,7 +142,7 @@ class StepCheck:
             self._wrong(point, "depth", point.depth, 0)
         if point.pruned:
             self.check.stubs += 1
-            if (point.revision, point.kind, point.tail) != _STUB or row.body or not self._check_stub(point):
+            if (point.revision, point.kind, point.tail) != _STUB or row.body or not self._check_stub(point, parent):
                 self.check.spoil(
                     self.check.add(FindingCode.WRONG_COLUMN, "a pruned checkpoint is not marked as one", point), point
                 )
@@ -158,14 +158,18 @@ class StepCheck:
         if self.check.deep:
             self._open(row, point, parent)
 
-    def _check_stub(self, stub: StepRef) -> bool:
-        """Return whether a stub says what it merged, or nothing; the parents are checked with the other merges."""
+    def _check_stub(self, stub: StepRef, parent: StepRef | None) -> bool:
+        """Return whether a stub says what it merged and what proves its event rows, or nothing; the further parents are
+        checked with the other merges."""
         try:
-            merged = stub.merged
+            merged, proof = stub.merged, stub.proof
         except CorruptError:
             return False
-        self._merged += ((stub, parent[:2], parent.commit) for parent in merged)
-        return bool(merged) or not stub.metadata
+        self._merged += ((stub, each[:2], each.commit) for each in merged)
+        if proof is not None and (parent is not None or (not stub.seq and not self._has_base(stub))):
+            first = () if parent is None else (parent.hash,)
+            return proof.commit([*first, *(each.commit for each in merged)]) == stub.hash
+        return bool(merged or proof) or not stub.metadata
 
     def _has_base(self, point: StepRef) -> bool:
         branch = self.check.branches.get(point.branch)

@@ -3,21 +3,26 @@
 A step names its parents and contains its changes. Its commit hash covers the parents' hashes, its id, a digest of its
 header and a digest of each operation: the *content* of the step, not how it is stored. Folding, pruning, re-encrypting
 or moving a line changes no hash.
+
+A step with a salt has events, whose rows stay when the step is pruned. Its hash covers the digest of those rows
+separately, and everything else by one digest with the salt. A stub keeps both (`StubProof`): they prove the rows, and
+without the salt nothing can be guessed from them about the rest.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from msgspec import MsgspecError
+from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, encode
 
 from holdfast.engine.model.operations import EditMap, decode_operation, encode_operation
 from holdfast.errors import CorruptError
 
-_COMMIT = "holdfast commit 1"
+_COMMIT, _SALTED = "holdfast commit 1", "holdfast salted commit 1"
 _HASH_SIZE = 32
 
 
@@ -44,9 +49,14 @@ class StepHeader(NamedTuple):
     kind: str = "save"
     schema: str = ""
     metadata: bytes = b"\x80"
+    events: str = ""
+    """The digest of the step's event rows."""
+    salt: bytes = b""
+    """Random bytes that protect the digest of the content; empty where events are never stored with steps."""
 
     def digest(self) -> bytes:
-        """Return the digest of everything here but id and parents, which the commit hash covers itself."""
+        """Return the digest of everything here but id, parents, events and salt, which the commit hash covers
+        itself."""
         return _sha256(encode([self.time, self.stamp, self.kind, self.schema, self.metadata]))
 
 
@@ -93,12 +103,15 @@ class Step:
 
     def encode(self) -> bytes:
         """Return the stored form."""
-        return encode((self.header, [part for pair in self.stored for part in pair], self.commit))
+        header = self.header
+        parts = (header[:_FIXED], [part for pair in self.stored for part in pair], self.commit)
+        return encode((*parts, header.events, header.salt) if header.salt else parts)
 
     @classmethod
     def decode(cls, data: bytes) -> Step:
         """Decode a step from its stored form. `CorruptError` if it is not valid."""
-        fields, flat, commit = _parts(data)
+        found = _parts(data)
+        flat = found.operations
         if not flat or len(flat) % 2:
             raise CorruptError("a stored step holds no changes of a state")
         stored = tuple(zip(flat[::2], flat[1::2], strict=True))
@@ -106,9 +119,9 @@ class Step:
         _, rest = operations.pop()
         if not isinstance(rest, EditMap):
             raise CorruptError("a stored step holds no changes of a state")
-        step = cls(_header(fields), EditMap(rest.removed, tuple(operations), rest.moved))
+        step = cls(_header(found), EditMap(rest.removed, tuple(operations), rest.moved))
         step._stored = stored  # the hash covers the bytes as they are stored
-        if step.commit != commit:
+        if step.commit != found.commit:
             raise CorruptError("a step's commit hash is not that of its content", where=step.header.id, hint=_HINT)
         return step
 
@@ -119,7 +132,29 @@ _HINT = "Verify the line, and repair it from a mirror or a backup"
 def commit_hash(header: StepHeader, digests: Digests) -> bytes:
     """Return the hash that names a step and everything before it."""
     parents = [parent.commit for parent in header.parents]
+    if header.salt:
+        return StubProof.of(header, digests).commit(parents)
     return _sha256(encode((_COMMIT, parents, header.id, header.digest(), digests)))
+
+
+class StubProof(NamedTuple):
+    """What the stub of a pruned step keeps of it: its id, the digest of its event rows, and a digest of everything else
+    together with its salt, which may have been removed since."""
+
+    id: str
+    events: str
+    content: bytes
+    salt: bytes = b""
+
+    @classmethod
+    def of(cls, header: StepHeader, digests: Digests) -> StubProof:
+        """Return the proof of a step that has a salt."""
+        content = _sha256(encode((header.salt, header.digest(), digests)))
+        return cls(header.id, header.events, content, header.salt)
+
+    def commit(self, parents: Sequence[bytes]) -> bytes:
+        """Return the hash of the step, given those of its parents."""
+        return _sha256(encode((_SALTED, parents, self.id, self.events, self.content)))
 
 
 def _sha256(data: bytes) -> bytes:
@@ -128,19 +163,34 @@ def _sha256(data: bytes) -> bytes:
 
 _Fields: TypeAlias = tuple[str, list[tuple[int, int, bytes]], int, str, str, str, bytes]
 
+_FIXED = 7
+"""The number of those fields."""
+
+
 # The types of all parts of a step are fixed, and cannot nest.
-_decode = Decoder(tuple[_Fields, list[bytes], bytes]).decode
+class _StoredStep(Struct, array_like=True, forbid_unknown_fields=True):
+    fields: _Fields
+    operations: list[bytes]
+    commit: bytes
+    events: str = ""
+    salt: bytes = b""
 
 
-def _parts(data: bytes) -> tuple[_Fields, list[bytes], bytes]:
+_decode = Decoder(_StoredStep).decode
+
+
+def _parts(data: bytes) -> _StoredStep:
     try:
         return _decode(data)
     except (MsgspecError, UnicodeDecodeError) as error:
         raise CorruptError(f"not the stored form of a step: {error}") from None
 
 
-def _header(fields: _Fields) -> StepHeader:
-    id, parents, time, stamp, kind, schema, metadata = fields
+def _header(found: _StoredStep) -> StepHeader:
+    id, parents, time, stamp, kind, schema, metadata = found.fields
     if any(len(commit) != _HASH_SIZE for _, _, commit in parents):
         raise CorruptError("a stored step's parents are not parents")
-    return StepHeader(id, tuple(StepParent(*parent) for parent in parents), time, stamp, kind, schema, metadata)
+    if found.events and not found.salt:
+        raise CorruptError("a stored step has events and no salt")
+    named = tuple(StepParent(*parent) for parent in parents)
+    return StepHeader(id, named, time, stamp, kind, schema, metadata, found.events, found.salt)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from holdfast.backends.interface import Change, Delete, Put, Row
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS, Key
 from holdfast.engine.model.drafts import EMPTY
-from holdfast.engine.model.steps import StepParent
+from holdfast.engine.model.steps import StepParent, StubProof
 from holdfast.engine.rewrite.row_sizes import SizeBalance
 from holdfast.engine.rewrite.scratch_nodes import ScratchNodes
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_row
@@ -22,7 +22,8 @@ class RewriteProgress:
     """The progress of a rewrite.
 
     `points` are the steps of which `dropped` are removed; without them, none is. `merges` are those of them that are
-    merges, with their further parents.
+    merges, with their further parents; `proofs` is what their stubs keep of those with a salt. With `erase`, no stub
+    keeps a salt.
     """
 
     def __init__(
@@ -34,12 +35,18 @@ class RewriteProgress:
         points: Sequence[StepRef] | None,
         closed: int = 0,
         merges: Mapping[tuple[int, int], Sequence[StepParent]] = MappingProxyType({}),
+        proofs: Mapping[tuple[int, int], StubProof] = MappingProxyType({}),
+        *,
+        erase: bool = False,
     ) -> None:
         self.line = line
         self.info = info
         self.fresh = info._replace(version=info.version + 1, form=info.form + 1)
         self.branches = (FIRST, *branches)
         self.dropped = dropped
+        self._trims = bool(dropped) or erase
+        self._erase = erase
+        self._proofs = proofs
         self._closed = closed
         self.known: dict[int, list[StepRef]] = {}
         """The steps that existed when the selection was made, by branch."""
@@ -101,7 +108,7 @@ class RewriteProgress:
         self._advance(point, loaded)
         self.kept_ids.add(point.id)
         now = point._replace(tail=len(loaded.tail))
-        if self.dropped:
+        if self._trims:
             size = self._sizes.get(point.branch, 0) + len(row.body) + sum(map(len, stored))
             self._sizes[point.branch] = size
             # The size of a branch is read from its last step. The others need not be written for that.
@@ -144,7 +151,7 @@ class RewriteProgress:
         """Return the changes that make the new form the current one."""
         changes: list[Change] = [Delete(FOLDS, tuple(self.line)), *(Put(FOLDS, row) for row in self.folds)]
         steps = dict(self._changed)
-        if self.dropped:
+        if self._trims:
             lengths = self._needed_lengths()
             changes += (
                 Delete(BRANCHES, (*self.line, branch.branch))
@@ -167,13 +174,18 @@ class RewriteProgress:
                         continue
                     stubs += 1
                     last = point.seq == lengths[number] - 1
-                    stub = point.stub(self._merges.get(point[:2], ()))
-                    stub = stub._replace(size=self._sizes.get(number, 0) if last else 0)
-                    if last or not point.pruned:
+                    stub = self._stub(point)._replace(size=self._sizes.get(number, 0) if last else 0)
+                    if last or not point.pruned or stub.metadata != point.metadata:
                         steps[point[:2]] = stub.row(self.line, b"")
             self.fresh = self.fresh._replace(pruned=stubs)
         changes += (Put(STEPS, row) for row in steps.values())
         return [*changes, Put(LINES, info_row(self.line, self.fresh))]
+
+    def _stub(self, point: StepRef) -> StepRef:
+        proof = point.proof or self._proofs.get(point[:2])
+        if self._erase and proof is not None:
+            proof = proof._replace(salt=b"")
+        return point.stub(self._merges.get(point[:2], ()), proof)
 
     def _is_start(self, branch: Branch) -> bool:
         """Return whether a branch without steps of its own can be continued."""

@@ -21,8 +21,9 @@ from holdfast.engine.leases import Lease, append_pause
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
-from holdfast.engine.model.steps import Step, StepParent
+from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.rewrite.progress import RewriteProgress
 from holdfast.engine.rewrite.removal import LineRemoval
@@ -64,6 +65,8 @@ class RewritePlan(NamedTuple):
     changes: Sequence[Change] = ()
     closed: int = 0
     """A branch that loses its name, where its positions are still needed."""
+    erase: bool = False
+    """Also remove the salts of stubs: nothing can be guessed any more about what the steps contained."""
 
 
 Choose: TypeAlias = Callable[[Sequence[StepRef], Sequence[Branch]], Awaitable[RewritePlan]]
@@ -169,13 +172,15 @@ class Rewriter:
         if choose is not None:
             points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
             plan = await self._without_pins(line, points, await choose(points, branches))
-            if not plan.dropped:
+            if not plan.dropped and not plan.erase:
                 return await self._apply_only(line, info, lease, plan.changes)
             conditions = await require_no_hold(self._backend, [line])
             carried = await self._deltas.carry_over(line, points, branches, plan.dropped)
             plan = plan._replace(changes=[*plan.changes, *carried])
-        merges = await self._merges(line, points or (), plan.dropped)
-        progress = RewriteProgress(line, info, branches, plan.dropped, points, plan.closed, merges)
+        merges, proofs = await self._stub_contents(line, points or (), plan.dropped)
+        progress = RewriteProgress(
+            line, info, branches, plan.dropped, points, plan.closed, merges, proofs, erase=plan.erase
+        )
         with ScratchNodes() as scratch:
             progress.scratch = scratch if lease is None else None
             return await self._finish(progress, lease, conditions, plan, measure=measure)
@@ -259,19 +264,26 @@ class Rewriter:
             raise await self._lease_lost(line)
         return False
 
-    async def _merges(
+    async def _stub_contents(
         self, line: Line, points: Sequence[StepRef], dropped: Set[tuple[int, int]]
-    ) -> dict[tuple[int, int], Sequence[StepParent]]:
-        """Return the further parents of removed merges, for their stubs."""
+    ) -> tuple[dict[tuple[int, int], Sequence[StepParent]], dict[tuple[int, int], StubProof]]:
+        """Return what stubs keep of removed steps: the further parents of merges, and the proofs of steps with a
+        salt."""
         merges: dict[tuple[int, int], Sequence[StepParent]] = {}
-        keys = [(*line, *point[:2]) for point in points if point.kind == MERGE and point[:2] in dropped]
+        proofs: dict[tuple[int, int], StubProof] = {}
+        opened = (point for point in points if point.kind == MERGE or not is_thread(line.name))
+        keys = [(*line, *point[:2]) for point in opened if point[:2] in dropped]
         async for row in found_rows(self._backend, STEPS, keys):
             try:
                 step = open_step(line, row, self._context.max_bytes)
             except CorruptError:
-                continue  # it is removed all the same; what it merged is unknown
-            merges[StepRef.of(row)[:2]] = step.header.parents[1:]
-        return merges
+                continue  # it is removed all the same; what it contained is unknown
+            position = StepRef.of(row)[:2]
+            if step.header.parents[1:]:
+                merges[position] = step.header.parents[1:]
+            if step.header.salt:
+                proofs[position] = StubProof.of(step.header, step.digests)
+        return merges, proofs
 
     async def _after_gaps(self, progress: RewriteProgress) -> list[tuple[StepRef, Step]]:
         """Return the remaining steps that follow removed ones."""

@@ -75,22 +75,27 @@ def audit(session: CliContext, limit: int, after: str | None, actor: str | None,
 
 
 @command("verify")
-def verify(session: CliContext) -> None:
+@click.option("--heads", "heads_file", metavar="FILE", help="Compare the ends with the heads in this file.")
+def verify(session: CliContext, heads_file: str | None) -> None:
     """Verify the audit: every record, every step, and their order.
 
-    The exit code is 5 if records were altered, added or removed.
+    The exit code is 5 if records were altered, added or removed. Records that were removed at the end are noticed only
+    with heads, which `holdfast heads` exports.
 
     \b
     holdfast audit verify
+    holdfast audit verify --heads heads.json
     """
-    report = session.open().audit.verify()
+    report = session.open().audit.verify(_heads(heads_file))
     if session.json:
         session.emit({"ok": report.ok, **plain(report)})
     else:
         verified = f"{plural(report.lines, 'line')}, {plural(report.steps, 'step')}, {plural(report.rows, 'row')}"
         if report.unproven:
-            verified += f", {report.unproven:,} of which belong to pruned steps and cannot be proven"
+            verified += f", {report.unproven:,} of which belong to steps that left nothing, and cannot be proven"
         _report(session, report.findings, verified)
+        if report.compared is None:
+            session.note("Without --heads, it cannot be seen if records at the end are missing.")
     if not report.ok:
         raise click.exceptions.Exit(INTEGRITY)
 
@@ -143,18 +148,8 @@ def check(session: CliContext, file: str, heads_file: str | None) -> None:
 
 def _heads(file: str | None) -> dict[str, tuple[int, str]] | None:
     from holdfast.maintenance import StoreHeads
-    from holdfast.store import line_kind
 
-    if file is None:
-        return None
-    threads = StoreHeads.load(file).threads
-    return {
-        name: (branch.length, branch.hash)
-        for name, head in threads.items()
-        if line_kind(name) != "thread"
-        for branch in head.branches
-        if branch.branch == 0
-    }
+    return None if file is None else StoreHeads.load(file).audited()
 
 
 def _report(session: CliContext, findings: Sequence[AuditFinding], verified: str) -> None:

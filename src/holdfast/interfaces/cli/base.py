@@ -282,6 +282,20 @@ def dry_run_option(function: F) -> F:
     return click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")(function)
 
 
+KINDS = click.Choice(("thread", "agent", "scope", "session", "access", "audit", "system", "all"))
+"""The kinds of lines."""
+
+
+def kinds_option(text: str) -> Callable[[F], F]:
+    """`--kind`: lines of these kinds; may be repeated."""
+    return click.option("--kind", "kinds", type=KINDS, multiple=True, help=text)
+
+
+def parse_kinds(kinds: tuple[str, ...]) -> Any:
+    """Return the kinds as the API takes them; None for those of a command that has its own default."""
+    return "all" if "all" in kinds else kinds or None
+
+
 def all_channels_option(function: F) -> F:
     """`--all-channels`: show the internal channels of frameworks."""
     return click.option("--all-channels", is_flag=True, help="Show internal channels of frameworks too.")(function)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import plural, safe, size
 
@@ -53,6 +53,7 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
 @command("export")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @_THREADS
+@kinds_option("Export lines of this kind in place of threads, all or those that are named; may be repeated.")
 @click.option(
     "--format",
     "form",
@@ -61,7 +62,7 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
     show_default=True,
     help="holdfast can be imported; json has only the states, for other tools.",
 )
-def export(session: CliContext, file: str, threads: tuple[str, ...], form: str) -> None:
+def export(session: CliContext, file: str, threads: tuple[str, ...], kinds: tuple[str, ...], form: str) -> None:
     """Write threads to a file: all, or some. The file `-` is stdout.
 
     A file whose name ends in .gz is compressed. Every thread is verified as it is written. `holdfast import` imports
@@ -70,6 +71,7 @@ def export(session: CliContext, file: str, threads: tuple[str, ...], form: str) 
     \b
     holdfast export agents.gz
     holdfast export - chat | ssh elsewhere holdfast import -
+    holdfast export agents.gz --kind thread --kind agent --kind scope
     """
     to_stdout = file == "-"
     if to_stdout and session.json:
@@ -77,7 +79,9 @@ def export(session: CliContext, file: str, threads: tuple[str, ...], form: str) 
     store = session.open()
     target = sys.stdout.buffer if to_stdout else file
     with session.progress("Exporting") as progress:
-        exported = store.export(target, threads=threads or None, format=form, progress=progress)
+        exported = store.export(
+            target, threads=threads or None, kinds=parse_kinds(kinds), format=form, progress=progress
+        )
     _warn_of_changes(session, exported.changing)
     if session.json:
         session.emit(exported)
@@ -93,33 +97,58 @@ def export(session: CliContext, file: str, threads: tuple[str, ...], form: str) 
 @command("import")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @_THREADS
+@kinds_option("Import lines of this kind, all or those that are named; may be repeated.")
 @click.option("--as", "as_thread", metavar="NAME", help="Import the thread under this name.")
 @dry_run_option
-def import_(session: CliContext, file: str, threads: tuple[str, ...], as_thread: str | None, dry_run: bool) -> None:
+def import_(
+    session: CliContext,
+    file: str,
+    threads: tuple[str, ...],
+    kinds: tuple[str, ...],
+    as_thread: str | None,
+    dry_run: bool,
+) -> None:
     """Read threads from a file that `holdfast export` wrote: all, or some. The file `-` is stdin.
 
     The file and every hash in it are verified before anything is written. Existing threads are skipped; if one has
     another history, nothing is imported.
 
+    Without --kind, threads, agents, scopes and sessions are imported. Rights, the audit and other records of the store
+    are imported only if --kind names them. With --dry-run, everything in the file is listed, these first.
+
     \b
     holdfast import agents.gz --dry-run
+    holdfast import agents.gz --kind access
     """
     store = session.open(write=not dry_run, create=not dry_run)
     source = sys.stdin.buffer if file == "-" else file
     with session.progress("Importing") as progress:
         imported = store.import_(
-            source, threads=threads or None, as_thread=as_thread, dry_run=dry_run, progress=progress
+            source,
+            threads=threads or None,
+            kinds=parse_kinds(kinds),
+            as_thread=as_thread,
+            dry_run=dry_run,
+            progress=progress,
         )
     if session.json:
-        session.emit({**imported._asdict(), "dry_run": dry_run})
+        contents = [each._asdict() for each in imported.contents]
+        session.emit({**imported._asdict(), "contents": contents, "dry_run": dry_run})
         return
     verb = "Would import" if dry_run else "Imported"
     existing = f"; {len(imported.skipped)} existed already" if imported.skipped else ""
     written = "" if dry_run else f": {imported.rows:,} rows, {size(imported.bytes)}"
     session.out.line(f"{verb} {plural(len(imported.threads), 'thread')}{written}{existing}")
     if dry_run or session.verbose:
-        for name in imported.threads:
-            session.out.line(f"  {safe(name)}")
+        rows = [
+            (each.kind, each.name, f"{each.rows:,}", "import" if each.selected else "leave out")
+            for each in imported.contents
+        ]
+        session.out.table(("KIND", "NAME", "ROWS", ""), rows, right=("ROWS",), styles={"NAME": "yellow"})
+    others = sorted({each.kind for each in imported.left_out} - {"thread", "agent", "scope", "session"})
+    if others and not threads:
+        options = " ".join(f"--kind {kind}" for kind in others)
+        session.warn(f"the file also has lines of kind {', '.join(others)}, which are imported only with {options}")
 
 
 @command("delete")

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import CliCommand, CliContext, command
+from holdfast.interfaces.cli.base import KINDS, CliCommand, CliContext, command
 from holdfast.interfaces.cli.exit_codes import NOT_FOUND
 from holdfast.interfaces.cli.formatting import ago, plural, safe
-from holdfast.interfaces.cli.threads import KINDS
 
 if TYPE_CHECKING:
     from holdfast.history import SearchHit, SearchMatch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.exit_codes import CONFLICT, ERROR, INTEGRITY
 from holdfast.interfaces.cli.formatting import ago, plural, safe, size
@@ -44,6 +44,7 @@ _COUNT = click.IntRange(1)
 @click.option("--all", "everything", is_flag=True, help="All threads.")
 @click.option("--prefix", metavar="TEXT", help="The threads whose names start with this.")
 @click.option("--where", metavar="QUERY", help="The threads that match a query, such as 'steps>100 updated<30d'.")
+@kinds_option("Prune lines of this kind in place of threads, all or those that are named; may be repeated.")
 @click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the last N checkpoints.")
 @click.option("--keep-within", metavar="AGE", help="Keep those of this age or less: 30d, 12h, 1w.")
 @click.option(
@@ -70,6 +71,7 @@ def prune(
     everything: bool,
     prefix: str | None,
     where: str | None,
+    kinds: tuple[str, ...],
     orphans: bool,
     grace: str,
     dry_run: bool,
@@ -85,6 +87,7 @@ def prune(
     holdfast prune chat-1 --keep-last 100
     holdfast prune --all --keep-within 30d --keep-daily 90 --dry-run
     holdfast prune --all --max-size 10GB --yes
+    holdfast prune agent:researcher --kind scope --keep-last 100
     """
     policy = _policy(rules)
     if policy is None and not orphans:
@@ -99,6 +102,7 @@ def prune(
         session.confirm("", yes=False)  # raises, before the long dry run
     store = session.open(write=not dry_run)
     selected: dict[str, Any] = {"threads": threads or None, "prefix": prefix or "", "where": where}
+    selected["kinds"] = parse_kinds(kinds)
     details = session.verbose or len(threads) == 1
 
     def run(*, dry: bool, shown: bool) -> tuple[PruneReport | None, OrphanReport | None]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import click
 
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import CliContext, command
+from holdfast.interfaces.cli.base import KINDS, CliContext, command
 from holdfast.interfaces.cli.completion_types import LABEL, REVISION, TAG, THREAD
 from holdfast.interfaces.cli.formatting import ago
 
@@ -158,24 +158,26 @@ def _pins(session: CliContext, thread: str) -> None:
 @click.argument("thread", type=THREAD, required=False)
 @click.option("-m", "--reason", metavar="TEXT", help="The reason. There may be several holds, each with its reason.")
 @click.option("-d", "--release", is_flag=True, help="Remove the hold with the reason, or all holds.")
-def hold(session: CliContext, thread: str | None, reason: str | None, release: bool) -> None:
+@click.option("--kind", type=KINDS, default="thread", help="The kind of the line, if it is not a thread.")
+def hold(session: CliContext, thread: str | None, reason: str | None, release: bool, kind: Any) -> None:
     """List, add or release holds: a held thread is neither pruned nor deleted.
 
     \b
     holdfast hold                        list them
     holdfast hold THREAD -m REASON       hold a thread
     holdfast hold THREAD -d              release it
+    holdfast hold AGENT --kind agent     hold an agent
     """
     if thread is None:
         if release or reason is not None:
             raise InvalidError("a thread is missing", hint="holdfast hold THREAD")
         _holds(session)
         return
-    store = session.open(write=True)
+    maintenance = session.open(write=True).maintenance
     if release:
-        store.thread(thread).release(reason=reason)
+        maintenance.release(thread, kind=kind, reason=reason)
     else:
-        store.thread(thread).hold(reason=reason or "")
+        maintenance.hold(thread, kind=kind, reason=reason or "")
     record = {"thread": thread, "held": not release, "reason": reason}
     session.report(f"{thread} is {'released' if release else 'held'}.", record)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, command
+from holdfast.interfaces.cli.base import KINDS, CliContext, command, kinds_option, parse_kinds
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, size
 from holdfast.interfaces.cli.json_output import plain
@@ -18,7 +18,6 @@ from holdfast.interfaces.cli.json_output import plain
 if TYPE_CHECKING:
     from holdfast.store import Store, ThreadInfo
 
-KINDS = click.Choice(("thread", "agent", "scope", "session", "system", "all"))
 _PAGE = 500
 _COLUMNS = ("STEPS", "BRANCHES", "SIZE", "UPDATED")
 _ORDERS: dict[str, Callable[[ThreadInfo], Any]] = {
@@ -71,7 +70,7 @@ def threads(
         for each in listed:
             session.out.line(safe(each.name))
         return
-    what = "lines" if kind in ("all", "system") else f"{kind}s"
+    what = f"{kind}s" if kind in ("thread", "agent", "scope", "session") else "lines"
     _table(session, listed, kind, f"There are no {what}." if not pattern and where is None else f"No {what} match.")
 
 
@@ -101,22 +100,26 @@ def _table(session: CliContext, listed: Iterator[ThreadInfo], kind: str, none: s
 
 @command("stats")
 @click.option("--all", "everything", is_flag=True, help="Read all threads, and count their steps and branches too.")
-def stats(session: CliContext, everything: bool) -> None:
+@kinds_option("Count only lines of this kind, and with --all read those in place of threads; may be repeated.")
+def stats(session: CliContext, everything: bool, kinds: tuple[str, ...]) -> None:
     """Show statistics of the store: its size, how many threads, agents and scopes it has, and its status.
 
-    With --all, all of them are read, which takes a while if they are many: their steps, branches and sizes, the largest
-    one, and when the first was created and the last updated.
+    With --all, all threads are read, which takes a while if they are many: their steps, branches and sizes, the largest
+    one, and when the first was created and the last updated. With --kind, those of other kinds.
 
     \b
     holdfast stats --json | jq .bytes
     holdfast stats --all
+    holdfast stats --all --kind scope --kind session
     """
-    store = session.open()
-    counts, status, capabilities = store.stats(exact=everything), store.status(), store.capabilities
-    kinds = {name: getattr(counts, name) for name in ("threads", "agents", "scopes", "system")}
-    totals, largest = _totals(session, store, sum(kinds.values())) if everything else ({}, None)
+    store, of_kinds = session.open(), parse_kinds(kinds)
+    counts = store.stats(kinds=of_kinds or "all", exact=everything)
+    status, capabilities = store.status(), store.capabilities
+    numbers = {name: getattr(counts, name) for name in ("threads", "agents", "scopes", "system")}
+    read = ("all",) if of_kinds == "all" else of_kinds or ("thread",)
+    totals, largest = _totals(session, store, read, sum(numbers.values())) if everything else ({}, None)
     if session.json:
-        record = {"url": counts.url, "tenant": session.tenant, "bytes": counts.bytes, **kinds, **totals}
+        record = {"url": counts.url, "tenant": session.tenant, "bytes": counts.bytes, **numbers, **totals}
         record |= {"complete": counts.complete}
         record |= {"durable": capabilities.durable, "shared": capabilities.shared, "status": status}
         session.emit(record)
@@ -142,8 +145,10 @@ def stats(session: CliContext, everything: bool) -> None:
         session.out.line(f"{session.out.style(f'{title}:'.ljust(widest + 1), 'bold')} {safe(text)}")
 
 
-def _totals(session: CliContext, store: Store, total: int) -> tuple[dict[str, Any], ThreadInfo | None]:
-    """Read all threads, and return the totals of their statistics and the largest one."""
+def _totals(
+    session: CliContext, store: Store, kinds: Sequence[str], total: int
+) -> tuple[dict[str, Any], ThreadInfo | None]:
+    """Read all lines of some kinds, and return the totals of their statistics and the largest one."""
     totals: dict[str, Any] = {
         "steps": 0,
         "branches": 0,
@@ -154,7 +159,7 @@ def _totals(session: CliContext, store: Store, total: int) -> tuple[dict[str, An
     }
     largest: ThreadInfo | None = None
     with session.progress("Counting") as progress:
-        for number, each in enumerate(_list(store, "", None, "all"), 1):
+        for number, each in enumerate(chain.from_iterable(_list(store, "", None, kind) for kind in kinds), 1):
             totals["steps"] += each.steps
             totals["branches"] += each.branches
             totals["line_bytes"] += each.bytes

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import shlex
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.errors import CorruptError
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
+from holdfast.interfaces.cli.base import (
+    KINDS,
+    CliContext,
+    command,
+    dry_run_option,
+    kinds_option,
+    parse_kinds,
+    yes_option,
+)
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import line_counts, plural, safe
 
@@ -24,6 +32,7 @@ _LISTED = 20
 
 @command("verify")
 @click.argument("threads", nargs=-1, type=THREAD)
+@kinds_option("Verify only lines of this kind, all or those that are named; may be repeated.")
 @click.option("--level", type=click.Choice(_LEVELS), default="hashes", show_default=True, help="How much to verify.")
 @click.option("--heads", "heads_file", metavar="FILE", help="Compare with the heads in this file.")
 @click.option("--write-heads", metavar="FILE", help="Export the heads to this file, if nothing is damaged.")
@@ -31,6 +40,7 @@ _LISTED = 20
 def verify(
     session: CliContext,
     threads: tuple[str, ...],
+    kinds: tuple[str, ...],
     level: str,
     heads_file: str | None,
     write_heads: str | None,
@@ -43,10 +53,11 @@ def verify(
     \b
     holdfast verify
     holdfast verify chat --level decode
+    holdfast verify --kind access --kind audit
     """
     store = session.open()
     heads = _load_heads(heads_file)
-    done = after
+    done, of_kinds = after, parse_kinds(kinds)
 
     def progress(count: int, total: int | None, what: str) -> None:
         nonlocal done
@@ -61,7 +72,9 @@ def verify(
     with session.progress("Verifying") as bar:
         try:
             reports = [
-                store.maintenance.verify(name, level=level, heads=heads, progress=progress, after=after, each=each)
+                store.maintenance.verify(
+                    name, kinds=of_kinds, level=level, heads=heads, progress=progress, after=after, each=each
+                )
                 for name in threads or (None,)
             ]
         except KeyboardInterrupt:
@@ -133,12 +146,14 @@ def _write_finding(session: CliContext, finding: Finding) -> None:
 @command("repair")
 @click.argument("threads", nargs=-1, type=THREAD)
 @click.option("--from", "sources", multiple=True, metavar="URL", help="A copy of the store; may be repeated.")
+@click.option("--kind", type=KINDS, default="thread", help="The kind of the lines that are named.")
 @click.option("--heads", "heads_file", metavar="FILE", help="Exported heads: what they name is restored.")
 @dry_run_option
 @yes_option
 def repair(
     session: CliContext,
     threads: tuple[str, ...],
+    kind: Any,
     sources: tuple[str, ...],
     heads_file: str | None,
     dry_run: bool,
@@ -171,7 +186,9 @@ def repair(
         store = session.open(write=True)
     with session.progress("Repairing") as progress:
         reports = [
-            store.maintenance.repair(list(sources), thread=name, heads=heads, dry_run=dry_run, progress=progress)
+            store.maintenance.repair(
+                list(sources), thread=name, kind=kind, heads=heads, dry_run=dry_run, progress=progress
+            )
             for name in threads or (None,)
         ]
     for report in reports:

@@ -6,7 +6,7 @@ into the store, as by `copy_to`: a thread is complete or does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Create, Ensure, Put, Row
@@ -16,7 +16,7 @@ from holdfast.engine.copy.between_stores import CopyProgress, OnCopyProgress, St
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
-from holdfast.engine.namespaces import is_thread, rename_line, root_of
+from holdfast.engine.namespaces import CONTENT_KINDS, LineKind, is_thread, line_kind, rename_line, root_of, short_name
 from holdfast.engine.row_format import LEASE, Branch, Line, check_name, is_intact
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
@@ -33,30 +33,58 @@ from holdfast.maintenance.archive.format import (
 )
 
 
+class ArchiveEntry(NamedTuple):
+    """A line in a file: its kind, the name that people know it by, the number of its rows, and whether it was selected
+    to be imported."""
+
+    kind: LineKind
+    name: str
+    rows: int
+    selected: bool
+
+
 class ImportReport(NamedTuple):
     """The result of an import: the imported threads, those that existed already; and the number of rows and of bytes of
-    bodies that were written."""
+    bodies that were written.
+
+    `contents` lists everything in the file, first the lines that are not the content of threads, agents, scopes and
+    sessions: rights, the audit and other records of the store.
+    """
 
     threads: tuple[str, ...]
     skipped: tuple[str, ...]
     rows: int
     bytes: int
+    contents: tuple[ArchiveEntry, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[ArchiveEntry, ...]:
+        """What is in the file and was not selected."""
+        return tuple(each for each in self.contents if not each.selected)
 
 
 class ImportSelection(NamedTuple):
-    """The threads to import: all or some, for a tenant; one perhaps under another name."""
+    """The lines to import: some by name, or all of some kinds, for a tenant; one thread perhaps under another name."""
 
     tenant: str
-    threads: frozenset[str] | None
+    names: frozenset[str] | None
+    kinds: frozenset[LineKind]
     as_thread: str | None
 
+    @classmethod
+    def of(
+        cls, tenant: str, names: Sequence[str] | None, kinds: frozenset[LineKind], as_thread: str | None
+    ) -> ImportSelection:
+        """Return the selection of a caller. `InvalidError` if several threads are to have one name."""
+        if as_thread is not None and names is not None and len(set(names)) != 1:
+            raise InvalidError("only one thread can be renamed, not several", hint="Import them one by one")
+        return cls(tenant, None if names is None else frozenset(names), kinds, as_thread)
 
-def select_threads(tenant: str, threads: Iterable[str] | None, as_thread: str | None) -> ImportSelection:
-    """Return the selection of a caller. `InvalidError` if several threads are to have one name."""
-    names = None if threads is None else frozenset(threads)
-    if as_thread is not None and names is not None and len(names) != 1:
-        raise InvalidError("only one thread can be renamed, not several", hint="Import them one by one")
-    return ImportSelection(tenant, names, as_thread)
+    def includes(self, line: Line, root: Line) -> bool:
+        """Return whether a line of a file, with the root of its thread, is selected."""
+        if self.names is None:
+            return line_kind(root.name) in self.kinds
+        return root.name in self.names or line.name in self.names
 
 
 async def import_threads(
@@ -79,9 +107,9 @@ async def import_threads(
             skipped = tuple(line.name for line in lines if line not in lacking)
             imported = tuple(line.name for line in lacking)
             if dry_run or not lacking:
-                return ImportReport(imported, skipped, 0, 0)
+                return ImportReport(imported, skipped, 0, 0, reader.contents())
             report = await copier.copy(selection.tenant, lacking)
-            return ImportReport(imported, skipped, report.rows, report.bytes)
+            return ImportReport(imported, skipped, report.rows, report.bytes, reader.contents())
     finally:
         archive.close()
 
@@ -138,6 +166,7 @@ class _Reader:
         self._roots: set[Line] = set()
         self._found: set[str] = set()
         """Names of selected threads and namespaces that are in the file."""
+        self._entries: list[ArchiveEntry] = []
 
     async def read(self) -> list[Line]:
         """Read the file. Returns the lines, under their new names."""
@@ -150,10 +179,16 @@ class _Reader:
         if self._old is not None:
             raise self._archive.damaged("a thread in it does not end")
         await self._store(self._writer.flush())
-        missing = (self._selection.threads or frozenset()) - self._found
+        missing = (self._selection.names or frozenset()) - self._found
         if missing:
-            raise NotFoundError(f"there is no thread {min(missing)!r} in the file", where=self._archive.name)
+            name = min(missing)
+            what = f"there is no {line_kind(name)} {short_name(name)!r} in the file"
+            raise NotFoundError(what, where=self._archive.name)
         return self._lines
+
+    def contents(self) -> tuple[ArchiveEntry, ...]:
+        """Return what is in the file, as `ImportReport` lists it."""
+        return tuple(sorted(self._entries, key=lambda each: (each.kind in CONTENT_KINDS, each.kind != "access")))
 
     async def _handle(self, record: Lines) -> None:
         match record:
@@ -172,13 +207,15 @@ class _Reader:
                     raise self._archive.damaged("rows of a thread are missing")
                 if self._progress is not None and self._new is not None:
                     self._progress(len(self._lines), None, f"read {self._old.name}")
+                name = self._old.name
+                selected = self._new is not None
+                self._entries.append(ArchiveEntry(line_kind(name), short_name(name), record.rows, selected))
                 self._old = self._new = None
 
     async def _begin(self, record: ThreadBegin) -> None:
         self._old, self._rows = Line(record.tenant, record.thread), 0
         root = root_of(self._old)
-        names = self._selection.threads
-        if names is not None and root.name not in names and self._old.name not in names:
+        if not self._selection.includes(self._old, root):
             return
         if self._selection.as_thread is not None and not self._roots <= {root}:
             raise InvalidError(

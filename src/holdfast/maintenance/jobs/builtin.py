@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from holdfast.engine.integrity.findings import VerifyLevel
+from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
 from holdfast.maintenance.orphans import sweep
@@ -109,7 +110,7 @@ class _VerifyProgress(msgspec.Struct):
 
 async def _verify(job: JobContextBase) -> JobResult:
     level = VerifyLevel(job.settings.get("level", VerifyLevel.HASHES.value))
-    threads = job.settings.get("threads")
+    threads, kinds = select_lines(job.settings.get("threads"), job.settings.get("kinds"), ALL_KINDS)
     engine, tenant = job.store._handle.engine, job.store._handle.tenant
     before = _VerifyProgress(level.value, engine.context.clock())
     if threads is None and job.mark:
@@ -123,7 +124,16 @@ async def _verify(job: JobContextBase) -> JobResult:
             job.keep(msgspec.json.encode(before.plus(report, what)).decode())
         job.progress(before.lines + done, None if total is None else before.lines + total, what)
 
-    await verify(engine, tenant, threads, level=level, progress=report_progress, after=before.after, report=report)
+    await verify(
+        engine,
+        tenant,
+        threads,
+        level=level,
+        progress=report_progress,
+        after=before.after,
+        report=report,
+        kinds=kinds,
+    )
     total = before.plus(report, "")
     summary = f"{total.lines} lines, {total.steps} steps, {total.bytes} bytes verified"
     if before.lines:
@@ -136,7 +146,7 @@ async def _verify(job: JobContextBase) -> JobResult:
 
 
 def _check_verify(settings: Mapping[str, Any]) -> None:
-    known_only(settings, level=str, threads=list)
+    known_only(settings, level=str, threads=list, kinds=list)
     levels = [each.value for each in VerifyLevel]
     if settings.get("level", levels[0]) not in levels:
         raise InvalidError(f"level cannot be {settings['level']!r}", hint=f"It is one of {', '.join(levels)}")
@@ -147,6 +157,7 @@ def _check_threads(settings: Mapping[str, Any]) -> None:
     threads = settings.get("threads")
     if threads is not None and not (isinstance(threads, list) and all(isinstance(each, str) for each in threads)):
         raise InvalidError("the setting threads is a list of names", where=repr(threads)[:80])
+    select_lines(threads, settings.get("kinds"), ALL_KINDS)
 
 
 async def _index(job: JobContextBase) -> str:
@@ -154,7 +165,7 @@ async def _index(job: JobContextBase) -> str:
     return f"{report.steps} checkpoints of {report.threads} threads indexed"
 
 
-_SELECTION = ("threads", "prefix", "where")
+_SELECTION = ("threads", "prefix", "where", "kinds")
 _POLICY = tuple(each.name for each in fields(Retention))
 
 
@@ -172,7 +183,7 @@ def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, ThreadSelec
             raise InvalidError(f"no time zone has the name {zone!r}", hint="Write one such as Europe/Berlin") from None
     _check_threads(settings)
     return Retention(**policy), ThreadSelection.of(
-        settings.get("threads"), settings.get("prefix", ""), settings.get("where")
+        settings.get("threads"), settings.get("prefix", ""), settings.get("where"), settings.get("kinds")
     )
 
 
@@ -267,6 +278,7 @@ _ALL = (
             "keep_within": "an age such as 30d: those younger stay",
             "max_bytes": "the size limit of what stays",
             "prefix": "only threads whose names start with it; or threads, a list of names; or where, a query",
+            "kinds": "a list of kinds of lines, such as scope and agent, to prune in place of threads",
         },
     ),
     JobType(
@@ -277,6 +289,7 @@ _ALL = (
         {
             "level": "how deeply: structure, hashes (the default) or decode",
             "threads": "a list of names, if not all",
+            "kinds": "a list of kinds of lines, such as scope and agent, if not all",
         },
     ),
     JobType("index", "build the text index, and maintain it from then on", _index),

@@ -317,7 +317,7 @@ class _Mending:
         assert row is not None  # noqa: S101 - it was found here or in a source
         point = StepRef.of(row)
         try:
-            point.merged  # noqa: B018 - what a pruned merge is said to have merged stays, if it can be read
+            point.stub()  # what it merged, and what proves its event rows, stays if it can be read
         except CorruptError:
             point = point._replace(metadata="")
         wrong = any(each.place == place and each.column == "time" for each in self._check.found.findings)

@@ -23,6 +23,7 @@ from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
+from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, lines_of_kinds
 from holdfast.engine.row_format import LEASE, Branch, Line, LineInfo, StepRef, info_of
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 
@@ -96,14 +97,28 @@ class StoreHeads:
         }
         return cls(found["tenant"], found["store"], found["time"], heads)
 
+    def audited(self) -> dict[str, tuple[int, str]]:
+        """Return the heads of the lines with the audit, as `audit.verify` and `check_audit` take them: the number of
+        steps of each, and the hash of the last."""
+        return {
+            name: (branch.length, branch.hash)
+            for name, head in self.threads.items()
+            if not is_thread(name)
+            for branch in head.branches
+            if not branch.branch and branch.length
+        }
+
 
 def _digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-async def export_heads(engine: Engine, tenant: str, threads: Sequence[str] | None = None) -> StoreHeads:
-    """Return the current heads of threads."""
-    names = [line.name for line in await engine.lines.names(tenant)] if threads is None else threads
+async def export_heads(
+    engine: Engine, tenant: str, threads: Sequence[str] | None = None, kinds: frozenset[LineKind] = ALL_KINDS
+) -> StoreHeads:
+    """Return the current heads of lines, by name, or of those of some kinds."""
+    found_lines = lines_of_kinds(engine.context.backend, tenant, kinds)
+    names = [line.name async for line in found_lines] if threads is None else threads
     found: dict[str, ThreadHead] = {}
     for name in names:
         head = await _head(engine.context.backend, Line(tenant, name))

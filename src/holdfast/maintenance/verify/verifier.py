@@ -15,7 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
-from holdfast.engine.namespaces import COUNTS, line_kind
+from holdfast.engine.namespaces import ALL_KINDS, COUNT_FIELDS, COUNTS, LineKind, line_kind
 from holdfast.engine.row_format import LEASE, Line
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
@@ -60,7 +60,7 @@ class VerifyReport:
     @property
     def lines(self) -> int:
         """How many lines were verified."""
-        return sum(getattr(self, name) for name in COUNTS.values())
+        return sum(getattr(self, name) for name in COUNT_FIELDS)
 
     def count(self, name: str) -> None:
         """Count a line."""
@@ -102,7 +102,7 @@ class VerifyReport:
 
 
 _PLAIN_FIELDS = (
-    *("store", "tenant", "level", *COUNTS.values(), "steps", "nodes", "objects", "writes", "bytes", "seconds"),
+    *("store", "tenant", "level", *COUNT_FIELDS, "steps", "nodes", "objects", "writes", "bytes", "seconds"),
     *("next", "found"),
 )  # fmt: skip
 
@@ -127,14 +127,15 @@ async def verify(
     limit: int | None = None,
     report: VerifyReport | None = None,
     each: Callable[[Finding], None] | None = None,
+    kinds: frozenset[LineKind] = ALL_KINDS,
 ) -> VerifyReport:
-    """Verify threads of a tenant, or all of them and the store itself; those after a name, up to a limit. `report` is
-    one to continue; `each` is called with every finding at once."""
+    """Verify lines of a tenant by name; or those of some kinds, after a name, up to a limit; or all of them and the
+    store itself. `report` is one to continue; `each` is called with every finding at once."""
     if heads is not None and heads.tenant != tenant:
         raise InvalidError(f"the heads are those of tenant {heads.tenant!r}", hint="Open the store for that tenant")
     report = report or VerifyReport(engine.context.backend.url, tenant, level.value)
     report.each = each
-    return await _Verification(engine, tenant, level, heads, progress, report).run(threads, after, limit)
+    return await _Verification(engine, tenant, level, heads, progress, report, kinds).run(threads, after, limit)
 
 
 class _Verification:
@@ -146,13 +147,15 @@ class _Verification:
         heads: StoreHeads | None,
         progress: Progress | None,
         report: VerifyReport,
+        kinds: frozenset[LineKind],
     ) -> None:
         self._engine = engine
         self._backend = engine.context.backend
         self._tenant = tenant
         self._level = level
         self._heads = heads
-        self._expected = [] if heads is None else sorted(heads.threads)
+        self._kinds = kinds
+        self._expected = [] if heads is None else sorted(filter(self._is_selected, heads.threads))
         self._progress = progress
         self._start = time.monotonic()
         self.report = report
@@ -166,8 +169,11 @@ class _Verification:
         self.report.seconds = time.monotonic() - self._start
         return self.report
 
+    def _is_selected(self, name: str) -> bool:
+        return self._kinds == ALL_KINDS or line_kind(name) in self._kinds
+
     async def _store(self, after: str, limit: int | None) -> None:
-        if not after:
+        if not after and self._kinds == ALL_KINDS:
             await self._own_check()
         total = await self._total(after)
         previous = after
@@ -192,7 +198,8 @@ class _Verification:
         if self._progress is None:
             return None
         try:
-            return self.report.lines + len(await self._engine.lines.names(self._tenant, after=after))
+            names = await self._engine.lines.names(self._tenant, after=after)
+            return self.report.lines + sum(self._is_selected(line.name) for line in names)
         except UNREADABLE:
             return None
 
@@ -200,8 +207,8 @@ class _Verification:
         """Yield the names of threads, except those whose own row cannot be read."""
         holes: list[UnreadableRange] = []
         async for row in scan_readable_rows(self._backend, LINES, (self._tenant,), holes):
-            if str(row.key[1]) > after:
-                yield str(row.key[1])
+            if (name := str(row.key[1])) > after and self._is_selected(name):
+                yield name
         for hole in holes:
             what = f"some threads cannot be listed, from {hole.start!r} on: {hole.error}"
             key = (self._tenant, *hole.start)
@@ -277,8 +284,9 @@ class _Verification:
             if not strays:
                 return
             stray = min(strays)
-            await self._stray(Line(self._tenant, stray))
-            await self._compare(stray)
+            if self._is_selected(stray):
+                await self._stray(Line(self._tenant, stray))
+                await self._compare(stray)
             start = f"{stray}\0"
 
     async def _first_names(self, scans: Sequence[Scan]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from holdfast.codec import Codec, default_codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.model.steps import StepHeader, StepParent, commit_hash
+from holdfast.engine.model.steps import StepHeader, StepParent, StubProof, commit_hash
+from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.security.audit.retain import REMOVE, STEP
@@ -31,9 +32,10 @@ from holdfast.security.audit.verify import (
     audited_lines,
     audited_steps,
     chain_name,
+    check_stub,
+    compare_heads,
     find_mismatches,
 )
-from holdfast.security.handle import AUDIT
 
 _MARK, _FORMAT = "holdfast audit", 1
 _COLUMNS = tuple(EVENTS.columns)
@@ -81,11 +83,18 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
 
 
 def _document(engine: Engine, line: Line, audited: AuditedStep) -> dict[str, Any]:
-    point, step, rows, problem = audited
+    point, step, rows, problem, proof = audited
     found: dict[str, Any] = {"line": chain_name(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
+    limit = engine.context.max_bytes
+    if step is None and problem:
+        return found | {"damaged": problem}
+    found["rows"] = [[row.key[3], *row.columns, _base64(_detail(line, row, limit))] for row in rows]
     if step is None:
-        return found | ({"damaged": problem} if problem else {"pruned": True})
-    header, limit = step.header, engine.context.max_bytes
+        found |= {"pruned": True, "merged": [parent.commit.hex() for parent in point.merged]}
+        if proof is not None:
+            found |= {"id": proof.id, "events": proof.events, "content": proof.content.hex()}
+        return found
+    header = step.header
     found |= {
         "id": header.id,
         "parents": [parent.commit.hex() for parent in header.parents],
@@ -96,7 +105,8 @@ def _document(engine: Engine, line: Line, audited: AuditedStep) -> dict[str, Any
         "metadata": _base64(header.metadata),
         "about": engine.context.codec.to_plain(engine.context.codec.unpack(header.metadata)),
         "operations": [[_base64(name), digest.hex()] for name, digest in step.digests],
-        "rows": [[row.key[3], *row.columns, _base64(_detail(line, row, limit))] for row in rows],
+        "events": header.events,
+        "salt": _base64(header.salt),
     }
     return found
 
@@ -156,9 +166,7 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
         checked.heads[line] = (max(chain_hashes) + 1, chain_hashes[max(chain_hashes)]) if chain_hashes else (0, "")
     if ends != {line: list(end) for line, end in checked.heads.items()}:
         checked.findings.append(AuditFinding("", "", "the ends of the lines are not those that the file says"))
-    for line, (length, last) in (heads or {}).items():
-        if length > checked.removed.get(line, 0) and hashes.get(line, {}).get(length - 1) != last:
-            checked.findings.append(AuditFinding(line, "", f"step {length - 1} is not the one that the heads say"))
+    checked.findings += compare_heads(heads or {}, lambda name, seq: hashes.get(name, {}).get(seq), checked.removed)
     return checked
 
 
@@ -196,6 +204,7 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
     chain_hashes[seq] = commit
     if document.get("pruned"):
         checked.pruned += 1
+        wrong += _check_pruned(document, line, before)
     elif "damaged" in document:
         wrong.append(str(document["damaged"]))
     else:
@@ -209,6 +218,8 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
             document["action"],
             document["schema"],
             metadata,
+            document["events"],
+            b64decode(document["salt"], validate=True),
         )
         digests = tuple(
             (b64decode(name, validate=True), bytes.fromhex(digest)) for name, digest in document["operations"]
@@ -221,10 +232,28 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
         if seq == 0 and BETWEEN in line and not _belongs_to(line, follows, hashes):
             wrong.append("its branch does not go on from a step of the line")
         wrong += _check_rows(default_codec, metadata, document)
-        checked.rows += len(document["rows"])
         if line == AUDIT:
             checked.removed |= _removed_lines(default_codec, document)
+    checked.rows += len(document.get("rows", ()))
     checked.findings += (AuditFinding(line, id, what) for what in wrong)
+
+
+def _check_pruned(document: dict[str, Any], line: str, before: str | None) -> list[str]:
+    """Check what a pruned step left. The first step of a branch is not compared with the one that it followed."""
+    proof = None
+    if "content" in document:
+        proof = StubProof(document["id"], document["events"], bytes.fromhex(document["content"]))
+    known = before is not None or (document["seq"] == 0 and BETWEEN not in line)
+    first = None if not known else () if before is None else (bytes.fromhex(before),)
+    merged = [StepParent(0, 0, bytes.fromhex(parent)) for parent in document["merged"]]
+    name, commit = line.partition(BETWEEN)[0], bytes.fromhex(document["hash"])
+    return check_stub(name, commit, proof, first, merged, *_rows_of(document))
+
+
+def _rows_of(document: dict[str, Any]) -> tuple[list[int], list[tuple[Sequence[Any], bytes]]]:
+    """Return the numbers and the contents of the rows of a step."""
+    rows = document["rows"]
+    return [row[0] for row in rows], [(row[1:-1], b64decode(row[-1], validate=True)) for row in rows]
 
 
 def _belongs_to(chained: str, commit: str | None, hashes: Mapping[str, Mapping[int, str]]) -> bool:
@@ -248,6 +277,4 @@ def _removed_lines(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
 def _check_rows(codec: Codec, metadata: bytes, document: dict[str, Any]) -> list[str]:
     about = codec.unpack(metadata)
     wrong = [] if codec.to_plain(about) == document["about"] else ["what it says about itself is not its metadata"]
-    numbers = [row[0] for row in document["rows"]]
-    audited = [(row[1:-1], b64decode(row[-1], validate=True)) for row in document["rows"]]
-    return wrong + find_mismatches(about, numbers, audited)
+    return wrong + find_mismatches(document["events"], *_rows_of(document), about)

@@ -12,12 +12,13 @@ from holdfast.backends.tables import EVENTS
 from holdfast.engine.events import BETWEEN, lines_of, place_of
 from holdfast.engine.ids import time_of
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.namespaces import ACCESS, AUDIT
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 from holdfast.security.audit.retain import STEP
 from holdfast.security.audit.verify import unpack_detail
-from holdfast.security.handle import ACCESS, AUDIT, StoreHandle
+from holdfast.security.handle import StoreHandle
 
 T = TypeVar("T")
 

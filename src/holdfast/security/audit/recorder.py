@@ -21,10 +21,10 @@ from holdfast.engine import trace_context
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import HoldfastError
-from holdfast.security.handle import AUDIT
 
 WINDOW = 5.0
 """After how many seconds reads are written at the latest, by default."""

@@ -17,12 +17,12 @@ from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line, StepRef, open_event
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
 from holdfast.security.audit.recorder import add_events
-from holdfast.security.handle import AUDIT
 
 REMOVE = "remove"
 """The action of a removed line. The details are the number of its steps, and the hash of the last."""

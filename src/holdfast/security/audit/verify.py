@@ -1,25 +1,28 @@
 """Verification of the audit: whether its rows are those that were written with their steps.
 
-A step's metadata has a digest of its rows, and the step's hash covers that and all steps before. So a row that was
-altered, removed or added is detected by its step; an altered step by its hash; a removed one by the step that follows.
-Missing steps at the end are detected with heads that were exported before (`Store.heads`).
+A step has a digest of its rows, and its hash covers that and all steps before. So a row that was altered, removed or
+added is detected by its step; an altered step by its hash; a removed one by the step that follows. The stub of a pruned
+step keeps the digest, and proves that it is the step's. Missing steps at the end are detected with heads that were
+exported before (`store.maintenance.heads`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import BETWEEN, DIGEST, digest
+from holdfast.engine.events import BETWEEN, digest
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.model.steps import Step
+from holdfast.engine.model.steps import Step, StepParent, StubProof
+from holdfast.engine.namespaces import ACCESS, AUDIT
 from holdfast.engine.row_format import Line, StepRef, open_event, open_step
 from holdfast.errors import CorruptError, HoldfastError
+from holdfast.security.audit.retain import REMOVE, STEP
 
 _PAGE = 256
 
@@ -42,8 +45,13 @@ class AuditReport:
     lines: int = 0
     steps: int = 0
     rows: int = 0
+    pruned: int = 0
+    """Steps that were pruned. Their rows are verified all the same."""
     unproven: int = 0
-    """Rows of steps that were pruned: nothing covers them any more."""
+    """Rows of steps that left nothing: nothing covers them any more."""
+    compared: int | None = None
+    """How many ends of lines were compared with heads; None without heads. Then it cannot be seen if steps at the end
+    of a line are missing."""
     findings: list[AuditFinding] = field(default_factory=list)
 
     @property
@@ -53,12 +61,13 @@ class AuditReport:
 
 
 class AuditedStep(NamedTuple):
-    """A step with its rows. The step is None if it was pruned or is damaged."""
+    """A step with its rows. The step is None if it was pruned or is damaged; `proof` is what a pruned one left."""
 
     point: StepRef
     step: Step | None
     rows: Sequence[Row]
     problem: str = ""
+    proof: StubProof | None = None
 
 
 async def audited_lines(engine: Engine, tenant: str) -> list[Line]:
@@ -71,20 +80,30 @@ async def audited_steps(engine: Engine, line: Line) -> AsyncIterator[AuditedStep
     backend, start = engine.context.backend, (0, 0)
     while True:
         (found,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
-        points = [StepRef.of(row) for row in found]
-        events = await backend.read([Scan(EVENTS, (*line, point.id)) for point in points if point.id])
-        by_id = dict(zip((point.id for point in points if point.id), events, strict=True))
-        for row, point in zip(found, points, strict=True):
-            if point.pruned:
-                yield AuditedStep(point, None, ())
-                continue
-            try:
-                yield AuditedStep(point, open_step(line, row, engine.context.max_bytes), by_id[point.id])
-            except CorruptError as error:
-                yield AuditedStep(point, None, by_id[point.id], error.what)
+        opened = [_open(engine, line, row) for row in found]
+        ids = [_id_of(each) for each in opened]
+        events = iter(await backend.read([Scan(EVENTS, (*line, id)) for id in ids if id]))
+        for each, id in zip(opened, ids, strict=True):
+            yield each._replace(rows=next(events)) if id else each
         if len(found) < _PAGE:
             return
-        start = (points[-1].branch, points[-1].seq + 1)
+        last = opened[-1].point
+        start = (last.branch, last.seq + 1)
+
+
+def _open(engine: Engine, line: Line, row: Row) -> AuditedStep:
+    """Return a step without its rows."""
+    point = StepRef.of(row)
+    try:
+        if point.pruned:
+            return AuditedStep(point, None, (), proof=point.proof)
+        return AuditedStep(point, open_step(line, row, engine.context.max_bytes), ())
+    except CorruptError as error:
+        return AuditedStep(point, None, (), error.what)
+
+
+def _id_of(audited: AuditedStep) -> str:
+    return audited.point.id if audited.proof is None else audited.proof.id
 
 
 def chain_name(line: Line, branch: int) -> str:
@@ -92,55 +111,127 @@ def chain_name(line: Line, branch: int) -> str:
     return f"{line.name}{BETWEEN}{branch}" if branch else line.name
 
 
-async def verify(engine: Engine, tenant: str) -> AuditReport:
-    """Verify the audit. Writers may continue meanwhile."""
+Heads: TypeAlias = Mapping[str, tuple[int, str]]
+"""The heads of lines: the number of steps, and the hash of the last, in hex."""
+
+
+async def verify(engine: Engine, tenant: str, heads: Heads | None = None) -> AuditReport:
+    """Verify the audit. Writers may continue meanwhile. With heads, the ends of lines are compared with them."""
     report = AuditReport()
+    expected = heads or {}
+    found: dict[str, str] = {}
+    removed: dict[str, int] = {}
     for line in await audited_lines(engine, tenant):
         report.lines += 1
-        await _verify_line(engine, line, report)
+        await _verify_line(engine, line, report, expected, found, removed)
+    if heads is not None:
+        report.compared = len(heads)
+        report.findings += compare_heads(heads, lambda name, _: found.get(name), removed)
     return report
 
 
-async def _verify_line(engine: Engine, line: Line, report: AuditReport) -> None:
+def compare_heads(
+    heads: Heads, hash_at: Callable[[str, int], str | None], removed: Mapping[str, int]
+) -> list[AuditFinding]:
+    """Return findings where a line does not have the step that heads say, and was not removed since."""
+    return [
+        AuditFinding(name, "", f"step {length - 1} is not the one that the heads say")
+        for name, (length, last) in heads.items()
+        if length > removed.get(name, 0) and hash_at(name, length - 1) != last
+    ]
+
+
+async def _verify_line(
+    engine: Engine, line: Line, report: AuditReport, heads: Heads, ends: dict[str, str], removed: dict[str, int]
+) -> None:
+    """Verify a line. Adds its hashes where heads end to `ends`, and the lines that it says were removed to `removed`,
+    with the number of their steps."""
     codec, limit = engine.context.codec, engine.context.max_bytes
     before: StepRef | None = None
     ids: set[str] = set()
     hashes: set[bytes] = set()
-    pruned = False
-    async for point, step, rows, problem in audited_steps(engine, line):
+    unknown = False
+    async for audited in audited_steps(engine, line):
+        point, step, rows, problem, proof = audited
         report.steps += 1
         report.rows += len(rows)
-        ids.add(point.id)
-        pruned |= point.pruned
+        ids.add(_id_of(audited))
+        unknown |= bool(point.branch) or (point.pruned and proof is None)
+        name = chain_name(line, point.branch)
+        if name in heads and point.seq == heads[name][0] - 1:
+            ends[name] = point.hash.hex()
         if before is not None and before.branch != point.branch:
             before = None
+        wrong: list[str] = []
         expected = 0 if before is None else before.seq + 1
         if point.seq != expected:
-            report.findings.append(
-                AuditFinding(line.name, point.id, f"steps {expected} to {point.seq - 1} are missing")
-            )
+            wrong.append(f"steps {expected} to {point.seq - 1} are missing")
         elif step is not None and step.header.parents[:1]:
             follows = step.header.parents[0].commit
             if (follows != before.hash) if before is not None else (bool(hashes) and follows not in hashes):
-                report.findings.append(AuditFinding(line.name, point.id, "it does not follow the step before it"))
-        hashes.add(point.hash)
+                wrong.append("it does not follow the step before it")
         if problem:
-            report.findings.append(AuditFinding(line.name, point.id, problem))
-        elif step is not None:
-            try:
-                contents = [(row.columns, packed_detail(line, row, limit)) for row in rows]
-            except HoldfastError as error:
-                report.findings.append(AuditFinding(line.name, point.id, f"the details of a row: {error.what}"))
-            else:
+            wrong.append(problem)
+        try:
+            contents = [(row.columns, packed_detail(line, row, limit)) for row in rows]
+        except HoldfastError as error:
+            wrong.append(f"the details of a row: {error.what}")
+        else:
+            numbers = [int(row.key[3]) for row in rows]
+            if step is not None:
                 about = codec.unpack(step.header.metadata)
-                found = find_mismatches(about, [int(row.key[3]) for row in rows], contents)
-                report.findings += (AuditFinding(line.name, point.id, what) for what in found)
+                wrong += find_mismatches(step.header.events, numbers, contents, about)
+                removed.update(_removed_lines(line, rows, contents, codec))
+            elif point.pruned and not problem:
+                report.pruned += 1
+                first = None if before is None and (point.seq or point.branch) else _hash_of(before)
+                wrong += check_stub(line.name, point.hash, proof, first, point.merged, numbers, contents)
+        hashes.add(point.hash)
+        report.findings += (AuditFinding(line.name, _id_of(audited), what) for what in wrong)
         before = point
-    await _find_stray_rows(engine, line, ids, report, pruned=pruned)
+    await _find_stray_rows(engine, line, ids, report, unknown=unknown)
 
 
-async def _find_stray_rows(engine: Engine, line: Line, ids: set[str], report: AuditReport, *, pruned: bool) -> None:
-    """Report rows without a step."""
+def _hash_of(before: StepRef | None) -> tuple[bytes, ...]:
+    return () if before is None else (before.hash,)
+
+
+def check_stub(
+    line: str,
+    commit: bytes,
+    proof: StubProof | None,
+    first: Sequence[bytes] | None,
+    merged: Sequence[StepParent],
+    numbers: Sequence[int],
+    contents: Sequence[tuple[Sequence[Any], bytes]],
+) -> list[str]:
+    """Return what is wrong with the stub of a pruned step. `first` has the hash of its first parent, if it has one;
+    None if that is unknown."""
+    if line in (ACCESS, AUDIT):
+        return ["it is marked as pruned, and nothing is ever pruned here"]
+    if proof is None:
+        return ["it is marked as pruned, and nothing proves which records it had"]
+    if first is not None and proof.commit([*first, *(parent.commit for parent in merged)]) != commit:
+        return ["it is marked as pruned, and what it left is not that of the step"]
+    return find_mismatches(proof.events, numbers, contents, {})
+
+
+def _removed_lines(
+    line: Line, rows: Sequence[Row], contents: Sequence[tuple[Sequence[Any], bytes]], codec: Codec
+) -> dict[str, int]:
+    """Return the lines that a step of the audit removed, and how many steps they had."""
+    if line.name != AUDIT:
+        return {}
+    found = {}
+    for row, (columns, packed) in zip(rows, contents, strict=True):
+        about = codec.unpack(packed) if packed else {}
+        if (columns[KIND], columns[ACTION]) == ("change", REMOVE) and STEP not in about:
+            found[MARK + str(row.columns[TARGET]).removesuffix(BETWEEN)] = int(about["steps"])
+    return found
+
+
+async def _find_stray_rows(engine: Engine, line: Line, ids: set[str], report: AuditReport, *, unknown: bool) -> None:
+    """Report rows without a step; only count them, if there may be steps that left nothing."""
     start: tuple[str, ...] = ()
     last = max(ids, default="")
     while True:
@@ -151,7 +242,7 @@ async def _find_stray_rows(engine: Engine, line: Line, ids: set[str], report: Au
             if id in ids or id > last:  # what came since is not looked at
                 continue
             report.rows += 1
-            if pruned:
+            if unknown:
                 report.unproven += 1
             else:
                 what = f"row {int(row.key[3])} was added: there is no such step"
@@ -174,12 +265,15 @@ def unpack_detail(codec: Codec, line: Line, row: Row, max_bytes: int) -> dict[st
 
 
 def find_mismatches(
-    about: Mapping[str, Any], numbers: Sequence[int], contents: Sequence[tuple[Sequence[Any], bytes]]
+    expected: str,
+    numbers: Sequence[int],
+    contents: Sequence[tuple[Sequence[Any], bytes]],
+    about: Mapping[str, Any],
 ) -> list[str]:
-    """Return what is wrong with the rows of a step, by its metadata: which are missing, added or altered."""
-    expected = about.get(DIGEST)
-    if expected is None:
-        return [] if not contents else ["it has rows, and its metadata knows of none"]
+    """Return what is wrong with the rows of a step, by its digest of them: which are missing, added or altered. Its
+    metadata may say more."""
+    if not expected:
+        return [] if not contents else ["it has rows, and knows of none"]
     if digest(contents) == expected and list(numbers) == list(range(len(contents))):
         return []
     wrong = []
@@ -190,7 +284,7 @@ def find_mismatches(
         wrong += [f"the row of the change of {key!r} is missing" for key in sorted(set(keys) - there)]
         wrong += [f"a row was added that tells of a change of {key!r}" for key in sorted(there - set(keys))]
     actor, correlation = about.get("actor", ""), about.get("correlation", "")
-    for columns in changes:
+    for columns in changes if about else ():
         if columns[ACTOR] != actor:
             wrong.append(f"the row of the change of {columns[TARGET]!r} names another actor")
         if columns[CORRELATION] != correlation:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import trace_context
+from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import (
     ConflictError,
@@ -26,7 +27,7 @@ from holdfast.errors import (
     UnsupportedError,
 )
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, read_scope
+from holdfast.state.reader import ScopeView, StateItem, read_scope
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat
 from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait_until
@@ -72,11 +73,12 @@ class Request:
 
 
 class _Answer(NamedTuple):
-    """An answer: a value or an error."""
+    """An answer: a value or an error, and who asked."""
 
     ok: bool
     value: Any
     kind: str = ""
+    asker: str = ""
 
 
 class RequestsOperations:
@@ -115,12 +117,13 @@ class RequestsOperations:
     @sync_and_async
     async def wait(self, id: str, *, timeout: Duration = TIMEOUT) -> Any:
         """Wait for the answer to a request, as `call` does. `NotFoundError` if there is no such request, it was
-        cancelled, or its answer was deleted."""
+        cancelled, or its answer was deleted. Another's request needs the right to read the key `serve`."""
         return await self._wait(id, timeout)
 
     @sync_and_async
     async def cancel(self, id: str) -> bool:
-        """Cancel a request. False if it was answered, or does not exist."""
+        """Cancel a request. False if it was answered, or does not exist. Another's request needs the right to write the
+        key `serve`."""
         try:
             await self._cancel(id)
         except _AlreadyAnswered:
@@ -246,8 +249,7 @@ class RequestsOperations:
     async def _find_answer(self, id: str) -> _Answer | None:
         async def look(view: ScopeView) -> _Answer | None:
             found = await view.item(_answer_key(id))
-            if found is None and not await view.version(_item_key(id)):
-                raise self._not_found_error(id)
+            await self._check_asker("read", id, view, found)
             return None if found is None else _Answer(*found.value)
 
         return await read_scope(self._resource.handle, self._resource.name, look)
@@ -266,10 +268,9 @@ class RequestsOperations:
         async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal error
             found = await view.item(_answer_key(id))
+            await self._check_asker("write", id, view, found)
             if found is not None:
                 raise _AlreadyAnswered(_Answer(*found.value))
-            if not await view.version(_item_key(id)):
-                raise self._not_found_error(id)
             gone = [KeyWrite(_item_key(id), "delete")]
             gone += [KeyWrite(key, "delete") for key in [work_queue.ready_key(_QUEUE, id)] if await view.version(key)]
             # Of those that are held there are as many as responders at work.
@@ -283,11 +284,20 @@ class RequestsOperations:
         await commit(handle, {self._resource.name: writes})
         return error
 
-    def _not_found_error(self, id: str) -> NotFoundError:
-        return NotFoundError(
-            "there is no such request: it was cancelled, or is long over",
-            where=f"request {id} of {self._resource.name}",
-        )
+    async def _check_asker(self, action: Action, id: str, view: ScopeView, answer: StateItem | None) -> None:
+        """Raise `NotFoundError` if there is no such request, and `DeniedError` if another asked it and the caller may
+        not serve."""
+        if answer is not None:
+            asker = _Answer(*answer.value).asker
+        elif (request := await view.item(_item_key(id))) is not None:
+            asker = str(request.value["actor"])
+        else:
+            raise NotFoundError(
+                "there is no such request: it was cancelled, or is long over",
+                where=f"request {id} of {self._resource.name}",
+            )
+        if asker != self._resource.handle.guard.actor:
+            await self._resource.require(action, SERVE)
 
     async def _take(self, lease: Duration, timeout: Duration | None) -> Request | None:
         await self._resource.require("read", SERVE)
@@ -312,7 +322,7 @@ class RequestsOperations:
     async def _answer(self, request: Request, answer: _Answer) -> None:
         handle = self._resource.handle_for(SERVE)
         key, claim = _answer_key(request.id), self._claim(request)
-        packed = pack_value(handle, key, list(answer))
+        packed = pack_value(handle, key, list(answer._replace(asker=request.actor)))
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             await work_queue.check_claim(view, claim, "request")

@@ -48,6 +48,8 @@ class _ResourceGuard(Guard):
         self._keys = tuple(keys)
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:  # noqa: ARG002
+        if action == "write" and self._action == "read":
+            await self._guard.allow_change(self._scope, self._keys)
         return await self._guard.allow(self._action or action, self._scope, self._keys)
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:  # noqa: ARG002
