@@ -80,6 +80,43 @@ def test_a_mutable_attribute_without_annotation_warns() -> None:
     assert warned[0].filename == __file__
 
 
+def test_a_simple_attribute_without_annotation_warns_once_an_agent_sets_it() -> None:
+    class Counting(PersistentAgent, name="agent-counting"):
+        count = 0
+        limit = 10
+        color = "red"
+        seen: int = 0
+
+        def __init__(self, **configuration: Any) -> None:
+            super().__init__(**configuration)
+            self.color = configuration.get("color", self.color)
+
+    store = opened(MemoryBackend())
+    agent = store.agents.create(Counting, "a", color="blue")  # which sets it again when it is restored
+    agent.seen = 1
+    agent.save()
+    agent.count += 1
+    with pytest.warns(UserWarning, match="Counting.count has no annotation, .* is not saved. Write `count: int = …`"):
+        agent.save()
+    agent.count += 1
+    agent.save()  # only once
+    assert store.agents.load("a").fields == {"seen": 1}
+
+    class Choosing(PersistentAgent, name="agent-choosing"):
+        count = 0
+
+        def persist(self) -> dict[str, Any]:
+            return {"n": self.count}
+
+        def restore(self, fields: Any) -> None:
+            self.count = fields["n"]
+
+    other = store.agents.create(Choosing, "b")
+    other.count += 1
+    other.save()
+    assert store.agents.restore("b", Choosing).count == 1
+
+
 def test_fields_and_attributes_that_are_shared_deliberately_do_not_warn() -> None:
     class Quiet(PersistentAgent, name="agent-quiet"):
         notes: list[str] = []

@@ -191,11 +191,42 @@ class Counting:
         self.model, self.count = model, 0
 
 
+def test_a_class_that_declares_no_fields() -> None:
+    class Bare:
+        def __init__(self) -> None:
+            self.count = 0
+
+    for build in (persistent(name="tests: bare"), AgentBuilder("tests: bare").build):
+        with pytest.raises(InvalidError, match="the fields of these agents are not known") as refused:
+            build(Bare)
+        assert "Bare, as 'tests: bare'" in str(refused.value)
+        assert 'fields=["count"]' in str(refused.value)
+    assert "tests: bare" not in registry
+
+    class Choosing(Bare):
+        def persist(self) -> dict[str, Any]:
+            return {"count": self.count}
+
+    store = opened(MemoryBackend())
+    for stored, decorate, kind in (
+        ({}, persistent(name="tests: bare", fields=[]), Bare),
+        ({}, AgentBuilder("tests: bare").fields().build, Bare),
+        ({"count": 0}, persistent(name="tests: choosing"), Choosing),
+        ({"count": 0}, AgentBuilder("tests: bare").persist(lambda agent: {"count": agent.count}).build, Bare),
+    ):
+        decorate(kind)
+        id = str(len(store.agents.list()))
+        store.agents.create("tests: choosing" if kind is Choosing else "tests: bare", id)
+        assert store.agents.load(id).fields == stored
+    for name in ("tests: bare", "tests: choosing"):
+        registry.forget(name)
+
+
 def test_a_builder_takes_a_function_that_makes_agents() -> None:
     def make(model: str) -> dict[str, Any]:
         return {"model": model}
 
-    with pytest.raises(InvalidError, match="the fields of agents that a function creates are not known"):
+    with pytest.raises(InvalidError, match="the fields of these agents are not known"):
         AgentBuilder("tests: made").build(make)
     spec = (
         AgentBuilder("tests: made")

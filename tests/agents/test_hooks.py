@@ -25,6 +25,7 @@ def lived(store: Any) -> None:
     agent.resume()
     agent.stop()
     agent.fail("broken")
+    agent.rollback(2)
     store.agents.restore("a")
     agent.transfer(store.agents.create(Greeter, "b"))
     store.agents.delete("a")
@@ -49,6 +50,7 @@ def test_every_point_is_called_before_and_after() -> None:
         "agent.resume",
         "agent.stop",
         "agent.fail",
+        "agent.rollback",
         "agent.restore",
         "agent.create",
         "agent.delete",
@@ -78,6 +80,7 @@ def test_who_objects_leaves_the_agent_as_it_was(point: str) -> None:
         "agent.transition": lambda: agent.transition("work"),
         "agent.transfer": lambda: agent.transfer(other),
         "agent.delete": lambda: store.agents.delete("a"),
+        "agent.rollback": lambda: store.agents.rollback("a", 1),
         **{f"agent.{name}": getattr(agent, name) for name in ("save", "start", "pause", "resume", "stop")},
     }
     standing = (agent.status, agent.state)
@@ -95,10 +98,70 @@ def test_who_objects_keeps_an_agent_from_being_made() -> None:
     def object_(_: Any) -> None:
         raise VetoError("not today")
 
-    store.hooks.before("agent.create")(object_)
-    with pytest.raises(VetoError):
-        store.agents.create(Greeter, "a")
-    assert not store.agents.exists("a")
+    agent = Greeter().attach(store, "a")
+    document = store.agents.export(store.agents.create(Greeter, "b").id)
+    store.hooks.before("agent.create", name="object")(object_)
+    for act in (
+        lambda: store.agents.create(Greeter, "a"),
+        lambda: store.agents.import_(document, id="a"),
+        agent.save,
+        agent.flush,
+        agent.start,
+        agent.stop,
+        agent.__enter__,
+        lambda: agent.fail("broken"),
+        lambda: agent.transition("work"),
+        lambda: store.agents.save(agent),
+        lambda: agent.transfer("b"),
+    ):
+        with pytest.raises(VetoError, match="not today"):
+            act()
+        assert not store.agents.exists("a")
+        assert (agent.status, agent.version) == ("created", 0)
+    store.hooks.remove("object")
+    agent.start()
+    assert store.agents.load("a").status == "running"
+
+
+@pytest.mark.parametrize("first", ["save", "start"])
+def test_a_hook_is_given_what_the_first_step_of_an_attached_agent_saves(first: str) -> None:
+    store = kit.store()
+    after: list[str] = []
+
+    def tidy(call: Any) -> Any:
+        value = call.value
+        value["fields"]["count"] = 7
+        return value
+
+    store.hooks.before("agent.create")(tidy)
+    store.hooks.after("agent.create", "agent.save", "agent.start")(lambda call: after.append(call.point))
+    agent = Greeter().attach(store, "a")
+    getattr(agent, first)()
+    agent.stop()
+    store.hooks.drain()
+    assert store.agents.load("a").fields["count"] == agent.count == 7
+    assert sorted(after) == ["agent.create", f"agent.{first}"]
+
+
+def test_a_rollback_restores_what_a_hook_made_of_it() -> None:
+    store = kit.store()
+    agent = store.agents.create(Greeter, "a")
+    for count in (1, 2):
+        agent.count = count
+        agent.save()
+
+    def tidy(call: Any) -> Any:
+        assert call.metadata["version"] == 2
+        value = call.value
+        value["metadata"]["count"] = value["fields"]["count"]
+        return value
+
+    store.hooks.before("agent.rollback")(tidy)
+    agent.rollback(2)
+    assert (agent.count, agent.metadata) == (1, {"count": 1})
+    record = store.agents.load("a")
+    assert (record.fields["count"], record.metadata) == (1, {"count": 1})
+    assert store.agents.list(metadata={"count": 1})[0].id == "a"
 
 
 def test_a_hook_is_given_what_is_to_be_saved_and_may_change_it() -> None:

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.definition.options import Autosave
 from holdfast.agents.definition.spec import registry
-from holdfast.agents.runtime.persister import load_placeholder
+from holdfast.agents.runtime.placeholder import load_placeholder
 from holdfast.agents.transfer.offer import Offer
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (

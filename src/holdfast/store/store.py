@@ -501,7 +501,7 @@ class StoreOperations(ScopedOperations):
     async def close(self) -> None:
         """Close the store. Closing again does nothing.
 
-        Waits for saves under way, and some seconds for after-hooks. Agents with autosave save what is unsaved.
+        Waits for saves under way, and some seconds for after-hooks. Agents that run are saved.
         """
         for worker in self._engine.workers:
             await worker.close()

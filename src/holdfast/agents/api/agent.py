@@ -19,7 +19,8 @@ from holdfast.agents.definition.spec import (
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.fallback import find_readable, reload
 from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.persister import AgentPersister, load_placeholder
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.runtime.placeholder import load_placeholder
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi
@@ -170,6 +171,9 @@ class AgentBase(AgentOperations):
         """Attach the agent to a store, under an id. Nothing is read or saved yet: `start` does that.
 
         `on_conflict`, `on_corrupt`, `on_incomplete` and `autosave` override the options of its class.
+
+        An agent that is attached already continues from what it saved last: its unsaved changes are saved through the
+        new handle of the store. In a store, or under an id, where it was never saved, the next save saves all of it.
         """
         check_kind(self, store)
         if type(self).__dict__.get("spec") is None:
@@ -178,7 +182,8 @@ class AgentBase(AgentOperations):
         if not data.configuration:
             data.configuration.update(self.spec.read_configuration(self))
         options = self.spec.options.with_policies(policies)
-        self._persister = AgentPersister(AgentLine(store._handle, id), self, self.spec, data, options)
+        line = AgentLine(store._handle, id)
+        self._persister = AgentPersister(line, self, self.spec, data, options, self._persister)
         self._persister.autosave(sync=isinstance(self, SyncApi))
         return self
 

@@ -19,7 +19,8 @@ from holdfast.agents.runtime.autosave import metrics_of
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.dirty_tracker import ChangeBlock
 from holdfast.agents.runtime.metrics import AgentMetrics
-from holdfast.agents.runtime.persister import AgentPersister, RestoreAgent
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.runtime.placeholder import RestoreAgent
 from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import read_summary
@@ -275,12 +276,20 @@ class AgentHandleOperations(AgentOperations, Generic[T]):
         restore: RestoreAgent,
     ) -> None:
         data = AgentData(configuration, state=spec.machine.initial if spec.machine is not None else "")
-        self._persister = AgentPersister(line, agent, spec, data, options)
-        self._persister.autosave(sync=isinstance(self, SyncApi))
         self._restore_other = restore
-        hook = self.persister.find_method("on_attach")
+        self._attach(AgentPersister(line, agent, spec, data, options))
+
+    def attach_again(self, line: AgentLine, options: AgentOptions) -> None:
+        """Continue through another handle of the store."""
+        former = self.persister
+        self._attach(AgentPersister(line, former.agent, former.spec, former.data, options, former))
+
+    def _attach(self, persister: AgentPersister) -> None:
+        self._persister = persister
+        persister.autosave(sync=isinstance(self, SyncApi))
+        hook = persister.find_method("on_attach")
         if hook is not None and hook(self) is not None:
-            raise InvalidError("on_attach is a plain function that returns nothing", where=self.persister.where)
+            raise InvalidError("on_attach is a plain function that returns nothing", where=persister.where)
 
     @property
     def agent(self) -> T:

@@ -32,7 +32,8 @@ def persistent(
 
         handle = store.agents.create(Greeter, "greeter-1", greeting="Hello")
 
-    The default `fields` are those of a dataclass, of attrs or of pydantic, its slots, or its annotated attributes.
+    The default `fields` are those of a dataclass, of attrs or of pydantic, its slots, or its annotated attributes;
+    `InvalidError` if there are none. A class whose objects have no fields is decorated with `fields=[]`.
     `configuration` names the attributes that are passed to the constructor when an object is restored: by default,
     those that the constructor has parameters for, except fields with a default.
     """
@@ -73,7 +74,8 @@ class AgentBuilder:
         self._fields: dict[str, Any] | None = None
 
     def fields(self, *names: str, **defaults: Any) -> Self:
-        """Store these attributes of an agent, some with a default for agents that have no saved value."""
+        """Store these attributes of an agent, some with a default for agents that have no saved value. Without any
+        argument, no attributes are stored."""
         self._fields = {**(self._fields or {}), **dict.fromkeys(names, MISSING), **defaults}
         return self
 
@@ -144,14 +146,15 @@ class AgentBuilder:
     def build(self, factory: Callable[..., Any]) -> Spec:
         """Register the class: `factory` is a class, or a function that creates an agent from its configuration."""
         fields = self._fields
-        if fields is None and not isinstance(factory, type) and "persist" not in self._spec.functions:
-            raise InvalidError(
-                "the fields of agents that a function creates are not known",
-                where=f"AgentBuilder({self._spec.name!r})",
-                hint="Name them with fields(…), or define persist(…) and restore(…)",
-            )
         if fields is None:
             fields = fields_of(factory) if isinstance(factory, type) else {}
+            if not fields and "persist" not in self._spec.functions and not hasattr(factory, "persist"):
+                raise InvalidError(
+                    "the fields of these agents are not known: nothing of them would be stored",
+                    where=f"{getattr(factory, '__qualname__', factory)}, as {self._spec.name!r}"[:200],
+                    hint="Annotate the attributes in the class, as in `count: int = 0`; or name them, as in "
+                    'fields=["count"], or fields=[] for none',
+                )
         return registry.register(replace(self._spec, factory=factory, fields=fields))
 
     def _function(self, name: str, function: Callable[..., Any]) -> Self:

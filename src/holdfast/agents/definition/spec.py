@@ -13,6 +13,7 @@ from enum import Enum
 from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
@@ -24,6 +25,8 @@ _SHARED = (int, float, complex, str, bytes, bool, type(None), type, FunctionType
 """Types of defaults that all agents can share, since they are immutable."""
 
 _PLAIN = (list, dict, set)
+
+_SIMPLE = (int, float, complex, str, bytes, type(None), tuple, frozenset)
 
 
 @runtime_checkable
@@ -271,6 +274,38 @@ def warn_of_shared(cls: type, fields: Mapping[str, Any]) -> None:
                 f"Write `{name}: {kind} = …` for a field of each agent, or `{name}: ClassVar[{kind}] = …` to share it",
                 stacklevel=3,
             )
+
+
+def warn_of_unsaved(agent: object, spec: Spec, configuration: Mapping[str, Any]) -> None:
+    """Warn, once for each, of attributes that an agent has set and that are not saved, because the class has them
+    without an annotation, as in `count = 0`. Those of the configuration are set again when the agent is restored."""
+    kind, attributes = type(agent), getattr(agent, "__dict__", ())
+    names = _unannotated.get(kind)
+    if names is None:
+        names = _unannotated[kind] = _plain_attributes(kind)
+    for name in [each for each in names if each in attributes]:
+        names.discard(name)
+        if name not in spec.fields and name not in configuration:
+            warnings.warn(
+                f"{kind.__qualname__}.{name} has no annotation, so that what agents set it to is not saved. Write "
+                f"`{name}: {type(getattr(kind, name)).__name__} = …` for a field, or `_{name}` for what is not saved",
+                stacklevel=2,
+            )
+
+
+_unannotated: WeakKeyDictionary[type, set[str]] = WeakKeyDictionary()
+"""The attributes without annotation that agents of a class have not set so far."""
+
+
+def _plain_attributes(kind: type) -> set[str]:
+    """Return the class attributes of a simple type without annotation; none, if the class chooses what is saved."""
+    bases = [each for each in kind.__mro__ if not each.__module__.startswith("holdfast.")]
+    if any("persist" in vars(each) for each in bases):
+        return set()
+    annotated = {name for each in kind.__mro__ for name in _annotations(each)}
+    values = {name: value for each in reversed(bases) for name, value in vars(each).items()}
+    simple = {name for name, value in values.items() if isinstance(value, _SIMPLE) and not name.startswith("_")}
+    return simple - annotated
 
 
 def set_fields(agent: object, declared: Mapping[str, Any], fields: Mapping[str, Any]) -> None:

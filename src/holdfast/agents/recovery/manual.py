@@ -6,7 +6,7 @@ from typing import Literal
 
 from holdfast.agents.recovery.rollback import append_old_state, find_step, summarize_record
 from holdfast.agents.recovery.startup import UNDONE_ERROR, position_before
-from holdfast.agents.runtime.persister import RestoreAgent, load_placeholder
+from holdfast.agents.runtime.placeholder import RestoreAgent, load_placeholder
 from holdfast.agents.runtime.two_phase import Recovery, change_event, parse_status, recovery_event, recovery_kind
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.agents.recovery.fallback import read_completely
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.two_phase import incomplete_error
-from holdfast.agents.storage.agent_line import AgentLine, Delta
-from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord
+from holdfast.agents.storage.agent_line import AgentLine, Delta, require_parts
+from holdfast.agents.storage.record import DICTS, PENDING, AgentPosition, AgentRecord
 from holdfast.agents.storage.transition_log import ROLLBACK, EventPages, TransitionRecord, read_row
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit
@@ -56,15 +57,23 @@ async def roll_back(
     point, state = await _find_target(line, to)
     old = await line.read_record(point)
     state = state or old.state
-    if check_valid is not None:
-        check_valid(state, old.fields)
     data: dict[str, Any] = {"version": old.version, "checkpoint": point.id}
     data |= {"damaged": newest.id} if now is None else {}
     source, status = ("", old.status) if now is None else (now.state, now.status)
     detail = line.handle.codec.pack({"from": source, "to": state, "data": data})
     event = Event("transition", line.handle.guard.actor, ROLLBACK, f"{source} → {state}", detail=detail)
     position = AgentPosition(status, state)
-    return await append_old_state(line, point, newest, position, ROLLBACK, [event], permit, skip_newest=now is None)
+    value = {name: getattr(old, name) for name in DICTS}
+    metadata = {"class": old.kind, "status": status, "state": state, "from": source, "to": state, **data}
+    hooks = await line.call_hooks("agent.rollback", metadata, value)
+    parts = require_parts(hooks.value)
+    if check_valid is not None:
+        check_valid(state, parts["fields"])
+    changes = {} if hooks.value is value else parts
+    events = [event, *hooks.events]
+    new = await append_old_state(line, point, newest, position, ROLLBACK, events, permit, changes, now is None)
+    hooks.call_after(new.depth + 1, new.id)
+    return new
 
 
 async def append_old_state(
@@ -75,15 +84,15 @@ async def append_old_state(
     kind: str,
     events: Sequence[Event],
     permit: Permit,
-    *,
+    changes: Mapping[str, Any] = MappingProxyType({}),
     skip_newest: bool = False,
 ) -> StepRef:
-    """Append a step with the channels of an older one, except for the position of the agent. It follows the newest; or
-    the older one, if the newest is to be skipped."""
-    record = await line.read_record(old)
+    """Append a step with the channels of an older one, except for the position of the agent, and other values of some.
+    It follows the newest; or the older one, if the newest is to be skipped."""
+    record = replace(await line.read_record(old), **changes)
     values = dict(await line.handle.engine.states.values(line.line, old))
     values.pop(pack_name(PENDING), None)
-    values |= pack_state(line.handle.codec, {"status": position.status, "state": position.state})
+    values |= pack_state(line.handle.codec, {**changes, "status": position.status, "state": position.state})
     parent, skipped, id = (old, newest, new_id(line.handle.now(), newest.id)) if skip_newest else (newest, None, "")
     summary = summarize_record(line, record, position)
     request = line.build_request(kind, Delta(), parent, summary, events, permit, id, skipped)

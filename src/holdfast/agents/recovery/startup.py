@@ -8,7 +8,8 @@ from typing import Literal
 from holdfast.agents.definition.state_machine import POLICIES, OnIncomplete, Transition
 from holdfast.agents.recovery.fallback import refresh
 from holdfast.agents.recovery.rollback import append_old_state, find_step
-from holdfast.agents.runtime.persister import AgentPersister, RestoreAgent
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.runtime.placeholder import RestoreAgent
 from holdfast.agents.runtime.two_phase import (
     LIFECYCLE,
     Recovery,

@@ -108,6 +108,11 @@ class AutosaveWorker:
         with self._lock:
             self._agents.add(agent)
 
+    def unregister(self, agent: TrackedAgent) -> None:
+        """Remove an agent that another persister saves."""
+        with self._lock:
+            self._agents.discard(agent)
+
     # Scheduling -----------------------------------------------------------------------------------------------
 
     def put(self, tracker: DirtyTracker, at: float) -> None:
@@ -177,22 +182,26 @@ class AutosaveWorker:
         oldest = max((each.oldest for each in agents.values()), default=0.0)
         return StoreMetrics(counts, buckets, agents, unsaved, oldest, worst)
 
-    async def flush(self, trackers: Sequence[DirtyTracker]) -> None:
+    async def flush(self, agents: Sequence[TrackedAgent]) -> None:
         """Save the unsaved changes of agents. Stops at the first agent for which the store is unavailable."""
-        for number, tracker in enumerate(trackers):
-            agent = tracker.agent
+        for number, agent in enumerate(agents):
             try:
                 await agent.save(if_changed=True)
             except (TransientError, UnavailableError) as error:
-                _log_unsaved(trackers[number:], str(error))
+                _log_unsaved(agents[number:], str(error))
                 return
             except Exception as error:  # noqa: BLE001 - the others are still to be saved
                 _log.error("agent %r could not be saved: %s", agent.line.id, error)
 
     async def close(self) -> None:
-        """Save what is unsaved, and nothing after that: the store is being closed."""
+        """Save the agents that run, and report what is unsaved of others. Nothing is saved after that."""
         if not self._closed:
-            await self.flush(self._dirty_trackers())
+            agents = self.agents()
+            await self.flush([each for each in agents if each.needs_save])
+            _log_unsaved(
+                [each for each in agents if not each.needs_save],
+                "they do not run, or are no longer saved automatically",
+            )
             self._closed = True
             for queue in self._queues():
                 queue.close()
@@ -201,26 +210,24 @@ class AutosaveWorker:
         """Save the agents of a `Store` when the program ends, if the store is available."""
         if self._closed:
             return
-        dirty = self._dirty_trackers()
-        trackers = [each for each in dirty if each.sync]
-        _log_unsaved([each for each in dirty if not each.sync], "the AsyncStore was not closed")
-        if any(each.breaker.until for each in trackers):
-            _log_unsaved(trackers, "saving is suspended because saves failed")
+        agents = [each for each in self.agents() if each.needs_save]
+        _log_unsaved([each for each in agents if not each.sync], "the AsyncStore was not closed")
+        agents = [each for each in agents if each.sync]
+        if any(each.tracker is not None and each.tracker.breaker.until for each in agents):
+            _log_unsaved(agents, "saving is suspended because saves failed")
         else:
-            run(self.flush(trackers))
-
-    def _dirty_trackers(self) -> list[DirtyTracker]:
-        return [each.tracker for each in self.agents() if each.tracker is not None and each.tracker.needs_save]
+            run(self.flush(agents))
 
 
 def _worker(engine: Engine) -> AutosaveWorker | None:
     return next((each for each in engine.workers if isinstance(each, AutosaveWorker)), None)
 
 
-def _log_unsaved(trackers: Sequence[DirtyTracker], reason: str) -> None:
-    lost = [each.agent.line.id for each in trackers if each.unsaved]
+def _log_unsaved(agents: Sequence[TrackedAgent], reason: str) -> None:
+    lost = sorted(each.line.id for each in agents if each.has_changes())
     if lost:
-        _log.error("%d agents have changes that are not saved: %s: %s", len(lost), ", ".join(lost[:20]), reason)
+        names = ", ".join(lost[:20]) + (f" and {len(lost) - 20} more" if len(lost) > 20 else "")
+        _log.error("changes of agents are not saved: %s: %s", names, reason)
 
 
 def _exit_callback(worker: weakref.ref[AutosaveWorker]) -> Callable[[], None]:

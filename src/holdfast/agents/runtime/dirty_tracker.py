@@ -53,9 +53,13 @@ class TrackedAgent(Protocol):
     open_blocks: int
     committing_thread: int
     error: BaseException | None
+    sync: bool
 
     @property
     def version(self) -> int: ...
+    @property
+    def needs_save(self) -> bool: ...
+    def has_changes(self) -> bool: ...
     def capture(self) -> CapturedState: ...
     def mark_changed(self, count: int = 1) -> None: ...
     async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> StepRef: ...
@@ -294,6 +298,11 @@ class DirtyTracker:
         if self.due_when_idle:
             self.due_when_idle = False
             self._scheduler.hurry(self)
+
+    def retire(self) -> None:
+        """End automatic saves: the agent has another tracker."""
+        self.halt_error = InvalidError("the agent was attached again")
+        self._scheduler.end_save(self)
 
     def mark_loaded(self) -> None:
         """Note that the agent loaded a state that is saved."""

@@ -204,6 +204,17 @@ class MessageBuffer:
             self._loaded, self._offset, self._saved, self._read = new, count, count, read
             self._epoch += 1
 
+    def read_from(self, read: Read) -> None:
+        """Read stored messages by another function from now on."""
+        self._read = read
+
+    async def move(self, read: Read) -> None:
+        """Have the next step save all messages, since it is the first of another line. Those that are not loaded are
+        read from the former one."""
+        stored = await read(0, self._offset) if self._offset else []
+        with self._lock:
+            self._rewrite([*stored[: self._offset], *self._loaded], self._tokens)
+
     def begin_handover(self) -> UnsavedMessages:
         """Have the next step hand the messages over to another agent, and return the unsaved ones. Messages that are
         added from now on stay here; until `cancel_handover` the messages cannot be rewritten."""

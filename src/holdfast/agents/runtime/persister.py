@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.agents.definition.options import AgentOptions
-from holdfast.agents.definition.spec import Spec
+from holdfast.agents.definition.spec import Spec, warn_of_unsaved
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
@@ -37,9 +37,15 @@ from holdfast.engine.model.packed_state import Packed, flatten, pack_name, pack_
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, UnavailableError
+from holdfast.errors import (
+    ConflictError,
+    HoldfastError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from holdfast.hooks.feature_hooks import FeatureHooks
-from holdfast.security.handle import StoreHandle
 
 _ATTEMPTS = 1000
 """How often a save is repeated because others were first. Each time, another save succeeded."""
@@ -56,8 +62,15 @@ class AgentPersister:
     """Saves and loads one live agent."""
 
     def __init__(
-        self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, options: AgentOptions | None = None
+        self,
+        line: AgentLine,
+        agent: Any,
+        spec: Spec,
+        data: AgentData,
+        options: AgentOptions | None = None,
+        former: AgentPersister | None = None,
     ) -> None:
+        """`former` is the persister that the agent had so far: the new one continues from what that has saved."""
         self.line = line
         self.agent = agent
         self.spec = spec
@@ -75,12 +88,16 @@ class AgentPersister:
         self.statistics = Metrics(self.worker.statistics)
         self.tracker: DirtyTracker | None = None
         """Set if the agent is saved automatically."""
+        self.sync = True
+        """Whether the agent belongs to a `Store`."""
         self.open_blocks = 0
         """More than 0 while nothing is to be saved in the background. Changed under the lock."""
         self.committing_thread = 0
         """The thread that is saving a step."""
         self.error: BaseException | None = None
         """The error of the last save."""
+        self.is_retired = False
+        """Whether the agent has another persister by now."""
         self.lifecycle = Lifecycle(self)
         self._saved_channels: dict[bytes, Packed] = {}
         self._message_cache: tuple[int, int, list[bytes]] = (0, 0, [])
@@ -90,13 +107,43 @@ class AgentPersister:
             data.conversation.set_counter(count)
         if not data.state and spec.machine is not None:
             data.state = spec.machine.initial
+        self._belongs_to_parent = False
+        """Whether the agent came from the process that this one was forked from, and was not saved here."""
+        self._former: AgentPersister | None = None
+        """Set until the first save or load, which takes over from it."""
+        if former is not None:
+            former.retire()
+            self._former = former = former._former or former
+            data.conversation.read_from(self.read_messages)
+            if former.line.line == line.line:
+                self.point, self.uncertain_attempt = former.point, former.uncertain_attempt
+                self.lifecycle = former.lifecycle
+                self.lifecycle.persister = self
         self.worker.register(self)
 
     def autosave(self, *, sync: bool) -> None:
         """Save the agent automatically, if its options say so."""
+        self.sync = sync
         if self.options.autosave is not None:
             self.tracker = DirtyTracker(self, self.options.autosave, self.worker, sync=sync)
             self.data.conversation.on_change = self.mark_changed
+            if self._former is not None:
+                self.tracker.add_changes(1)  # there may be some that the former persister has not saved
+
+    def retire(self) -> None:
+        """Save nothing any more: the agent gets another persister. Raises `InvalidError` in the middle of a change."""
+        with self.lock:
+            if self.open_blocks:
+                raise InvalidError(
+                    "the agent is in the middle of a change",
+                    where=self.where,
+                    hint="Attach it again when the transition or the change block has ended",
+                )
+            self.is_retired = True
+            tracker, self.tracker, self.data.conversation.on_change = self.tracker, None, None
+        if tracker is not None:
+            tracker.retire()
+        self.worker.unregister(self)
 
     def mark_changed(self, count: int = 1) -> None:
         """Count changes. With `write_through`, where the caller can wait, they are saved when this returns."""
@@ -113,7 +160,7 @@ class AgentPersister:
 
     def reinit_locks(self) -> None:
         """Reset after a fork."""
-        self.lock, self.save_lock = threading.RLock(), make_save_lock()
+        self.lock, self.save_lock, self._belongs_to_parent = threading.RLock(), make_save_lock(), True
         self.lifecycle.reinit_locks()
         if self.tracker is not None:
             self.tracker.reinit_locks()
@@ -126,6 +173,26 @@ class AgentPersister:
     def version(self) -> int:
         """The number of steps of the agent; 0 if it was never saved."""
         return 0 if self.point is None else self.point.depth + 1
+
+    @property
+    def needs_save(self) -> bool:
+        """Whether the agent is saved when the store is closed: it runs here, and is not in the middle of a change."""
+        if self.tracker is not None:
+            return self.tracker.needs_save
+        runs = self.lifecycle.owns_status and self.data.status == "running" and self.data.pending is None
+        return runs and not self._belongs_to_parent
+
+    def has_changes(self) -> bool:
+        """Return whether changes of the agent would be lost with the process. Of one that was never saved, nothing is
+        expected to be stored."""
+        if self.point is None or self._belongs_to_parent or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return bool(self.capture().delta)
+        except Exception:  # noqa: BLE001 - what cannot be saved differs from what was
+            return True
+        finally:
+            self.lock.release()
 
     # Saving and loading ---------------------------------------------------------------------------------------
 
@@ -165,6 +232,7 @@ class AgentPersister:
             data.created = to_datetime(self.line.handle.now())
         fields = {**data.undeclared_fields, **self.spec.persist(self.agent)}
         self.check_valid(data.state, fields)
+        warn_of_unsaved(self.agent, self.spec, data.configuration)
         state = {
             "class": self.spec.name,
             "schema": self.spec.schema,
@@ -226,6 +294,8 @@ class AgentPersister:
         """Save a step of the agent. If a position is given, the agent takes it by this step or not at all: no other
         step comes in between."""
         async with self.save_lock.acquire():
+            if self.is_retired:
+                raise InvalidError("the agent was attached again in the meantime", where=self.where)
             with SaveTimer(self):
                 await self.resolve_uncertain()
                 before = self.data.position
@@ -246,8 +316,10 @@ class AgentPersister:
         self, kind: str, events: Sequence[Event], hook: str, if_changed: bool, background: bool, *, moves: bool
     ) -> StepRef:
         permit = await self.line.allow("write")
-        hooks = await self.call_hooks(hook)
-        events = [*events, *hooks.events]
+        # The first step creates the agent, whichever operation saves it.
+        names = [*(["agent.create"] if self.point is None else []), *([hook] if hook else [])]
+        called = [await self.call_hooks(name) for name in dict.fromkeys(names)]
+        events = [*events, *(event for hooks in called for event in hooks.events)]
         for attempt in range(_ATTEMPTS):
             if attempt > 1:
                 await Pause(rng.random() * min(_MAX_PAUSE, 0.001 * attempt))
@@ -266,7 +338,8 @@ class AgentPersister:
                     raise  # what the agent does just now, in its own thread, would be lost
                 await self._resolve(conflict)
                 continue
-            hooks.call_after(self.version, point.id)
+            for hooks in called:
+                hooks.call_after(self.version, point.id)
             return point
         raise ConflictError(
             f"other saves were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
@@ -308,6 +381,7 @@ class AgentPersister:
     def mark_saved(self, attempt: Attempt, point: StepRef) -> None:
         """Note that a step was saved."""
         self.point, self._saved_channels, self.uncertain_attempt = point, attempt.captured.packed, None
+        self._belongs_to_parent = False
         self._message_cache = (0, 0, [])
         self.data.conversation.mark_saved(attempt.captured.messages)
         count_step(self.statistics, attempt.events)
@@ -318,6 +392,8 @@ class AgentPersister:
         """Resolve a step of which it is uncertain whether it was saved: it is saved by now, or never will be. Returns
         whether it was, if there was one; the agent then has the position of that step. The caller has the save
         lock."""
+        if self._former is not None:
+            return await self._take_over(self._former)
         attempt = self.uncertain_attempt
         if attempt is None:
             return False
@@ -330,6 +406,29 @@ class AgentPersister:
             return await self.resolve_uncertain()
         self._set_position(attempt.captured.position)
         return True
+
+    async def _take_over(self, former: AgentPersister) -> bool:
+        """Continue from what the former persister saved, usually through a handle of the store that failed or was
+        closed. Returns whether a step was saved of which that was uncertain."""
+        async with former.save_lock.acquire():  # its last save may still be under way
+            newest, lines = await self.line.latest_step(), self.line.handle.engine.lines
+            saved, attempt = False, former.uncertain_attempt
+            if newest is None or former.line.line != self.line.line:
+                await self.data.conversation.move(former.read_messages)
+                self.point, attempt = None, None
+            else:
+                self.point, self._saved_channels = former.point, former._saved_channels
+            while attempt is not None and not saved:
+                with suppress(NotFoundError):
+                    point = await lines.find(self.line.line, attempt.request.id)
+                    saved = attempt.redo is None or attempt.redo()
+                    if saved:
+                        self.mark_saved(attempt, point)
+                    if attempt.redo is None:
+                        self._set_position(attempt.captured.position)
+                attempt = attempt.earlier
+            self._former = self.uncertain_attempt = None
+            return saved
 
     async def _resolve_shared(self, attempt: Attempt, redo: Callable[[], bool]) -> bool:
         """Resolve a step that was to be saved together with another agent's. It is not sent again: if it is not there,
@@ -390,7 +489,7 @@ class AgentPersister:
         `VetoError`."""
         line, scope = self.line, str(self.line.scope)
         engine, codec = line.handle.engine, line.handle.codec
-        if not hook or engine.hooks is None or not any(engine.hooks.matching(hook, scope, line.id)):
+        if engine.hooks is None or not any(engine.hooks.matching(hook, scope, line.id)):
             return FeatureHooks(MISSING)
         with self.lock:
             data = self.data
@@ -426,7 +525,7 @@ class AgentPersister:
         with self.lock:
             self._apply(state)
             self.data.conversation.reset(record.messages, record.tokens, self.read_messages)
-            self.point, self._saved_channels, self.uncertain_attempt = point, values, None
+            self.point, self._saved_channels, self.uncertain_attempt, self._former = point, values, None, None
             if self.tracker is not None:
                 self.tracker.mark_loaded()
         await line.handle.guard.saw(line.scope, ())
@@ -463,6 +562,9 @@ class AgentPersister:
 
     async def read_messages(self, start: int, stop: int) -> list[Any]:
         """Read a range of the saved messages."""
+        if self._former is not None:
+            async with self.save_lock.acquire():
+                await self.resolve_uncertain()
         if self.point is None:
             return []
         await self.line.allow("read")
@@ -494,40 +596,3 @@ def _apply_changes(value: dict[str, Any], before: Mapping[str, Any], after: Any)
         value.pop(name, None)
     value.update(new)
     return bool(removed or new)
-
-
-class RestoreAgent(Protocol):
-    """Restores an agent by its id, with the application's code; or, if its class is not registered and that is allowed,
-    a placeholder for it."""
-
-    def __call__(
-        self, handle: StoreHandle, id: str, *, allow_placeholder: bool = False
-    ) -> Awaitable[AgentPersister]: ...
-
-
-class Placeholder:
-    """Stands in for an agent whose class is not registered: its fields stay as they are."""
-
-    def __init__(self) -> None:
-        self._fields: Mapping[str, Any] = {}
-
-    def persist(self) -> Mapping[str, Any]:
-        return self._fields
-
-    def restore(self, fields: Mapping[str, Any]) -> None:
-        self._fields = fields
-
-    def validate(self, fields: Mapping[str, Any]) -> None:
-        pass
-
-    def handle_recovery(self, recovery: Any) -> None:
-        pass
-
-
-async def load_placeholder(line: AgentLine) -> AgentPersister:
-    """Load an agent without the application's code."""
-    point = await line.require_step()
-    record = await line.read_record(point)
-    persister = AgentPersister(line, Placeholder(), Spec(record.kind, Placeholder, record.schema), AgentData())
-    await persister.load(point)
-    return persister

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.agents.storage.conflicts import HINT
-from holdfast.agents.storage.record import CONVERSATION, AgentPosition, AgentRecord, build_record
+from holdfast.agents.storage.record import CONVERSATION, DICTS, AgentPosition, AgentRecord, build_record
 from holdfast.backends.interface import Change, Expect, Get
 from holdfast.backends.tables import STEPS
-from holdfast.engine import trace_context
+from holdfast.engine import trace_context, validation
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.events import Event
@@ -257,6 +257,13 @@ class AgentLine:
     def not_found_error(self) -> NotFoundError:
         """Build the error for an agent that was never saved."""
         return NotFoundError("there is no such agent", where=self.where, hint="See store.agents.list()")
+
+
+def require_parts(value: object) -> dict[str, Mapping[str, Any]]:
+    """Return the parts of an agent's state as hooks left it. Raises `InvalidError` if one is not a dict."""
+    state = validation.require_mapping(value, "state of the agent, as a hook left it")
+    left = "of the agent, as a hook left it"
+    return {name: validation.require_mapping(state.get(name, {}), f"{name} {left}") for name in DICTS}
 
 
 def agent_id(line: Line) -> str | None:

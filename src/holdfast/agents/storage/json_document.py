@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.agents.storage.agent_line import AgentLine, Delta
+from holdfast.agents.storage.agent_line import AgentLine, Delta, require_parts
 from holdfast.agents.storage.record import CONVERSATION, DICTS, AgentPosition, AgentRecord, build_record
 from holdfast.backends.interface import BlockingCall
-from holdfast.engine import validation
 from holdfast.engine.events import Event
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.operations import Set
@@ -63,12 +62,7 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
         raise agent_exists_error(line)
     metadata = {"class": record.kind, "status": record.status, "state": record.state}
     hooks = await line.call_hooks("agent.create", metadata, {name: state[name] for name in DICTS})
-    value = validation.require_mapping(hooks.value, "state of the agent, as a hook left it")
-    parts = {
-        name: validation.require_mapping(value.get(name, {}), f"{name} of the agent, as a hook left it")
-        for name in DICTS
-    }
-    packed = pack_state(codec, state | parts)
+    packed = pack_state(codec, state | require_parts(hooks.value))
     delta = Delta(
         {unpack_name(name): Set(flatten(value)) for name, value in packed.items()},
         messages=codec.pack_items(messages),

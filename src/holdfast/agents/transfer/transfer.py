@@ -16,7 +16,8 @@ from time import perf_counter_ns
 from typing import Any, Literal
 
 from holdfast.agents.definition.state_machine import invoke
-from holdfast.agents.runtime.persister import AgentPersister, Placeholder, RestoreAgent, load_placeholder
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.runtime.placeholder import Placeholder, RestoreAgent, load_placeholder
 from holdfast.agents.runtime.two_phase import incomplete_error
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import PendingChange, error_text

@@ -195,8 +195,18 @@ class ArtifactsOperations:
     async def delete(self, id: str) -> None:
         """Delete an artifact, its content unless another one has the same, and its links with changes of state. The
         changes stay. Raises `NotFoundError`."""
-        _, permit = await self._permit(id, "write")
-        await self._records.delete(id, permit.guards)
+        record, permit = await self._permit(id, "write")
+        with trace_context.correlation():
+            call = await call_hooks(
+                self._handle.engine,
+                "artifact.delete",
+                scope=str(record.owner),
+                key=id,
+                actor=self._handle.guard.actor,
+                trace=trace_context.current(),
+                metadata={name: getattr(record, name) for name in (*_DESCRIPTION, "sha256", "size")},
+            )
+            await self._records.delete(id, permit.guards, call)
 
     # Reading ----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from holdfast.engine.branch_graph import Position
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.row_format import PIN, Line, info_row
 from holdfast.engine.step_info import StepInfo
@@ -125,13 +126,13 @@ class SessionLifecycle:
         return _CalledHooks(point, record.version, await self._call(point, id, record))
 
     async def _call(self, point: str, id: str, record: SessionRecord) -> FeatureHooks:
-        """Call the hooks of a point with a session's metadata. Raises `VetoError`."""
+        """Call the hooks of a point with a session's metadata, or before a deletion without. Raises `VetoError`."""
         return await call_hooks(
             self._engine,
             point,
             scope=record.state,
             key=id,
-            value=record.metadata,
+            value=MISSING if point == "session.delete" else record.metadata,
             actor=self._handle.guard.actor,
             trace=trace_context.current(),
             metadata={"on_end": record.on_end, "by": record.by},
@@ -376,15 +377,19 @@ class SessionLifecycle:
 
     async def delete(self, id: str) -> None:
         """Delete a session: its record, its state, and its archive."""
-        for _ in range(_ATTEMPTS):
-            try:
-                await self._delete(id, await self._records.get(id))
-            except _ConcurrentChange:
-                continue
-            return self._drop_cache()
+        called: _CalledHooks | None = None
+        with trace_context.correlation():
+            for _ in range(_ATTEMPTS):
+                record = await self._records.get(id)
+                called = await self._call_once(called, "session.delete", id, record)
+                try:
+                    await self._delete(id, record, called.call)
+                except _ConcurrentChange:
+                    continue
+                return self._drop_cache()
         raise _busy_error(id)
 
-    async def _delete(self, id: str, record: SessionRecord) -> None:
+    async def _delete(self, id: str, record: SessionRecord, call: FeatureHooks) -> None:
         (lines,) = await self._records.lines([record.root])
 
         async def guards(again: bool) -> list[Change]:
@@ -393,8 +398,8 @@ class SessionLifecycle:
             return [] if lines[0].inside_condition is None else [lines[0].inside_condition]
 
         savings, first = self._removal(lines, guards)
-        saving = self._line.request("delete", self._record_edit(id, record, None, "delete"), first)
-        await self._engine.writer.save(*savings, saving)
+        saving = self._line.request("delete", self._record_edit(id, record, None, "delete", call), first)
+        _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         self._deleted.update(each.line for each in lines)
 
     async def collect(self, limit: int) -> SessionReport:
@@ -415,7 +420,7 @@ class SessionLifecycle:
                     else:
                         spared.append(id)
                 elif 0 < record.due <= self._handle.now():
-                    await self._delete(id, record)
+                    await self._delete(id, record, await self._call("session.delete", id, record))
                     forgotten += 1
             except (NotFoundError, _ConcurrentChange):
                 continue  # another was first
