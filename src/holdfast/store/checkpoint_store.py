@@ -20,7 +20,7 @@ from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.delta_channels import FOLLOWS, KEPT, ChannelHistory
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import ROOT
-from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
+from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_state
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
 from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
@@ -46,9 +46,14 @@ class PendingWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FromParent:
-    """The value of a channel that is the same as in the parent. `make` returns it if the parent does not have it."""
+    """The value of a channel that is the same as in the parent. `make` returns it if the parent does not have it.
+
+    `entry` names an entry of the bookkeeping that has to be equal in the parent, such as the version of the channel;
+    if it is not, `make` is called, too.
+    """
 
     make: Callable[[], Any]
+    entry: str | None = None
 
 
 @dataclass(slots=True)
@@ -167,17 +172,23 @@ class CheckpointStore:
         packed: PackedMap = {
             pack_name(KEPT): dict(zip(map(pack_name, entries), self._codec.pack_items(entries.values()), strict=True))
         }
-        inherited = {name: value for name, value in state.items() if type(value) is FromParent}
-        if not inherited:
-            return packed | self._engine.pack_cache(line, self._codec).pack(state)
+        cache = self._engine.pack_cache(line, self._codec)
+        # Before anything is awaited: the caller may change its lists meanwhile.
+        fresh = cache.pack({name: value for name, value in state.items() if type(value) is not FromParent})
+        if len(fresh) == len(state):
+            return packed | fresh
         before = await self._packed(line, parent)
-        values = {
-            name: value.make() if name in inherited and pack_name(name) not in before else value
-            for name, value in state.items()
-        }
-        unchanged = {name for name in inherited if pack_name(name) in before}
-        fresh = pack_state(self._codec, {name: None if name in unchanged else values[name] for name in values})
-        return packed | fresh | {pack_name(name): before[pack_name(name)] for name in unchanged}
+        entries_before = before.get(pack_name(KEPT))
+        for name, value in state.items():
+            key = pack_name(name)
+            if type(value) is FromParent:
+                if key in before and _is_equal_entry(value.entry, packed[pack_name(KEPT)], entries_before):
+                    packed[key] = before[key]
+                else:
+                    packed |= cache.pack({name: value.make()})
+            else:
+                packed[key] = fresh[key]
+        return packed
 
     async def _packed(self, line: Line, id: str | None) -> PackedMap:
         """Return the packed state of a checkpoint; an empty one if there is no such checkpoint."""
@@ -185,9 +196,9 @@ class CheckpointStore:
             return {}
         try:
             point = await self._engine.lines.find(line, id)
+            return await self._engine.lines.read_step(line, point, partial(self._engine.states.packed, line))
         except NotFoundError:
             return {}
-        return await self._engine.lines.read_step(line, point, partial(self._engine.states.packed, line))
 
     async def read_bookkeeping(self, thread: str, id: str) -> dict[str, Any]:
         """Return the bookkeeping of a checkpoint; an empty one if there is no such checkpoint."""
@@ -428,3 +439,11 @@ class CheckpointStore:
 
     def _line(self, thread: str) -> Line:
         return Line(self.store.tenant, check_thread(check_name(thread, "id of a thread, with its namespace,")))
+
+
+def _is_equal_entry(name: str | None, entries: Packed, before: Packed | None) -> bool:
+    """Whether an entry of the bookkeeping is the same in the parent; of no entry, it is."""
+    if name is None:
+        return True
+    key = pack_name(name)
+    return isinstance(entries, dict) and isinstance(before, dict) and key in entries and entries[key] == before.get(key)

@@ -40,8 +40,10 @@ class Caller:
 
     def put(self, id: str, values: Any = None, *, parent: str | None = None, thread: Any = "t", **more: Any) -> Any:
         namespace, metadata = more.pop("namespace", ""), more.pop("metadata", {"source": "loop", "step": 1})
+        new = more.pop("new", None)
         config = on(thread, checkpoint_ns=namespace, checkpoint_id=parent)
-        return self.call("put", config, made(id, values, **more), metadata, {})
+        checkpoint = made(id, values, **more)
+        return self.call("put", config, checkpoint, metadata, checkpoint["channel_versions"] if new is None else new)
 
     def get(self, id: str | None = None, thread: Any = "t", namespace: str = "") -> CheckpointTuple:
         found = self.call("get_tuple", on(thread, checkpoint_ns=namespace, checkpoint_id=id))

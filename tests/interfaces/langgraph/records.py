@@ -12,6 +12,8 @@ appearance, so that who refers to whom is still compared. All that is left out i
 - `InMemorySaver` keeps a delta channel's snapshot by the channel's version, so it comes back in later
   checkpoints too, until the channel is written. There it is left out; the steps before it are enough.
 - Which of a pydantic model's fields were set is not compared: LangGraph's serializer sets them all.
+- Messages of pending writes have no ids where LangGraph chose them: it sets them when it applies the write,
+  which a saver may have stored by then or not.
 - Keys of the dicts that LangGraph itself makes (configs, metadata, channel values) have no order.
   Those in values of channels keep theirs.
 """
@@ -25,6 +27,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import PregelTask, Send, StateSnapshot
@@ -42,6 +45,8 @@ class Ids:
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
+        self.leave_out_chosen = False
+        """Whether ids of messages that LangGraph chose are left out."""
 
     def text(self, text: str) -> str:
         """The text, with each id in it replaced by its number."""
@@ -82,12 +87,22 @@ class Ids:
             return kind(value), [(name, self.plain(getattr(value, name))) for name in names]
         if isinstance(value, BaseModel):
             held = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+            if self.leave_out_chosen and isinstance(value, BaseMessage) and AN_ID.fullmatch(value.id or ""):
+                held["id"] = None
             return kind(value), [(name, self.plain(item)) for name, item in held.items()]
         if isinstance(value, BaseException):
             return repr(value)
         if isinstance(value, datetime):
             return kind(value), value.isoformat(), str(value.tzinfo), value.fold
         return kind(value), self.text(repr(value))
+
+    def written(self, value: Any) -> Any:
+        """A value that a task wrote."""
+        self.leave_out_chosen = True
+        try:
+            return self.plain(value)
+        finally:
+            self.leave_out_chosen = False
 
     def unordered(self, values: Mapping[str, Any] | None) -> Any:
         """A dict that LangGraph made."""
@@ -108,7 +123,7 @@ class Ids:
             "id": self.text(task.id),
             "error": self.plain(task.error),
             "interrupts": self.plain(task.interrupts),
-            "result": self.plain(task.result),
+            "result": self.written(task.result),
             "state": state,
         }
 
@@ -144,7 +159,7 @@ class Ids:
             "time": time(checkpoint.pop("ts")),
             "checkpoint": self.unordered(checkpoint),
             "metadata": self.unordered(found.metadata),
-            "writes": [(self.text(task), channel, self.plain(value)) for task, channel, value in pending(found)],
+            "writes": [(self.text(task), channel, self.written(value)) for task, channel, value in pending(found)],
         }
 
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
-from langgraph.pregel import Pregel
+from langgraph.types import Durability
 
 from tests.interfaces.langgraph.records import ADDRESS, Ids, pending, without_echoes
 from tests.interfaces.langgraph.savers import asaver_of, saver_of
@@ -35,6 +35,8 @@ class Session:
         self.asynchronous = asynchronous
         self.ids = Ids()
         self.record: list[Noted] = []
+        self.durability: Durability | None = None
+        """When graphs save, unless a call says otherwise; LangGraph's default if None."""
 
     # Building
 
@@ -60,11 +62,11 @@ class Session:
         schemas: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Compile a graph on the session's saver. A node is a function, a graph, or one of them with options."""
+        """Compile a graph on the session's saver. A node is a function, a runnable, or one of them with options."""
         builder: Any = StateGraph(schema, **(schemas or {}))
         for name, node in nodes.items():
             what, more = node if isinstance(node, tuple) else (node, {})
-            builder.add_node(name, what if isinstance(what, Pregel) else self.node(what), **more)
+            builder.add_node(name, what if isinstance(what, Runnable) else self.node(what), **more)
         for start, end in edges:
             builder.add_edge(start, end)
         for start, choose in (branches or {}).items():
@@ -74,6 +76,7 @@ class Session:
     # Running
 
     async def invoke(self, graph: Any, given: Any, config: Any, **options: Any) -> Any:
+        options = {"durability": self.durability, **options}
         if self.asynchronous:
             return await graph.ainvoke(given, config, **options)
         return graph.invoke(given, config, **options)
@@ -94,6 +97,7 @@ class Session:
         await self.state(f"{label}, then", graph, latest(config))
 
     async def stream(self, label: str, graph: Any, given: Any, config: Any, **options: Any) -> list[Any]:
+        options = {"durability": self.durability, **options}
         if self.asynchronous:
             events = [event async for event in graph.astream(given, config, **options)]
         else:
@@ -241,6 +245,18 @@ def scenario(function: Scenario) -> Scenario:
     assert function.__name__ not in SCENARIOS
     SCENARIOS[function.__name__] = function
     return function
+
+
+def program(function: Scenario) -> Scenario:
+    """Have a program run as a scenario, each step saved before the next: LangGraph fills lists that it has given to
+    the saver, and a saver that is behind may find more in them."""
+
+    @functools.wraps(function)
+    async def run(session: Session) -> None:
+        session.durability = "sync"
+        await function(session)
+
+    return scenario(run)
 
 
 def tasks_written(found: CheckpointTuple | None) -> int:

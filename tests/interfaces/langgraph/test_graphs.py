@@ -16,12 +16,19 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.interfaces.langgraph.records import with_tuples_as_lists
 from tests.interfaces.langgraph.savers import OTHERS
 from tests.interfaces.langgraph.scenarios import (
+    approvals,
     basics,
+    channels,
     commands,
+    created_agents,
     deltas,
     durability,
     functional,
     interrupts,
+    map_reduce,
+    memories,
+    multi_agent,
+    streaming,
     subgraphs,
     travel,
     values,
@@ -29,8 +36,17 @@ from tests.interfaces.langgraph.scenarios import (
 from tests.interfaces.langgraph.sessions import SCENARIOS, Noted, Session, finish, play, record_of
 
 # Importing them made the scenarios known.
-MODULES = (basics, commands, deltas, durability, functional, interrupts, subgraphs, travel, values)
-BY_MODULE = pytest.mark.parametrize("module", MODULES, ids=[module.__name__.rpartition(".")[2] for module in MODULES])
+FEATURES = (basics, commands, deltas, durability, functional, interrupts, subgraphs, travel, values)
+PROGRAMS = (approvals, channels, created_agents, map_reduce, memories, multi_agent, streaming)
+"""Programs of the kinds that people publish."""
+MODULES = (*FEATURES, *PROGRAMS)
+
+
+def by_module(modules: tuple[ModuleType, ...]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("module", modules, ids=[each.__name__.rpartition(".")[2] for each in modules])
+
+
+BY_MODULE = by_module(MODULES)
 CALLED = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 
 
@@ -86,13 +102,24 @@ def test_as_in_memory_in_every_way(
             compared(name, kind, tmp_path / name, asynchronous=asynchronous)
 
 
+@pytest.mark.nightly
+@CALLED
+@by_module(PROGRAMS)
+def test_programs_as_in_memory_on_postgresql(
+    module: ModuleType, asynchronous: bool, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    for name in names_of(module):
+        with subtests.test(name):
+            compared(name, "postgres", tmp_path / name, asynchronous=asynchronous)
+
+
 def exact_as_theirs(name: str, *, asynchronous: bool) -> None:
     """Compare what a scenario shows on the exact saver with what it shows on LangGraph's own."""
     exact, theirs = (yardstick(name, kind, asynchronous) for kind in ("exact", "langgraph"))
     same(with_tuples_as_lists(exact), with_tuples_as_lists(theirs))
 
 
-@BY_MODULE
+@by_module(FEATURES)
 def test_an_exact_saver_shows_what_langgraphs_own_does(module: ModuleType, subtests: pytest.Subtests) -> None:
     for number, name in enumerate(names_of(module)):
         asynchronous = number % 2 == 1  # as above, so that what the exact saver shows is known already

@@ -233,6 +233,20 @@ def test_a_parent_that_is_not_there(saver: Caller) -> None:
     assert [each.checkpoint["channel_values"] for each in saver.listed(on("t"))] == [{"x": 7}, {"x": 6}, {"x": 5}]
 
 
+def test_a_channel_without_a_new_version_is_the_parents(saver: Caller) -> None:
+    filled = ["one"]
+    saver.put("1", {"topic": filled, "n": 1}, versions={"topic": 1, "n": 1})
+    filled.append("two")  # as LangGraph's Topic does, for the step after the next
+    saver.put("2", {"topic": filled, "n": 2}, versions={"topic": 1, "n": 2}, parent="1", new={"n": 2})
+    assert saver.values("2") == {"topic": ["one"], "n": 2}
+    saver.put("3", {"topic": filled, "n": 2}, versions={"topic": 2, "n": 2}, parent="2", new={"topic": 2})
+    assert saver.values("3") == {"topic": ["one", "two"], "n": 2}
+    saver.put("4", {"topic": ["other"], "n": 3}, versions={"topic": 3, "n": 3}, parent="3", new={})
+    assert saver.values("4") == {"topic": ["other"], "n": 3}, "a version that differs from the parent's is new"
+    saver.put("5", {"topic": filled}, versions={"topic": 1}, parent="gone", new={})
+    assert saver.values("5") == {"topic": ["one", "two"]}, "there is no parent to have it from"
+
+
 def test_the_same_id_again(saver: Caller) -> None:
     saver.put("1", {"x": 1})
     saver.put("2", {"x": 2}, parent="1")

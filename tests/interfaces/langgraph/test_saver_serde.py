@@ -68,13 +68,15 @@ def test_a_channel_is_dumped_when_its_version_changes(asynchronous: bool) -> Non
         saver = Caller(HoldfastSaver(store, serde=serde), asynchronous)
         saver.put("1", {"x": "x1", "y": "y1"}, versions={"x": 1, "y": 1})
         assert serde.dumped == ["x1", "y1"]
-        saver.put("2", {"x": "x1", "y": "y2", "z": "z1"}, parent="1", versions={"x": 1, "y": 2, "z": 1})
+        saver.put(
+            "2", {"x": "x1", "y": "y2", "z": "z1"}, parent="1", versions={"x": 1, "y": 2, "z": 1}, new={"y": 2, "z": 1}
+        )
         assert serde.dumped == ["x1", "y1", "y2", "z1"]
-        saver.put("3", {"x": "x1", "z": "z1"}, parent="2", versions={"x": 1, "y": 3, "z": 1})
+        saver.put("3", {"x": "x1", "z": "z1"}, parent="2", versions={"x": 1, "y": 3, "z": 1}, new={"y": 3})
         assert serde.dumped == ["x1", "y1", "y2", "z1"]
         assert saver.values("3") == {"x": "x1", "z": "z1"}
         assert saver.values("2") == {"x": "x1", "y": "y2", "z": "z1"}
-        saver.put("4", {"x": "x1"}, parent="gone", versions={"x": 1})
+        saver.put("4", {"x": "x1"}, parent="gone", versions={"x": 1}, new={})
         assert saver.values("4") == {"x": "x1"}
 
 

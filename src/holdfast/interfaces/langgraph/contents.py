@@ -32,7 +32,7 @@ def bookkeeping_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what a checkpoint holds besides its id, its time and the values of its channels."""
     entries: dict[str, Any] = {name: value for name, value in checkpoint.items() if name not in _OWN}
     for channel, version in checkpoint["channel_versions"].items():
-        entries[f"{_VERSION}{channel}"] = version
+        entries[version_entry(channel)] = version
     for node, seen in checkpoint["versions_seen"].items():
         entries[f"{_SEEN}{node}"] = seen
     return entries
@@ -71,9 +71,9 @@ def checkpoint_of(saved: SavedCheckpoint) -> Checkpoint:
     return cast(Checkpoint, checkpoint)
 
 
-def versions_of(bookkeeping: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the versions of channels in the bookkeeping of a checkpoint."""
-    return {name[len(_VERSION) :]: version for name, version in bookkeeping.items() if name.startswith(_VERSION)}
+def version_entry(channel: str) -> str:
+    """Return the name of the entry of the bookkeeping that is the version of a channel."""
+    return f"{_VERSION}{channel}"
 
 
 def serialize(serde: SerializerProtocol, value: Any) -> SerializedValue:

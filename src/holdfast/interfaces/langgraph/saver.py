@@ -6,6 +6,7 @@ import builtins
 import copy
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -130,12 +131,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Save a checkpoint after the one that the config names. Returns a config that names the new one."""
-        del new_versions  # what changed is found by comparing
         thread, parent = names.stored_thread(config), names.checkpoint_of(config)
         described = get_checkpoint_metadata(config, metadata)
         await self._checkpoints.save(
             thread,
-            await self._state(thread, checkpoint, parent),
+            self._state(checkpoint, new_versions),
             id=checkpoint["id"],
             stamp=checkpoint["ts"],
             parent=parent,
@@ -148,19 +148,18 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     put, aput = make_both(_put)
 
-    async def _state(self, thread: str, checkpoint: Checkpoint, parent: str | None) -> Mapping[str, Any]:
-        values, dumps = contents.values_of(checkpoint), self._dumps
-        if dumps is None:
-            return values
-        before = {} if parent is None else await self._checkpoints.read_bookkeeping(thread, parent)
-        versions, current = contents.versions_of(before), checkpoint["channel_versions"]
+    def _state(self, checkpoint: Checkpoint, new_versions: ChannelVersions) -> Mapping[str, Any]:
+        """Return the values to save. Those of channels without a new version are the parent's: a channel may be filled
+        for the next step already, since LangGraph saves in the background and goes on with the same objects."""
 
         def stored(channel: str, value: Any) -> Any:
-            if channel in versions and versions[channel] == current.get(channel):
-                return FromParent(lambda: contents.serialize(dumps, value))
-            return contents.serialize(dumps, value)
+            make = partial(self._channel, value)
+            return make() if channel in new_versions else FromParent(make, contents.version_entry(channel))
 
-        return {channel: stored(channel, value) for channel, value in values.items()}
+        return {channel: stored(channel, value) for channel, value in contents.values_of(checkpoint).items()}
+
+    def _channel(self, value: Any) -> Any:
+        return value if self._dumps is None else contents.serialize(self._dumps, value)
 
     async def _put_writes(
         self,
