@@ -263,7 +263,7 @@ def test_records_and_archives_go_after_their_retention(store: Store, clock: Cloc
 
 def test_what_is_held_stays_and_does_not_keep_others_from_being_collected(store: Store, clock: Clock) -> None:
     for id in ("held", "other"):
-        store.sessions.start(id, ttl=60).state["k"] = 1
+        store.sessions.start(id, idle=60).state["k"] = 1
     line = Line("", f"{MARK}session:held")
     run(store._engine.holds.hold(line, "a dispute"))
     clock.now += 60 * SECOND

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.engine.entry_reader import FoundEntry
+from holdfast.engine.lines import LineTip
 from holdfast.engine.model.nodes import sort_key
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import Scope
@@ -18,6 +19,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
+from holdfast.state.session_guard import is_over
 
 T = TypeVar("T")
 
@@ -173,7 +175,7 @@ class ScopeReader:
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
         await handle.guard.allow("read", self._scope, (key,))
-        tip = await handle.engine.lines.revalidate_tip(line)
+        tip = await live_tip(handle, self._scope)
         if tip is None or tip.point is None:
             found = None
         else:
@@ -209,9 +211,16 @@ class ScopeReader:
 
 
 async def read_scope(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
-    """Read the current state of a scope."""
+    """Read the current state of a scope. It is empty if it ended with its session."""
     line = handle.line(scope)
+    if await is_over(handle, scope):
+        return await look(ScopeView(handle, line, None, None, handle.now()))
     return await read_latest(handle.engine, line, _view(handle, line, look, handle.now()))
+
+
+async def live_tip(handle: StoreHandle, scope: Scope) -> LineTip | None:
+    """Return the tip of a scope's line; None if there is none, or it ended with its session."""
+    return None if await is_over(handle, scope) else await handle.engine.lines.revalidate_tip(handle.line(scope))
 
 
 async def read_line_at(

@@ -19,7 +19,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.key_changes import OnConflict, check_on_conflict, resolve_conflict
 from holdfast.state.reader import ScopeView, StoredValue, read_scope
-from holdfast.state.session_guard import EXPIRY, maintenance_handle
+from holdfast.state.session_guard import EXPIRY, is_over, maintenance_handle
 from holdfast.state.writer import Check, KeyWrite, edit_request, write
 
 _ATTEMPTS = 100
@@ -161,6 +161,8 @@ async def list_scopes(handle: StoreHandle, prefix: str, pattern: str, after: str
 
 async def _describe(handle: StoreHandle, scope: Scope) -> list[ScopeInfo]:
     line: Line = handle.line(scope)
+    if await is_over(handle, scope, for_good=True):
+        return []
     (rows,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False)])
     if not rows:
         return []

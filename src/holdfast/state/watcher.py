@@ -37,6 +37,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state import keys as names
 from holdfast.state.reader import read_line_at
+from holdfast.state.session_guard import limit_query, parse_limit
 from holdfast.time_parser import Duration, parse_seconds
 
 DELETED = "deleted"
@@ -190,11 +191,21 @@ class WatchOperations:
             return
         await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes({})
-        queries = [Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False) for scope in scopes]
-        heads = await self._handle.engine.context.backend.read(queries)
+        queries: list[Query] = []
+        for scope in scopes:
+            queries.append(Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False))
+            queries.append(limit_query(self._handle, scope))
+        found = await self._handle.engine.context.backend.read(queries)
         self._positions = {
-            scope: _position_after(StepRef.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows
+            scope: _position_after(StepRef.of(rows[0]))
+            for scope, rows, limit in zip(scopes, found[::2], found[1::2], strict=True)
+            if rows and not self._is_over(limit)
         }
+
+    def _is_over(self, limit: Sequence[Row]) -> bool:
+        """Whether a scope and its history ended with the time of its session."""
+        found = parse_limit(limit)
+        return found is not None and found.is_over(self._handle.now(), for_good=True)
 
     async def _read_changes(self) -> list[WatchedChange]:
         """Read the changes there are now. If this is cancelled, none counts as reported."""
@@ -208,10 +219,15 @@ class WatchOperations:
             place, line = places.get(scope, _WatchPosition()), self._handle.line(scope)
             queries.append(Get(STEPS, [(*line, 0, place.number - 1)] if place.number else []))
             queries.append(Scan(STEPS, (*line, 0), (place.number,), limit=_PAGE))
+            queries.append(limit_query(self._handle, scope))
         found = await self._handle.engine.context.backend.read(queries)
         trail, telling = _PositionLog(places), _ChangeCollector(self._handle, self._matches, self._encode)
-        for scope, last, rows in zip(scopes, found[::2], found[1::2], strict=True):
-            await telling.add(trail, scope, places.get(scope, _WatchPosition()), last, rows)
+        for scope, last, rows, limit in zip(scopes, found[::3], found[1::3], found[2::3], strict=True):
+            place = places.get(scope, _WatchPosition())
+            if not self._is_over(limit):
+                await telling.add(trail, scope, place, last, rows)
+            elif place.number:
+                telling.add_deleted(trail, scope)
         self._positions = trail.positions()
         return telling.changes
 
@@ -295,7 +311,7 @@ class _ChangeCollector:
         """Collect the changes of a scope, given the step before its position and those after."""
         line, gone = self._handle.line(scope), list[StepRef]()
         if place.number and not (last and _hash(StepRef.of(last[0])) == place.after):
-            self._add_scope_change(trail, scope, None, DELETED)
+            self.add_deleted(trail, scope)
             place = _WatchPosition()
             (rows,) = await self._handle.engine.context.backend.read([Scan(STEPS, (*line, 0), limit=_PAGE)])
         for row in rows:
@@ -314,6 +330,10 @@ class _ChangeCollector:
             place = _position_after(point)
             trail.add(scope, place)
         self._add_pruned(trail, scope, gone)
+
+    def add_deleted(self, trail: _PositionLog, scope: Scope) -> None:
+        """Add that a scope was deleted."""
+        self._add_scope_change(trail, scope, None, DELETED)
 
     def _add_pruned(self, trail: _PositionLog, scope: Scope, gone: Sequence[StepRef]) -> None:
         if gone:

@@ -123,7 +123,10 @@ async def commit(
         check = None if checks is None else checks.get(scope)
         edits.append(_LineEdit(handle, scope, several, trace, permit, check))
     together = [*(edit.request for edit in edits), *requests]
-    for more in (preconditions, sessions_active(handle, writes)):
+    sessions = sessions_active(handle, writes)
+    if sessions is not None:
+        await sessions(False)  # before anyone is told of a value: the conditions are evaluated after the edit
+    for more in (preconditions, sessions):
         if more is not None:
             together[0].preconditions = both_preconditions(together[0].preconditions, more)
     heads = await handle.engine.writer.save(*together)

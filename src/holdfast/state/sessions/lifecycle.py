@@ -8,10 +8,11 @@ that none of its lines has a new step and the record is unchanged: one that beca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from holdfast.backends.interface import Change, Delete, Get, Put, Row, Scan
+from holdfast.backends.interface import Change, Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.tables import LINES, LINKS, REFS, TABLES
 from holdfast.engine import trace_context, validation
 from holdfast.engine.append import AppendRequest
@@ -28,7 +29,7 @@ from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
 from holdfast.security.audit.retain import removal_request
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at
-from holdfast.state.session_guard import ended_key, session_active
+from holdfast.state.session_guard import SessionLimit, ended_key, limit_row, session_active
 from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, time_key
 from holdfast.state.writer import edit_request
 
@@ -268,15 +269,29 @@ class SessionLifecycle:
             with trace_context.correlation():
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
-                _call_after_hooks(
-                    call, await self._line.change("start", self._record_edit(id, None, record, "start", call))
-                )
+                edit = self._record_edit(id, None, record, "start", call)
+                _call_after_hooks(call, await self._line.change("start", edit, self._limit(record)))
         except _ConcurrentChange:
             raise ConflictError(
                 "there is a session of this id",
                 where=f"session {id!r}",
                 hint="Resume it, or start one of another id",
             ) from None
+
+    def _limit(self, record: SessionRecord) -> Preconditions | None:
+        """Return the changes that store when a session is over, by which readers and writers of its scopes know."""
+        if not record.ttl:
+            return None
+        line = self._handle.line(record.root)
+        limit = SessionLimit(record.started + record.ttl, record.on_end)
+
+        async def changes(_: bool) -> list[Change]:
+            (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line)])])
+            # The row of no line would be an orphan.
+            new = [] if rows else [Create(LINES, info_row(line, self._engine.lines.new_info()))]
+            return [*new, Put(LINKS, limit_row(self._handle, record.root, limit))]
+
+        return changes
 
     async def change(self, id: str, action: str, change: Callable[[SessionRecord], SessionRecord]) -> SessionRecord:
         """Change a record."""
@@ -342,10 +357,11 @@ class SessionLifecycle:
         async def guards(_: bool) -> list[Change]:
             return [Delete(LINKS, ended_key(self._handle, record.root))]
 
+        conditions = both_preconditions(guards, self._limit(new))
         savings = [
             self._restore_request(Line(self._handle.tenant, name), count) for name, count in record.lines.items()
         ]
-        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), guards)
+        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), conditions)
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
