@@ -54,6 +54,13 @@ def session_of(scope: Scope) -> Scope | None:
     return None
 
 
+def session_id(scopes: Iterable[Scope]) -> str:
+    """Return the id of the session that all of some scopes are in; empty if there is none. It is the correlation id of
+    their changes, unless the caller has given another."""
+    ids = {"" if (session := session_of(scope)) is None else session.parts[-1].name for scope in scopes}
+    return ids.pop() if len(ids) == 1 else ""
+
+
 def ended_key(handle: StoreHandle, session: Scope) -> Key:
     """Return the key of the mark of a session that has ended."""
     return (*handle.line(session), _KIND, _MARK, "")

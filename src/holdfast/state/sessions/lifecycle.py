@@ -98,7 +98,7 @@ class SessionLifecycle:
     async def _end(self, id: str, reason: str, *, only_expired: bool) -> bool:
         called: _CalledHooks | None = None
         point = "session.expire" if only_expired else "session.end"
-        with trace_context.correlation():
+        with _correlation(id):
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if record.ended:
@@ -266,7 +266,7 @@ class SessionLifecycle:
         """Start a session. `ConflictError` if the id exists."""
         record.due = record.expires(record.started)
         try:
-            with trace_context.correlation():
+            with _correlation(id):
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
                 edit = self._record_edit(id, None, record, "start", call)
@@ -299,7 +299,8 @@ class SessionLifecycle:
             old = await self._records.get(id)
             new = change(old)
             try:
-                await self._line.change(action, self._record_edit(id, old, new, action))
+                with _correlation(id):
+                    await self._line.change(action, self._record_edit(id, old, new, action))
             except _ConcurrentChange:
                 continue
             return new
@@ -314,14 +315,16 @@ class SessionLifecycle:
             return LineChange(put, events=self._events(id, action, call))
 
         guards = both_preconditions(self._line.preconditions, session_active(handle, record.root))
-        (head,) = await self._engine.writer.save(edit_request(handle, handle.line(record.root), action, edit, guards))
+        with _correlation(id):
+            request = edit_request(handle, handle.line(record.root), action, edit, guards)
+        (head,) = await self._engine.writer.save(request)
         if call is not None:
             _call_after_hooks(call, head)
 
     async def resume(self, id: str) -> SessionRecord:
         """Resume a session: touch it, or restore the state that it had when it ended."""
         called: _CalledHooks | None = None
-        with trace_context.correlation():
+        with _correlation(id):
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
@@ -408,8 +411,9 @@ class SessionLifecycle:
                 raise _ConcurrentChange
             return [] if lines[0].inside_condition is None else [lines[0].inside_condition]
 
-        savings, first = self._removal(lines, guards)
-        saving = self._line.request("delete", self._record_edit(id, record, None, "delete"), first)
+        with _correlation(id):
+            savings, first = self._removal(lines, guards)
+            saving = self._line.request("delete", self._record_edit(id, record, None, "delete"), first)
         await self._engine.writer.save(*savings, saving)
         self._deleted.update(each.line for each in lines)
 
@@ -466,6 +470,11 @@ class SessionLifecycle:
             return LineChange(self._line.pack(put), rows=rows)
 
         await self._line.change("put off", edit)
+
+
+def _correlation(id: str) -> AbstractContextManager[str]:
+    """Give what happens to a session its id as the correlation id, unless the caller has given another."""
+    return trace_context.correlation(trace_context.current().correlation or id)
 
 
 def _metadata(call: FeatureHooks) -> dict[str, Any]:
