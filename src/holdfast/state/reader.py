@@ -152,6 +152,13 @@ class ScopeView:
         times = {names.expiring_key(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
         return {key: time for key, time in times.items() if time <= self.now}
 
+    async def expiries(self) -> list[tuple[int, str]]:
+        """Return the keys that expire or have expired, each with the time."""
+        if self._loaded is None:
+            return []
+        found = await self._handle.engine.entries.page(self._line, self._loaded, names.TTL_FIRST, names.TTL_LAST, None)
+        return [(int(unpack(self._handle.codec, each.value)), names.expiring_key(each.key)) for each in found]
+
     async def count(self, prefix: str = "") -> int:
         """Return the number of keys, or of those with a prefix."""
         if self._loaded is None:

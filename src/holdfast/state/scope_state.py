@@ -271,7 +271,7 @@ class StateOperations:
 
         It begins now, or after the `cursor` of a change or a watch, also in another process; with `cursor=""`, at the
         start of the history. With `nested`, the scopes inside this one are watched too, also future ones, each in its
-        own order. A change is seen within a second. A key that expires is reported when it is deleted.
+        own order. A change is seen within a second, and so is a key that expires (`expired`).
 
         Iterate over it, which waits for changes until `close()`; or call `poll(timeout)`.
         """
