@@ -42,6 +42,7 @@ from holdfast.engine.model.nodes import (
 )
 from holdfast.engine.model.operations import (
     ChangeItem,
+    Combine,
     EditList,
     EditMap,
     EditText,
@@ -51,6 +52,7 @@ from holdfast.engine.model.operations import (
     decode_operation,
     encode_operation,
 )
+from holdfast.engine.model.operators import Rule
 from holdfast.engine.model.packed_state import Packed, flatten
 from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.errors import HoldfastError
@@ -100,6 +102,10 @@ OPERATIONS = [
         EditList((ChangeItem(0, EditText((KeepRun(0, 1), b"y"))),)),
         EditMap((b"\xa1a",), ((b"\xa1b", Set(b"\x90")), (b"\xa1c", EditList(((b"\x01",),)))), (b"\xa1b",)),
         EditText((KeepRun(0, 2), b"new", KeepRun(1, 1))),
+        Combine(Rule.INCREMENT, b"\x05"),
+        Combine(Rule.APPEND, b"\x92\x01\x02"),
+        Combine(Rule.ADD_TO_SET, codec.pack({1, "x"})),
+        Combine(Rule.MAX, b"\xa1x"),
     )
 ]
 PARENT = StepParent(0, 1, b"h" * 32)

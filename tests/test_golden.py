@@ -50,6 +50,7 @@ from holdfast.engine.model.nodes import (
 )
 from holdfast.engine.model.operations import (
     ChangeItem,
+    Combine,
     EditList,
     EditMap,
     EditText,
@@ -58,6 +59,7 @@ from holdfast.engine.model.operations import (
     decode_operation,
     encode_operation,
 )
+from holdfast.engine.model.operators import Rule
 from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.errors import NotFoundError
 from holdfast.interfaces.langgraph.contents import SerializedValue
@@ -160,6 +162,15 @@ EDIT = EditMap(
     ),
     (b"\xa1a",),
 )
+OPERATORS = EditMap(
+    (),
+    (
+        (b"\xa1n", Combine(Rule.INCREMENT, b"\x02")),
+        (b"\xa1l", Combine(Rule.APPEND, b"\x92\x01\xa1x")),
+        (b"\xa1s", Combine(Rule.ADD_TO_SET, codec.pack({1, 2}))),
+        (b"\xa1m", Combine(Rule.MAX, b"\x07")),
+    ),
+)
 STEP = Step(StepHeader("id", (StepParent(0, 3, b"p" * 32),), 5, "2026-11-15", "save", "1.2.0", b"\x81\xa1k\x01"), EDIT)
 MERGE = Step(StepHeader("merge", (StepParent(0, 3, b"p" * 32), StepParent(2, 0, b"q" * 32)), 7, "", "merge"), EDIT)
 SEGMENT = SegmentNode.of((ListItem(b"\x01", HERE), ListItem(b"\x02", WrittenBy(1, 2))))
@@ -176,6 +187,7 @@ RECORDS: dict[str, bytes] = {
     **{f"value: {name}": codec.pack(value) for name, value in VALUES.items()},
     "key": encode_key(("acme", "thread\0", 1, b"\2")),
     "operation": encode_operation(EDIT),
+    "operation: operators": encode_operation(OPERATORS),
     "step": STEP.encode(),
     "commit hash": STEP.commit,
     "step: merge": MERGE.encode(),

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from holdfast import MISSING
-from holdfast.errors import ConflictError, NotFoundError
-from holdfast.state import writer
+from holdfast.backends.runtime.drivers import run
+from holdfast.codec import default_codec
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
+from holdfast.state import AddToSet, Append, Increment, Max, Scope, UpdateOperator, writer
 from holdfast.state.scope_state import State
+from holdfast.state.writer import KeyWrite
 from tests.codec.values import identical
 from tests.servers.places import place
 from tests.state.kit import SECOND, Place
@@ -29,6 +32,30 @@ VALUES = LEAVES | DICTS | st.lists(LEAVES, max_size=4) | LONG | st.binary(max_si
 
 scopes, keys = st.sampled_from(SCOPES), st.sampled_from(KEYS)
 ttls = st.none() | st.sampled_from([1, 60])
+
+
+OPERATORS = st.one_of(
+    st.builds(Increment, st.integers(-3, 3)),
+    st.builds(Append, LEAVES),
+    st.builds(AddToSet, st.integers(0, 3) | st.text(max_size=2)),
+    st.builds(Max, st.integers(-5, 5)),
+)
+
+
+def after(operator: UpdateOperator, old: Any) -> Any:
+    """What comes of a value; None if the operator cannot be applied to it."""
+    operand = operator.operand
+    if old is MISSING:
+        return operand
+    if isinstance(operator, Append):
+        return [*old, *operand] if type(old) is list else None
+    if isinstance(operator, AddToSet):
+        return old | operand if type(old) is set else None
+    if type(old) not in (int, float):
+        return None
+    if isinstance(operator, Increment):
+        return old + operand
+    return max((old, default_codec.pack(old)), (operand, default_codec.pack(operand)))[0]
 
 
 def same(found: Any, expected: Any) -> None:
@@ -117,6 +144,24 @@ class Machine(RuleBasedStateMachine):
         made = self.state(scope).change(key, lambda old: (old if type(old) is int else 0) + 1, 0)
         assert made == (held.value if held and type(held.value) is int else 0) + 1
         self.model.step(scope, self.now, {key: (made, held.expires if held else 0)})
+
+    @rule(scope=scopes, key=keys, operator=OPERATORS, nested=st.booleans())
+    def operate(self, scope: str, key: str, operator: UpdateOperator, nested: bool) -> None:
+        held = self.model.live(scope, self.now).get(key)
+        old: Any = held.value if held else {} if nested else MISSING
+        if nested and type(old) is not dict:
+            return
+        new = after(operator, old.get("p", MISSING) if nested else old)
+        change = KeyWrite(key, "patch", operator=operator, keep_expiry=True)
+        if nested:
+            change = KeyWrite(key, "patch", parts={(key, "p"): operator}, keep_expiry=True)
+        writing = writer.write(self.store._handle, {Scope.parse(scope): [change]})
+        if new is None:
+            with pytest.raises(InvalidError):
+                run(writing)
+            return
+        run(writing)
+        self.model.step(scope, self.now, {key: ({**old, "p": new} if nested else new, held.expires if held else 0)})
 
     @rule(scope=scopes)
     def clear(self, scope: str) -> None:
@@ -252,7 +297,7 @@ class Machine(RuleBasedStateMachine):
         """A watch tells of the same from the start, with the values that the keys had then."""
         watch, seen, line = self.state(scope).watch(cursor=""), [], self.model.line(scope)
         while found := watch.poll():
-            seen += found
+            seen += [change for change in found if change.action != "expired"]
         expected = [
             (each.key, each.before, each.version, line.states[number][each.key].value if each.there else MISSING)
             for number, step in enumerate(line.changes)

@@ -29,7 +29,7 @@ from holdfast.engine.model.fold_diff import diff_folded
 from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.large_values import set_aside
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
-from holdfast.engine.model.operations import EditMap, Operation
+from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import Step, StepHeader, StepParent
 from holdfast.engine.model.workspace import MissingNode
@@ -540,7 +540,14 @@ def touch(changed_keys: dict[bytes, tuple[WrittenBy, Operation | None]], origin:
     for key in edit.removed:
         changed_keys[key] = origin, None
     for key, operation in edit.put:
+        if isinstance(operation, Combine) and key in changed_keys:
+            before = changed_keys[key][1]
+            operation = Set(operation.operand) if before is None else compose(before, operation) or _IN_PART
         changed_keys[key] = origin, operation
+
+
+_IN_PART = EditMap()
+"""Stands for several operations on a key, which have to be applied one by one."""
 
 
 def _fold_loaded(loaded: LoadedState, form: int, root: MapRoot, unsaved: Mapping[bytes, bytes]) -> LoadedState:

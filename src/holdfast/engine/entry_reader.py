@@ -11,7 +11,7 @@ from holdfast.engine.model import draft_reader, node_lookup
 from holdfast.engine.model.drafts import Draft, draft
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.nodes import Slot, WrittenBy, sort_key
-from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, Set
+from holdfast.engine.model.operations import Combine, EditMap, LoadLarge, Operation, Set, apply
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.model.workspace import Workspace
 from holdfast.engine.row_format import Line
@@ -76,6 +76,10 @@ class EntryReader:
             return None
         if isinstance(operation, Set):
             return await self._entry(line, loaded, key, operation.value, origin)
+        if isinstance(operation, Combine):
+            folded = await self._folded(line, loaded, key)
+            before = None if folded is None else (await self._entry(line, loaded, *folded)).value
+            return FoundEntry(key, apply(operation, before), origin)
         return await self._replay(line, loaded, key)
 
     async def find_rare(self, line: Line, loaded: LoadedState, key: bytes, end: bytes) -> FoundEntry | None:

@@ -68,8 +68,8 @@ class LoadedState:
     pointers: frozenset[bytes] | None = None
     """The pointers to large values in `known`, once they were searched."""
     changed_keys: dict[bytes, tuple[WrittenBy, Operation | None]] | None = None
-    """The keys that `tail` changes, each with the last step that did and how; None where it was removed. Set when
-    single keys are read first."""
+    """The keys that `tail` changes, each with the last step that did and how; None where it was removed. An operator is
+    the sum of all that `tail` does to the key. Set when single keys are read first."""
     recent: Mapping[bytes, tuple[WrittenBy, Operation | None]] = field(default_factory=dict)
     """The keys that the tail before `root` was folded changed, if in memory: what was changed is soon changed again."""
 

@@ -11,7 +11,8 @@ from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
+from holdfast.engine.model.operators import UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.paths import path_text
@@ -215,11 +216,12 @@ def change_parts(
 ) -> Edit:
     """Return an edit that sets values at paths and removes others, and reads no more of the state than it needs.
 
-    `text_paths` are those of the paths that were given as text.
+    A value may be a packed operator, which changes the value at the path. `text_paths` are those of the paths that were
+    given as text.
     """
     tree = _ChangeTree()
     for path, value in put.items():
-        packed = _pack_value(codec, path, value)
+        packed = value if isinstance(value, Combine) else _pack_value(codec, path, value)
         _add_change(codec, tree, path, packed, is_text=path in text_paths)
     for path in removed:
         _add_change(codec, tree, path, _REMOVE)
@@ -229,6 +231,11 @@ def change_parts(
         return await builder.edit((), tree)
 
     return edit
+
+
+def pack_operator(codec: Codec, path: Sequence[Any], operator: UpdateOperator) -> Combine:
+    """Return the operation of an update operator on the value at a path."""
+    return Combine(operator.rule, flatten(_pack_value(codec, path, operator.operand)))
 
 
 def _pack_value(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
@@ -248,7 +255,7 @@ def _pack_value(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
 
 
 def _add_change(
-    codec: Codec, tree: _ChangeTree, path: Sequence[Any], leaf: Packed | _Remove, *, is_text: bool = False
+    codec: Codec, tree: _ChangeTree, path: Sequence[Any], leaf: Packed | Combine | _Remove, *, is_text: bool = False
 ) -> None:
     if not path or type(path[0]) is not str:
         raise InvalidError("a path starts with the name of a channel", where=repr(tuple(path)))
@@ -328,9 +335,12 @@ class _EditBuilder:
         return Set(flatten(new))
 
     async def _operation(
-        self, path: tuple[Any, ...], packed_key: bytes, change: _ChangeTree | Packed
+        self, path: tuple[Any, ...], packed_key: bytes, change: _ChangeTree | Packed | Combine
     ) -> Operation | None:
         """Return the operation on the value at a path; None if it changes nothing."""
+        if isinstance(change, Combine):
+            await self._check_operator(path, change)
+            return change
         if not isinstance(change, _ChangeTree):
             return await self._set(path, change)
         is_dict = _last_change(self._loaded, packed_key) if len(path) == 1 else None
@@ -348,10 +358,20 @@ class _EditBuilder:
             hint="Set the whole value",
         )
 
+    async def _check_operator(self, path: tuple[Any, ...], operator: Combine) -> None:
+        """Raise `InvalidError` if an operator cannot be applied to the value at a path. A long list is not read."""
+        if operator.items is not None and await self._state.is_list(path):
+            return
+        old = await self._state.packed(path) if await self._state.has(path) else None
+        try:
+            combine(operator.rule, operator.operand, old)
+        except InvalidError as error:
+            raise InvalidError(error.what, where=path_text(path), hint="Set the value as a whole first") from None
+
     async def _edit_list(self, path: tuple[Any, ...], tree: _ChangeTree) -> EditList:
         """Return the operation that changes, or removes, items of a list that exist."""
         length = await self._state.length(path)
-        changes: dict[int, tuple[bytes, _ChangeTree | Packed | _Remove]] = {}
+        changes: dict[int, tuple[bytes, _ChangeTree | Packed | Combine | _Remove]] = {}
         for packed_key, (key, change) in tree.items():
             child = (*path, key)
             if type(key) is not int:
@@ -376,6 +396,12 @@ class _EditBuilder:
             if isinstance(change, _Remove):
                 continue
             operation = await self._operation((*path, index), packed_key, change)
+            if _has_operator(operation):
+                raise InvalidError(
+                    "an operator changes a value in dicts, not one in an item of a list",
+                    where=path_text((*path, index)),
+                    hint="A merge could not tell which item it was; change the item as a whole",
+                )
             if operation is None:
                 parts.append(KeepRun(index, 1))
             else:
@@ -394,10 +420,19 @@ class _EditBuilder:
         for packed_key, (key, change) in tree.items():
             if isinstance(change, _Remove):
                 raise NotFoundError("there is nothing to remove", where=path_text((*path, key)))
-            entries[packed_key] = self._new_dict((*path, key), change) if isinstance(change, _ChangeTree) else change
+            if isinstance(change, _ChangeTree):
+                entries[packed_key] = self._new_dict((*path, key), change)
+            else:
+                entries[packed_key] = change.operand if isinstance(change, Combine) else change
         if len({key for key, _ in tree.values()}) < len(tree):
             raise InvalidError("two changes are made to one value", where=path_text(path))
         return flatten(entries)
+
+
+def _has_operator(operation: Operation | None) -> bool:
+    if isinstance(operation, EditMap):
+        return any(_has_operator(below) for _, below in operation.put)
+    return isinstance(operation, Combine)
 
 
 def _last_change(loaded: LoadedState | None, channel: bytes) -> bool | None:

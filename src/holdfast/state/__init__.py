@@ -3,6 +3,11 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.engine.model.operators import AddToSet as AddToSet
+    from holdfast.engine.model.operators import Append as Append
+    from holdfast.engine.model.operators import Increment as Increment
+    from holdfast.engine.model.operators import Max as Max
+    from holdfast.engine.model.operators import UpdateOperator as UpdateOperator
     from holdfast.engine.model.scopes import Scope as Scope
     from holdfast.engine.model.scopes import ScopePart as ScopePart
     from holdfast.state.access_api import AccessOperations as AccessOperations
@@ -62,6 +67,7 @@ if TYPE_CHECKING:
     from holdfast.state.watcher import WatchOperations as WatchOperations
 
 _MODULES = {
+    "holdfast.engine.model.operators": ("AddToSet", "Append", "Increment", "Max", "UpdateOperator"),
     "holdfast.engine.model.scopes": ("Scope", "ScopePart"),
     "holdfast.state.access_api": ("AccessOperations", "AsyncStoreAccess", "Grant", "StoreAccess", "Until", "Who"),
     "holdfast.state.api": ("ScopedOperations", "StateTransaction"),

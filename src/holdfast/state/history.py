@@ -10,6 +10,8 @@ from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine import validation
 from holdfast.engine.branch_graph import Position
+from holdfast.engine.model.operations import EditMap
+from holdfast.engine.model.packed_state import pack_name
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, StepRef, open_step
@@ -18,6 +20,7 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at, read_scope
+from holdfast.state.session_guard import is_over
 from holdfast.state.writer import KeyWrite, write
 from holdfast.time_parser import parse_time
 
@@ -44,9 +47,12 @@ class HistoryEntry(NamedTuple):
 
 
 async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | None:
-    """Return the last step of a scope at a time; None if there was none yet."""
+    """Return the last step of a scope at a time; None if there was none yet, or the history ended with a session."""
     if isinstance(when, bool) or not isinstance(when, datetime | int | str):
         raise InvalidError(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
+    scope = Scope.of_line(line.name)
+    if scope is not None and await is_over(handle, scope, for_good=True):
+        return None
     if isinstance(when, int):
         version = validation.require_count(when, "version")
         try:
@@ -83,6 +89,22 @@ async def stored_at(handle: StoreHandle, scope: Scope, key: str, version: int) -
     return await read_line_at(handle, line, point, lambda view: view.find_live(key), moment_of(handle, version, point))
 
 
+async def edits_since(handle: StoreHandle, scope: Scope, key: str, version: int, last: int) -> list[EditMap] | None:
+    """Return the edits of a key after one version up to another; None if one of them was pruned."""
+    line, name, found = handle.line(scope), pack_name(key), list[EditMap]()
+    for start in range(version, last, _PAGE):
+        stop = min(start + _PAGE, last)
+        (rows,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), (start,), (stop,))])
+        if len(rows) < stop - start or any(StepRef.of(row).pruned for row in rows):
+            return None
+        for row in rows:
+            edit = open_step(line, row, handle.engine.context.max_bytes).edit
+            put = tuple(each for each in edit.put if each[0] == name)
+            removed = tuple(each for each in edit.removed if each == name)
+            found += [EditMap(removed, put)] * bool(put or removed)
+    return found
+
+
 async def value_at(handle: StoreHandle, scope: Scope, key: str, when: When, default: Any) -> Any:
     """Return the value of a key at a time."""
     key = handle.guard.key(scope, key)
@@ -112,6 +134,8 @@ async def list_changes(
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line, found = handle.line(scope), list[HistoryEntry]()
     last_step, last_key, stop = 0, "", tuple[int, ...]()
+    if await is_over(handle, scope, for_good=True):
+        return Page.cut(found, limit, str, lambda cursor: list_changes(handle, scope, key, limit, cursor))
     if text := validation.cursor_text(cursor):
         # A version; with a key, the changes of that step after the key follow first.
         number, _, last_key = text.partition(" ")

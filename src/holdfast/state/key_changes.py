@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.engine import validation
-from holdfast.engine.model.merge import PackedConflict, merge
+from holdfast.engine.model.large_values import pointers
+from holdfast.engine.model.merge import MergedState, PackedConflict, Resolver, merge
 from holdfast.engine.model.missing import MISSING
-from holdfast.engine.model.packed_state import Packed, unpack
+from holdfast.engine.model.operator_runs import operator_runs
+from holdfast.engine.model.packed_state import Packed, pack_name, unpack
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import StoredValue
+from holdfast.state.reader import StoredValue, read_line_at
 from holdfast.state.writer import Compute, KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds
 
@@ -73,43 +75,79 @@ def compute_change(
     return KeyWrite(key, compute=compute, keep_expiry=True)
 
 
+def patch_change(key: str, changes: Mapping[Any, Any], remove: Iterable[Any], where: str) -> KeyWrite:
+    """Return the change of parts of a key's value."""
+    parts = {(key, *_path(path)): new for path, new in validation.require_mapping(changes, "set of changes").items()}
+    gone = [(key, *_path(path)) for path in validation.require_several(remove, "path to remove")]
+    if not parts and not gone:
+        raise InvalidError("a patch changes something", where=where)
+    return KeyWrite(key, "patch", parts=parts, removed=gone, keep_expiry=True)
+
+
+def _path(path: Any) -> tuple[Any, ...]:
+    return tuple(path) if isinstance(path, tuple | list) else (path,)
+
+
 def resolve_conflict(
-    handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int, on_conflict: OnConflict
+    handle: StoreHandle, scope: Scope, change: KeyWrite, expected: int | None, on_conflict: OnConflict
 ) -> Compute:
-    """Compute the value to write: that of the change, or if the key has another version than expected, a merge."""
+    """Compute the value to write: that of the change, or if the key has another version than expected, a merge. None is
+    expected if the value comes from another scope, and shares no version with this one."""
     key, mine = change.key, change.packed
 
     async def compute(live: StoredValue | None) -> Packed | None:
-        if (0 if live is None else live.version) == expected:
+        if (0 if live is None else live.version) == (expected or 0):
             return mine
         if callable(on_conflict):
             current = MISSING if live is None else unpack(handle.codec, live.entry.value)
             new = on_conflict(current, unpack(handle.codec, mine))
             return None if new is MISSING else pack_value(handle, key, new)
-        base = await history.stored_at(handle, scope, key, expected)
-        return _merge_values(handle, scope, key, base, live, mine)
+        if expected is not None:
+            found = await merge_since(handle, scope, key, expected, live, mine)
+        else:
+            found = merge({}, {pack_name(key): mine}, {} if live is None else {pack_name(key): live.entry.value})
+        _check_conflicts(handle, scope, key, found)
+        return found.state.get(pack_name(key))
 
     return compute
 
 
-def _merge_values(
-    handle: StoreHandle, scope: Scope, key: str, base: StoredValue | None, live: StoredValue | None, mine: Packed
-) -> Packed | None:
-    """Merge the changes of both sides since the base. `ConflictError` if both changed the same part."""
-    name = b""
-    sides = [{} if each is None else {name: each.entry.value} for each in (base, live)]
-    found = merge(sides[0], {name: mine}, sides[1])
+async def merge_since(
+    handle: StoreHandle,
+    scope: Scope,
+    key: str,
+    version: int,
+    live: StoredValue | None,
+    mine: Packed,
+    resolver: Resolver = lambda _: None,
+) -> MergedState:
+    """Merge a value with the changes that others made of the key since a version. What operators did is added to it."""
+    name, line = pack_name(key), handle.line(scope)
+    point = await history.point_at(handle, line, version)
+    stored = await read_line_at(handle, line, point, lambda view: view.find(key))
+    start = {} if stored is None else {name: stored.entry.value}
+    base = {} if stored is None or point is None or 0 < stored.expires <= point.time else start
+    if live is None:
+        return merge(base, {name: mine}, {}, resolver)
+    edits = await history.edits_since(handle, scope, key, version, live.version) or ()
+    large = {pointer for edit in edits for pointer in pointers(edit)}
+    loaded = await handle.engine.states.load_large(line, large)
+    runs = operator_runs(start, edits, loaded.__getitem__)
+    return merge(base, {name: mine}, {name: live.entry.value}, resolver, their_runs=runs)
+
+
+def _check_conflicts(handle: StoreHandle, scope: Scope, key: str, found: MergedState) -> None:
+    """Raise `ConflictError` if both sides changed the same part."""
     if found.conflicts:
-        shown = ", ".join(_path(handle, clash) for clash in found.conflicts[:8])
+        shown = ", ".join(_clash_path(handle, clash) for clash in found.conflicts[:8])
         raise ConflictError(
             f"both changed the same: {shown}",
             where=f"key {key!r} of {scope}",
             hint="Read it again and apply the change to what is there, or give on_conflict a function",
             code="version-mismatch",
         )
-    return found.state.get(name)
 
 
-def _path(handle: StoreHandle, clash: PackedConflict) -> str:
+def _clash_path(handle: StoreHandle, clash: PackedConflict) -> str:
     parts = [unpack(handle.codec, part) if isinstance(part, bytes) else part for part in clash.path[1:]]
     return "".join(f"[{part!r}]" for part in parts) or "the whole value"

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.engine.entry_reader import FoundEntry
+from holdfast.engine.lines import LineTip
 from holdfast.engine.model.nodes import sort_key
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import Scope
@@ -18,6 +19,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
+from holdfast.state.session_guard import is_over
 
 T = TypeVar("T")
 
@@ -150,6 +152,13 @@ class ScopeView:
         times = {names.expiring_key(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
         return {key: time for key, time in times.items() if time <= self.now}
 
+    async def expiries(self) -> list[tuple[int, str]]:
+        """Return the keys that expire or have expired, each with the time."""
+        if self._loaded is None:
+            return []
+        found = await self._handle.engine.entries.page(self._line, self._loaded, names.TTL_FIRST, names.TTL_LAST, None)
+        return [(int(unpack(self._handle.codec, each.value)), names.expiring_key(each.key)) for each in found]
+
     async def count(self, prefix: str = "") -> int:
         """Return the number of keys, or of those with a prefix."""
         if self._loaded is None:
@@ -173,7 +182,7 @@ class ScopeReader:
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
         await handle.guard.allow("read", self._scope, (key,))
-        tip = await handle.engine.lines.revalidate_tip(line)
+        tip = await live_tip(handle, self._scope)
         if tip is None or tip.point is None:
             found = None
         else:
@@ -209,9 +218,16 @@ class ScopeReader:
 
 
 async def read_scope(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
-    """Read the current state of a scope."""
+    """Read the current state of a scope. It is empty if it ended with its session."""
     line = handle.line(scope)
+    if await is_over(handle, scope):
+        return await look(ScopeView(handle, line, None, None, handle.now()))
     return await read_latest(handle.engine, line, _view(handle, line, look, handle.now()))
+
+
+async def live_tip(handle: StoreHandle, scope: Scope) -> LineTip | None:
+    """Return the tip of a scope's line; None if there is none, or it ended with its session."""
+    return None if await is_over(handle, scope) else await handle.engine.lines.revalidate_tip(handle.line(scope))
 
 
 async def read_line_at(

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator
+from holdfast.engine.model.packed_state import Packed, as_items, unpack
 from holdfast.engine.model.scopes import Scope, normal
 from holdfast.engine.pages import Page
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history, scopes
-from holdfast.state.key_changes import OnConflict, ValueFunction, compute_change, expiry_time, set_change
+from holdfast.state.key_changes import (
+    OnConflict,
+    ValueFunction,
+    compute_change,
+    expiry_time,
+    patch_change,
+    set_change,
+)
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeReader, StateItem
 from holdfast.state.watcher import AsyncWatch, Watch
@@ -100,6 +109,9 @@ class StateOperations:
         what happens: `"raise"` raises `ConflictError`; `"overwrite"` writes all the same; `"merge"` merges the value
         with the current one and the one at that version; a function is called with the current value and this one, and
         returns what to write.
+
+        A merge compares values: if two writers both set a counter from 1 to 2, it is 2. Use `increment`, `append`,
+        `add_to_set` and `max` for changes that must add up; a merge retains them.
         """
         (done,) = await self._write([set_change(self._handle, self.scope, key, value, ttl, expected, on_conflict)])
         return done.version
@@ -110,18 +122,12 @@ class StateOperations:
     ) -> int:
         """Change parts of a value, and write only those. Returns the new version.
 
-        `changes` maps a key of the current dict, or a tuple of nested keys, to its new value; `remove` lists such
-        paths. A key that does not exist starts as an empty dict.
+        `changes` maps a key of the current dict, or a tuple of nested keys, to its new value, or to an operator that
+        changes it: `Increment`, `Append`, `AddToSet`, `Max`. `remove` lists such paths. A key that does not exist
+        starts as an empty dict.
         """
-        key = self._key(key)
-        parts = {
-            (key, *_path(path)): value for path, value in validation.require_mapping(changes, "set of changes").items()
-        }
-        gone = [(key, *_path(path)) for path in validation.require_several(remove, "place to remove")]
-        if not parts and not gone:
-            raise InvalidError("a patch changes something", where=f"key {key!r} of {self.scope}")
-        wanted = validation.optional_count(expected, "version")
-        change = KeyWrite(key, "patch", parts=parts, removed=gone, expected=wanted, keep_expiry=True)
+        change = patch_change(self._key(key), changes, remove, f"key {key!r} of {self.scope}")
+        change.expected = validation.optional_count(expected, "version")
         (done,) = await self._write([change])
         return done.version
 
@@ -143,6 +149,30 @@ class StateOperations:
         )
         await self._write([change])
         return made[-1]
+
+    @sync_and_async
+    async def increment(self, key: str, by: float = 1) -> Any:
+        """Add a number to a value, which starts at 0. Returns the new value. No concurrent change is lost, nor in a
+        merge."""
+        return unpack(self._handle.codec, await self._operate(key, Increment(by)))
+
+    @sync_and_async
+    async def append(self, key: str, *items: Any) -> int:
+        """Add items at the end of a list, which starts empty. Returns its new length. No concurrent change is lost, nor
+        in a merge."""
+        return len(as_items(await self._operate(key, Append(*items))) or ())
+
+    @sync_and_async
+    async def add_to_set(self, key: str, *items: Any) -> int:
+        """Add items to a set, which starts empty. Returns how many items it has then. No concurrent change is lost, nor
+        in a merge."""
+        return len(unpack(self._handle.codec, await self._operate(key, AddToSet(*items))))
+
+    @sync_and_async
+    async def max(self, key: str, value: Any) -> Any:
+        """Set a key to a number, a text or a time, unless its value is greater. Returns the greater one. No concurrent
+        change is lost, nor in a merge."""
+        return unpack(self._handle.codec, await self._operate(key, Max(value)))
 
     @sync_and_async
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
@@ -186,19 +216,20 @@ class StateOperations:
         await scopes.clear(self._handle, self.scope)
 
     @sync_and_async
-    async def copy_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
+    async def copy_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise", nested: bool = False) -> int:
         """Copy all keys into another scope, as one step there. Returns how many keys were copied.
 
+        With `nested`, the scopes inside this one are copied, too, to the same places inside the other: all or none.
         If the other scope has one of the keys already, `on_conflict` says what happens: `"raise"` raises
         `ConflictError` and copies nothing; `"overwrite"` replaces its value; `"merge"` merges both values, and raises
         where they differ in the same part; a function is called with its value and this one, and returns what to write.
         """
-        return await scopes.copy(self._handle, self.scope, _scope(other), on_conflict)
+        return await scopes.copy(self._handle, self.scope, _scope(other), on_conflict, nested=nested)
 
     @sync_and_async
-    async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
+    async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise", nested: bool = False) -> int:
         """Copy all keys into another scope and delete them here, atomically. See `copy_to`."""
-        return await scopes.move(self._handle, self.scope, _scope(other), on_conflict)
+        return await scopes.move(self._handle, self.scope, _scope(other), on_conflict, nested=nested)
 
     # History ----------------------------------------------------------------------------------------------------
 
@@ -240,7 +271,7 @@ class StateOperations:
 
         It begins now, or after the `cursor` of a change or a watch, also in another process; with `cursor=""`, at the
         start of the history. With `nested`, the scopes inside this one are watched too, also future ones, each in its
-        own order. A change is seen within a second. A key that expires is reported when it is deleted.
+        own order. A change is seen within a second, and so is a key that expires (`expired`).
 
         Iterate over it, which waits for changes until `close()`; or call `poll(timeout)`.
         """
@@ -260,6 +291,11 @@ class StateOperations:
 
     async def _item(self, key: str) -> StateItem | None:
         return await self._reader.item(key)
+
+    async def _operate(self, key: str, operator: UpdateOperator) -> Packed:
+        made: list[Packed] = []
+        await self._write([KeyWrite(self._key(key), "patch", operator=operator, made=made.append, keep_expiry=True)])
+        return made[-1]
 
     async def _write(self, changes: list[KeyWrite]) -> list[WrittenKey]:
         return await write(self._handle, {self.scope: changes}) if changes else []
@@ -402,10 +438,6 @@ def _listed(prefix: str, pattern: str, cursor: str | None) -> tuple[str, str, st
 def _check_stale(conflict: ConflictError) -> None:
     if conflict.code != "version-mismatch":
         raise conflict
-
-
-def _path(path: Any) -> tuple[Any, ...]:
-    return tuple(path) if isinstance(path, tuple | list) else (path,)
 
 
 def _scope(other: object) -> Scope:

@@ -19,17 +19,19 @@ from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine import validation
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator, combine
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, normal
 from holdfast.engine.pages import Page
 from holdfast.engine.patterns import matcher
-from holdfast.engine.row_format import StepRef
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.key_changes import expiry_time
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, read_line_at
+from holdfast.state.reader import ScopeView, live_tip, read_line_at
+from holdfast.state.session_guard import limit_unchanged, read_limit, session_of
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
 from holdfast.time_parser import Duration
 
@@ -57,6 +59,8 @@ class TransactionChanges:
         self.handle = handle
         self.is_open = False
         self._scopes: dict[Scope, TransactionScope] = {}
+        self._threads: dict[Line, StepRef | None] = {}
+        """The latest steps of the threads that were read; None if there was no such thread."""
 
     def check_open(self) -> None:
         """Raise `InvalidError` outside the block of the transaction: a change would be lost."""
@@ -92,7 +96,7 @@ class TransactionChanges:
         """Read a scope as of its first read."""
         line = self.handle.line(scope)
         if not part.was_read:
-            tip = await self.handle.engine.lines.revalidate_tip(line)
+            tip = await live_tip(self.handle, scope)
             part.was_read, part.point = True, None if tip is None else tip.point
         try:
             return await read_line_at(self.handle, line, part.point, look)
@@ -111,9 +115,18 @@ class TransactionChanges:
         self.check_open()
         return self._scopes.setdefault(scope, TransactionScope())
 
+    async def read_thread(self, line: Line) -> StepRef | None:
+        """Return the latest step of a thread as of its first read; None if there is no such thread."""
+        self.check_open()
+        if line not in self._threads:
+            tip = await self.handle.engine.lines.load_tip(line)
+            self._threads[line] = None if tip is None else tip.point
+        return self._threads[line]
+
     async def commit(self, savings: Sequence[AppendRequest] = ()) -> tuple[list[WrittenKey], list[StepInfo]]:
         """Make all changes, together with checkpoints to save. `ConflictError` if a read is out of date."""
         parts, self._scopes = self._scopes, {}
+        threads, self._threads = self._threads, {}
         writes = {scope: list(part.writes.values()) for scope, part in parts.items() if part.writes}
         if not writes and not savings:
             return [], []
@@ -124,9 +137,12 @@ class TransactionChanges:
             found: list[Condition] = []
             for scope, part in only_read.items():
                 found += await self._unchanged(scope, part, again)
+            for line, point in threads.items():
+                found += await self._thread_unchanged(line, point, [each for each in savings if each.line == line])
             return found
 
-        return await commit(self.handle, writes, checks, requests=savings, preconditions=guards if only_read else None)
+        conditions = guards if only_read or threads else None
+        return await commit(self.handle, writes, checks, requests=savings, preconditions=conditions)
 
     def _check(self, scope: Scope, part: TransactionScope) -> Callable[[ScopeView], Any]:
         async def check(view: ScopeView) -> None:
@@ -150,6 +166,10 @@ class TransactionChanges:
     async def _unchanged(self, scope: Scope, part: TransactionScope, again: bool) -> list[Condition]:
         """Return the conditions that a scope that was only read is unchanged, as far as it was read."""
         lines, line = self.handle.engine.lines, self.handle.line(scope)
+        limit = await read_limit(self.handle, scope)
+        if limit is not None and limit.is_over(self.handle.now()):
+            await self._check(scope, part)(ScopeView(self.handle, line, None, None, self.handle.now()))
+            return [limit_unchanged(self.handle, session_of(scope) or scope, limit)]
         tip = await (lines.load_tip(line) if again else lines.revalidate_tip(line))
         point = None if tip is None else tip.point
         try:
@@ -163,11 +183,32 @@ class TransactionChanges:
         after = (*line, point.branch, point.seq + 1)
         return [Expect(LINES, tuple(line), tuple(tip.info)), Expect(STEPS, after, None)]
 
+    async def _thread_unchanged(
+        self, line: Line, point: StepRef | None, own: Sequence[AppendRequest]
+    ) -> list[Condition]:
+        """Return the conditions that the latest step of a thread is the one that was read. The requests of this
+        transaction have the condition that the line, and the position of their own step, are unchanged."""
+        lines = self.handle.engine.lines
+        tip = await lines.load_tip(line)
+        if (None if tip is None else tip.point) != point:
+            raise _stale_error(f"thread {line}")
+        found: list[Condition] = [] if own else [Expect(LINES, tuple(line), None if tip is None else tuple(tip.info))]
+        if tip is None or point is None:
+            return found
+        branches = [0] if tip.is_only_branch else [0, *(each.branch for each in await lines.branches(line))]
+        parents = [point if each.parent is None else await lines.find(line, each.parent) for each in own]
+        for branch in branches:
+            head = await lines.head(line, branch)
+            if head not in parents:  # whoever saves there opens no branch, and becomes the latest
+                number = head.seq + 1 if head.branch == branch else 0
+                found.append(Expect(STEPS, (*line, branch, number), None))
+        return found
 
-def _stale_error(scope: Scope, key: str = "") -> ConflictError:
+
+def _stale_error(where: Scope | str, key: str = "") -> ConflictError:
     return ConflictError(
         "what the transaction read has changed since",
-        where=f"key {key!r} of {scope}" if key else str(scope),
+        where=f"key {key!r} of {where}" if key else str(where),
         hint="Begin it again, as transact() does automatically",
         code="version-mismatch",
     )
@@ -215,21 +256,45 @@ class TransactionOperations:
     @sync_and_async
     async def increment(self, key: str, by: float = 1) -> Any:
         """Add a number to a value, which starts at 0. Returns the new value."""
-        return await TransactionOperations.change(self, key, lambda value: value + by, 0)
+        return await self._operate(key, Increment(by))
+
+    @sync_and_async
+    async def append(self, key: str, *items: Any) -> int:
+        """Add items at the end of a list, which starts empty. Returns its new length."""
+        return len(await self._operate(key, Append(*items)))
+
+    @sync_and_async
+    async def add_to_set(self, key: str, *items: Any) -> int:
+        """Add items to a set, which starts empty. Returns how many items it has then."""
+        return len(await self._operate(key, AddToSet(*items)))
+
+    @sync_and_async
+    async def max(self, key: str, value: Any) -> Any:
+        """Set a key to a number, a text or a time, unless its value is greater. Returns the greater one."""
+        return await self._operate(key, Max(value))
 
     @sync_and_async
     async def patch(self, key: str, changes: Mapping[Any, Any], *, remove: Iterable[Any] = ()) -> None:
         """Change parts of a value. See `State.patch`."""
-        await TransactionOperations.change(
-            self, key, lambda value: patched(value, changes, remove, f"key {key!r} of {self.scope}"), {}
-        )
+        name, gone = self._key(key), list(validation.require_several(remove, "path to remove"))
+        new = validation.require_mapping(changes, "set of changes")
+        found = await self._pending.get(self.scope, name)
+        value = patched(self._pending.handle, {} if found is MISSING else found, new, gone, self._where(name))
+        parts = {(name, *_keys(path)): each for path, each in new.items()}
+        self._put(name, value, keep_expiry=True, parts=parts, removed=[(name, *_keys(path)) for path in gone])
+
+    async def _operate(self, key: str, operator: UpdateOperator) -> Any:
+        found = await self._pending.get(self.scope, key)
+        value = combined(self._pending.handle, operator, found, self._where(key))
+        self._put(key, value, keep_expiry=True, operator=operator)
+        return value
 
     @sync_and_async
     async def expire(self, key: str, ttl: Duration | None) -> None:
         """Let a key expire after so many seconds, or never. Raises `NotFoundError`."""
         value = await self._pending.get(self.scope, key)
         if value is MISSING:
-            raise NotFoundError("there is no such key", where=f"key {key!r} of {self.scope}")
+            raise NotFoundError("there is no such key", where=self._where(key))
         self.set(key, value, ttl=ttl)
 
     @sync_and_async
@@ -247,22 +312,47 @@ class TransactionOperations:
             lambda cursor: TransactionOperations.list_keys(self, prefix, pattern=pattern, limit=count, cursor=cursor),
         )
 
-    def _put(self, key: str, value: Any, *, expires: int = 0, keep_expiry: bool = False) -> None:
-        handle = self._pending.handle
-        key = handle.guard.key(self.scope, key)
+    def _where(self, key: str) -> str:
+        return f"key {key!r} of {self.scope}"
+
+    def _key(self, key: object) -> str:
+        return self._pending.handle.guard.key(self.scope, key)
+
+    def _put(self, key: str, value: Any, *, keep_expiry: bool = False, **how: Any) -> None:
+        """Set a key; `how` are further fields of the change, such as the operator that makes the value."""
+        handle, key = self._pending.handle, self._key(key)
+        change = KeyWrite(key, packed=pack_value(handle, key, value), keep_expiry=keep_expiry, **how)
         before = self._pending.written(self.scope, key)
         if keep_expiry and before is not None:  # of the value that this transaction has set
-            expires, keep_expiry = before.expires, before.keep_expiry
-        change = KeyWrite(key, packed=pack_value(handle, key, value), expires=expires, keep_expiry=keep_expiry)
+            change.expires, change.keep_expiry = before.expires, before.keep_expiry
+            change.parts, change.removed = {}, ()
+            earlier, later = before.operator, change.operator
+            change.operator = None if earlier is None or later is None else earlier.then(later)
+        if change.is_patch or change.operator is not None:
+            change.action = "patch"
         self._pending.put(self.scope, change)
 
 
-def patched(value: Any, changes: Mapping[Any, Any], remove: Iterable[Any], where: str) -> dict[Any, Any]:
+def combined(handle: StoreHandle, operator: UpdateOperator, value: Any, where: str) -> Any:
+    """Return a value, or `MISSING`, after an operator."""
+    packed = None if value is MISSING else handle.codec.pack(value)
+    try:
+        return unpack(handle.codec, combine(operator.rule, handle.codec.pack(operator.operand), packed))
+    except InvalidError as error:
+        raise InvalidError(error.what, where=where, hint="Set it to such a value first") from None
+
+
+def patched(
+    handle: StoreHandle, value: Any, changes: Mapping[Any, Any], remove: Iterable[Any], where: str
+) -> dict[Any, Any]:
     """Return a dict with changes at paths of keys, and without what is removed. The value may be changed."""
-    for path, new in validation.require_mapping(changes, "set of changes").items():
+    for path, new in changes.items():
         *stem, last = _keys(path)
-        _dict_at(value, stem, where, create=True)[last] = new
-    for path in validation.require_several(remove, "path to remove"):
+        below = _dict_at(value, stem, where, create=True)
+        if isinstance(new, UpdateOperator):
+            new = combined(handle, new, below.get(last, MISSING), f"{path!r} in {where}")
+        below[last] = new
+    for path in remove:
         *stem, last = _keys(path)
         below = _dict_at(value, stem, where, create=False)
         if last not in below:

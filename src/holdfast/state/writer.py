@@ -14,19 +14,21 @@ from holdfast.engine.append import AppendRequest
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit, Preconditions, both_preconditions
 from holdfast.engine.model.diff import diff
-from holdfast.engine.model.operations import EditList, EditMap, EditText, KeepRun, Operation, Set
+from holdfast.engine.model.operations import Combine, EditList, EditMap, EditText, KeepRun, Operation, Set
+from holdfast.engine.model.operators import UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten, pack_name
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState, weigh
+from holdfast.engine.state_reader import pack_operator
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.system_line import LineChange, StepAudit, audited_request
-from holdfast.errors import ConflictError, NotFoundError
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue
-from holdfast.state.session_guard import sessions_active
+from holdfast.state.session_guard import session_id, sessions_active
 
 if TYPE_CHECKING:
     from holdfast.state.key_hooks import KeyHooks
@@ -58,7 +60,11 @@ class KeyWrite:
     """Computes the new value, if it does."""
     parts: Mapping[tuple[Any, ...], Any] = field(default_factory=dict)
     removed: Sequence[tuple[Any, ...]] = ()
-    """The changes of a patch below the key, and what it removes."""
+    """The changes of a patch below the key, which may be operators, and what it removes."""
+    operator: UpdateOperator | None = None
+    """The operator to apply to the value."""
+    made: Callable[[Packed], None] | None = None
+    """Called with the value that the operator makes, at each attempt."""
     expected: int | None = None
     """The version that the key must have; 0 for none."""
     expires: int = 0
@@ -67,6 +73,11 @@ class KeyWrite:
     must_exist: bool = False
     whole: bool = False
     """Whether to store the whole value, and not the difference from the old one: its step can then be read alone."""
+
+    @property
+    def is_patch(self) -> bool:
+        """Whether it changes parts of the value."""
+        return bool(self.parts or self.removed)
 
 
 class WrittenKey(NamedTuple):
@@ -104,7 +115,7 @@ async def commit(
     preconditions: Preconditions | None = None,
 ) -> tuple[list[WrittenKey], list[StepInfo]]:
     """Change keys together with checkpoints to save, on further conditions."""
-    trace = trace_context.current_or_new()
+    trace = trace_context.current_or_new(session_id(writes))
     edits = []
     for scope, several in writes.items():
         keys = () if callable(several) else [each.key for each in several]
@@ -112,7 +123,10 @@ async def commit(
         check = None if checks is None else checks.get(scope)
         edits.append(_LineEdit(handle, scope, several, trace, permit, check))
     together = [*(edit.request for edit in edits), *requests]
-    for more in (preconditions, sessions_active(handle, writes)):
+    sessions = sessions_active(handle, writes)
+    if sessions is not None:
+        await sessions(False)  # before anyone is told of a value: the conditions are evaluated after the edit
+    for more in (preconditions, sessions):
         if more is not None:
             together[0].preconditions = both_preconditions(together[0].preconditions, more)
     heads = await handle.engine.writer.save(*together)
@@ -185,7 +199,7 @@ class _LineEdit:
         if self._check is not None:
             await self._check(view)
         writes = await self._writes(view) if callable(self._writes) else self._writes
-        computed = [each for each in writes if each.compute is not None]
+        computed = [each for each in writes if each.compute is not None or each.operator is not None]
         if any(each.action != "expire" for each in computed):
             # What is computed of a value tells what it was; and whoever may read it may do so no longer, at a later
             # attempt.
@@ -232,14 +246,21 @@ class _LineEdit:
                 packed = computed
         self.written.append(WrittenKey(self._scope, each.key, action, version, 0, ""))
         parts: Sequence[tuple[bytes, Operation]] | None = None
-        if action == "patch":
-            edit = self._handle.engine.edit_parts(self._line, each.parts, each.removed)
+        if each.operator is not None:
+            operation = pack_operator(self._handle.codec, (each.key,), each.operator)
+            packed = self._combine(each.key, operation, stored)
+            # An operator is not applied to a value that has expired.
+            parts = [(packed_key, operation if live is old else Set(flatten(packed)))]
+        elif each.is_patch:
+            edit = self._handle.engine.edit_parts(self._line, self._packed_operators(each.parts), each.removed)
             parts = (await (edit(None, None) if live is None else edit(parent, loaded))).put
         if self.hooks is not None:
             patch = None if parts is None else parts[0][1] if parts else EditMap()
             changed = await self.hooks.before(each.key, action, packed, patch, stored, version)
             if changed is not None:
                 packed, parts = changed, None
+        if each.made is not None:
+            each.made(packed)
         if action == "delete":
             if old is not None:
                 removed.append(packed_key)
@@ -261,13 +282,33 @@ class _LineEdit:
             else:
                 removed.append(names.pack_ttl(each.key))
 
+    def _combine(self, key: str, operation: Combine, stored: StoredValue | None) -> Packed:
+        """Return the value of a key after an operator."""
+        try:
+            return combine(operation.rule, operation.operand, None if stored is None else stored.entry.value)
+        except InvalidError as error:
+            raise InvalidError(
+                error.what, where=f"key {key!r} of {self._scope}", hint="Set the key to such a value first"
+            ) from None
+
+    def _packed_operators(self, parts: Mapping[tuple[Any, ...], Any]) -> Mapping[tuple[Any, ...], Any]:
+        """Return the changes of a patch with its operators packed."""
+        if not any(isinstance(value, UpdateOperator) for value in parts.values()):
+            return parts
+        return {
+            path: pack_operator(self._handle.codec, path, value) if isinstance(value, UpdateOperator) else value
+            for path, value in parts.items()
+        }
+
     def _needs_value(self, each: KeyWrite) -> bool:
         """Whether the old value is needed, and not only its version: it may be large."""
-        if each.compute is not None:
+        if each.compute is not None or each.operator is not None:
             return True
-        if self.hooks is not None and (self.hooks.wants_old or each.action == "patch"):
+        if self.hooks is not None and (self.hooks.wants_old or each.is_patch):
             return True  # of a patch, hooks are told what comes of it
-        return each.action not in ("delete", "patch") and not each.whole and weigh(each.packed) > _WORTH_COMPARING
+        return (
+            each.action != "delete" and not each.is_patch and not each.whole and weigh(each.packed) > _WORTH_COMPARING
+        )
 
     def _describe(self) -> None:
         """Set the metadata of the step: who made it and why, and the previous versions of its keys."""

@@ -357,7 +357,8 @@ class ThreadOperations(Generic[S]):
         the same differently, `resolve` is asked: a function that takes a `MergeConflict` and returns the value,
         `MISSING` or `UNRESOLVED`, or rules by path, as in `{"messages": "union"}`. The rest is resolved by `strategy`:
         `"ours"`, `"theirs"`, or `"union"`, which has the items of both in lists. What is left then raises
-        `ConflictError` with all `conflicts`, and nothing is saved.
+        `ConflictError` with all `conflicts`, and nothing is saved. Values are compared: if both sides turn a counter
+        from 1 to 2, it is 2.
 
         If others add to the branch meanwhile, they are merged with; a checkpoint that `into` names must be the last.
         """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.engine.lines import missing_line_error
 from holdfast.engine.paths import Path
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import InvalidError
@@ -26,6 +28,29 @@ class Transaction(StateTransaction):
         self._requests: list[AppendRequest] = []
         self.checkpoints: list[Checkpoint] = []
         """The saved checkpoints, in the order of the calls; empty until the transaction ends."""
+
+    def get(self, thread: str) -> Any:
+        """Return the latest checkpoint of a thread with its state; on an `AsyncStore`, awaited. Raises `NotFoundError`.
+
+        If others save to the thread before the transaction ends, it raises `ConflictError` and saves nothing. A thread
+        is read before it is saved in the same transaction.
+        """
+        reading = self._get(thread)
+        return run(reading) if self._is_sync else arun(reading)
+
+    async def _get(self, thread: str) -> Checkpoint:
+        handle = ThreadOperations[Any](self._handle, thread)
+        line = handle._own_line()
+        if any(request.line == line for request in self._requests):
+            raise InvalidError(
+                "the thread was saved in this transaction, and has that checkpoint only after it",
+                where=f"thread {line}",
+                hint="Read it first",
+            )
+        point = await self._pending.read_thread(line)
+        if point is None:
+            raise missing_line_error(line)
+        return await handle._read(point)
 
     def put(
         self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **fields: Unpack[CheckpointFields]

@@ -19,7 +19,7 @@ from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.nodes import WrittenBy
-from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import flatten, unpack_state
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import StepRef, open_fold, open_step
@@ -165,6 +165,8 @@ def _values(operation: Operation) -> Iterator[bytes]:
     """Yield the packed values of an operation."""
     if isinstance(operation, Set):
         yield operation.value
+    elif isinstance(operation, Combine):
+        yield operation.operand
     elif isinstance(operation, EditMap):
         for key, change in operation.put:
             yield key

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.codec import msgpack
 from holdfast.engine.model import sequences
 from holdfast.engine.model.large_pointers import LARGE, is_pointer, pointer_to
-from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, EditText, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
 
 _SHORT = 64
@@ -238,6 +238,8 @@ def _weight(operation: Operation) -> int:
     if isinstance(operation, EditMap):
         keys = sum(map(len, operation.removed)) + sum(map(len, operation.moved))
         return keys + sum(_PART + len(key) + _weight(change) for key, change in operation.put)
+    if isinstance(operation, Combine):
+        return _PART + len(operation.operand)
     weight = 0
     for part in operation.parts:
         weight += _PART

@@ -15,6 +15,7 @@ from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.nodes import ListItem, ListRoot, MapRoot, Slot, WrittenBy
 from holdfast.engine.model.operations import (
     ChangeItem,
+    Combine,
     EditList,
     EditMap,
     EditText,
@@ -137,7 +138,7 @@ def _put(
 def _change(
     ws: Workspace,
     value: Draft | None,
-    operation: EditList | EditMap | EditText,
+    operation: EditList | EditMap | EditText | Combine,
     before: WrittenBy,
     origin: WrittenBy,
     load: LoadLarge,
@@ -145,7 +146,16 @@ def _change(
     """Return the value after an edit of a draft, whose parts were written by `before`."""
     if isinstance(value, bytes) and is_pointer(value):
         value = load(value)
-    if isinstance(operation, EditText):
+    if isinstance(operation, Combine):
+        if value is None:
+            return operation.operand
+        new = operation.items
+        if new is not None and (items := as_list(value, before)) is not None:
+            items.pieces = [*items.pieces, [ListItem(item, origin) for item in new]]
+            return items
+        if not isinstance(value, bytes):
+            raise CorruptError("a step applies an operator to a value of another type")
+    if isinstance(operation, EditText | Combine):
         return flatten(apply(operation, value if isinstance(value, bytes) else None))
     if isinstance(operation, EditList):
         list_draft = as_list(value, before)

@@ -4,17 +4,30 @@ What only one side changed is taken from that side. Dicts are merged key by key,
 unchanged, texts line by line; so are dicts in lists, where neither side added or removed items. Where both sides
 changed the same thing differently there is a *conflict*: a resolver may resolve it, else our side is used and the
 conflict is reported. Without a base, every difference of the sides is one.
+
+Values are compared, not what was done: if both sides add 1 to the same number, it grows by 1. What update operators did
+is known, and is applied to the merged value (`operator_runs`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from holdfast.codec import msgpack
 from holdfast.engine.model import sequences
 from holdfast.engine.model.diff import diff
+from holdfast.engine.model.operator_runs import (
+    KeyPath,
+    OperatorRun,
+    OperatorRuns,
+    put_at,
+    undo_runs,
+    value_at,
+)
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
+from holdfast.errors import InvalidError
 
 T = TypeVar("T")
 
@@ -73,17 +86,25 @@ def union(clash: PackedConflict) -> PackedResolution | None:
 
 
 def merge(
-    base: PackedMap | None, ours: PackedMap, theirs: PackedMap, resolver: Resolver = lambda _: None
+    base: PackedMap | None,
+    ours: PackedMap,
+    theirs: PackedMap,
+    resolver: Resolver = lambda _: None,
+    *,
+    their_runs: OperatorRuns = MappingProxyType({}),
 ) -> MergedState:
     """Return the state with the changes of both sides since the base.
 
     The base is None if it is unknown. Then additions of one side cannot be told from removals of the other, and every
-    difference is a conflict.
+    difference is a conflict. `their_runs` are the operators that were applied on their side; they are applied to what
+    the rest merges to.
     """
     merge_state = _Merge(resolver, exact=base is not None)
-    merged = merge_state.value((), base, ours, theirs)
-    state = None if merged is None else as_map(merged)
-    return MergedState({} if state is None else state, tuple(merge_state.conflicts))
+    merged = merge_state.value((), base, ours, undo_runs(theirs, their_runs))
+    state = (None if merged is None else as_map(merged)) or {}
+    for path, run in their_runs.items():
+        state = merge_state.apply_run(state, path, run, (base or {}, ours, theirs))
+    return MergedState(state, tuple(merge_state.conflicts))
 
 
 class _Merge:
@@ -116,6 +137,20 @@ class _Merge:
             if lines is not None:
                 return lines
         return self._clash(PackedConflict(path, base, ours, theirs))
+
+    def apply_run(self, state: PackedMap, path: KeyPath, run: OperatorRun, sides: Sequence[PackedMap]) -> PackedMap:
+        """Apply the operators of one side to the merged state. Where the other side removed the value, or put another
+        that they do not go with, there is a conflict."""
+        value = value_at(state, path)
+        holder = value_at(state, path[:-1])
+        in_dict = holder is not None and as_map(holder) is not None
+        if in_dict and (value is not None or run.before is None):
+            try:
+                return put_at(state, path, run.apply(value))
+            except InvalidError:
+                pass
+        resolved = self._clash(PackedConflict(path, *(value_at(side, path) for side in sides)))
+        return state if resolved is None and not in_dict else put_at(state, path, resolved)
 
     def _clash(self, clash: PackedConflict) -> Packed | None:
         resolution = self._resolver(clash)

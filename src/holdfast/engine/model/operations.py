@@ -1,8 +1,8 @@
 """The changes of a step: operations on packed values, and applying them.
 
-An operation turns one packed value into another. It is computed by comparing the two (`diff`), never by replaying what
-the application did, and it contains only what is new. Operations nest: a dict's entry may be changed by an operation of
-its own, and so may an item of a list.
+An operation turns one packed value into another. It is computed by comparing the two (`diff`) and contains only what is
+new; what the application did is not replayed, except for update operators (`Combine`). Operations nest: a dict's entry
+may be changed by an operation of its own, and so may an item of a list.
 
 The stored form is msgpack, `[kind, …]`; `docs/format.md` lists it.
 """
@@ -17,8 +17,9 @@ from msgspec import MsgspecError
 from msgspec.msgpack import decode, encode
 
 from holdfast.codec import msgpack
+from holdfast.engine.model.operators import Rule, combine
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, as_items, as_map, flatten
-from holdfast.errors import CorruptError, TooLargeError
+from holdfast.errors import CorruptError, InvalidError, TooLargeError
 
 LoadLarge: TypeAlias = Callable[[bytes], bytes]
 """Returns the packed value of a pointer."""
@@ -71,7 +72,20 @@ class EditText:
     parts: tuple[KeepRun | bytes, ...]
 
 
-Operation: TypeAlias = Set | EditList | EditMap | EditText
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """Combine the value with a packed operand, as an update operator does; without a value, take the operand."""
+
+    rule: Rule
+    operand: bytes
+
+    @property
+    def items(self) -> list[bytes] | None:
+        """The items that it appends to a list; None if it is another operator."""
+        return as_items(self.operand) if self.rule is Rule.APPEND else None
+
+
+Operation: TypeAlias = Set | EditList | EditMap | EditText | Combine
 
 
 # Applying -----------------------------------------------------------------------------------------------------
@@ -89,9 +103,30 @@ def apply(operation: Operation, packed: Packed | None, load: LoadLarge = _nothin
         packed = load(packed)
     if isinstance(operation, EditText):
         return _apply_text(operation, packed)
+    if isinstance(operation, Combine):
+        return _apply_operator(operation, packed)
     if isinstance(operation, EditList):
         return _apply_list(operation, None if packed is None else as_items(packed), load)
     return apply_map(operation, None if packed is None else as_map(packed), load)
+
+
+def compose(before: Operation | None, operator: Combine) -> Operation | None:
+    """Return the operation that does what an operation and then an operator does; None if it takes both to tell."""
+    try:
+        if isinstance(before, Combine) and before.rule is operator.rule:
+            return Combine(operator.rule, flatten(combine(operator.rule, operator.operand, before.operand)))
+        if isinstance(before, Set) and operator.items is None and not before.value.startswith(POINTER):
+            return Set(flatten(combine(operator.rule, operator.operand, before.value)))
+    except InvalidError:
+        pass  # reported where it is applied
+    return None
+
+
+def _apply_operator(operation: Combine, packed: Packed | None) -> Packed:
+    try:
+        return combine(operation.rule, operation.operand, packed)
+    except InvalidError as error:
+        raise CorruptError(f"an operator is applied to a value of another type: {error}") from None
 
 
 def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
@@ -180,6 +215,8 @@ def _to_parts(operation: Operation) -> list[Any]:
     if isinstance(operation, EditMap):
         put = [[key, _to_parts(change)] for key, change in operation.put]
         return [_MAP, list(operation.removed), put, list(operation.moved)]
+    if isinstance(operation, Combine):
+        return [int(operation.rule), operation.operand]
     return [_TEXT, [part if isinstance(part, bytes) else list(part) for part in operation.parts]]
 
 
@@ -206,7 +243,8 @@ def _from_parts(parts: Any) -> Operation:
     if kind == _TEXT:
         (pieces,) = rest
         return EditText(tuple(part if type(part) is bytes else _keep(part) for part in pieces))
-    raise ValueError(f"kind {kind!r}")
+    (operand,) = rest
+    return Combine(Rule(kind), _bytes(operand))
 
 
 def _parse_list_part(part: Any) -> KeepRun | ChangeItem | tuple[bytes, ...]:

@@ -16,7 +16,17 @@ from msgspec.msgpack import Decoder, Ext
 from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, LoadLarge, Operation, Set
+from holdfast.engine.model.operations import (
+    ChangeItem,
+    Combine,
+    EditList,
+    EditMap,
+    EditText,
+    KeepRun,
+    LoadLarge,
+    Operation,
+    Set,
+)
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, pack_name, unpack_name
 from holdfast.engine.projection.rendering import ROLES
 from holdfast.engine.projection.rows import is_hidden
@@ -72,7 +82,8 @@ def edited_texts(edit: EditMap) -> list[bytes]:
 
 
 def edited_items(edit: EditMap) -> list[bytes]:
-    """Return the channels with list items that are changed, whose new values are needed for the roles of messages."""
+    """Return the channels with list items that are changed or appended: their new values are needed for the roles and
+    positions of messages."""
     return [key for key, operation in edit.put if not _is_hidden(key) and _edits_items(operation)]
 
 
@@ -115,6 +126,8 @@ def _has(operation: Operation, test: Callable[[Operation], bool]) -> bool:
 def _edits_items(operation: Operation) -> bool:
     if isinstance(operation, EditMap):
         return any(_edits_items(each) for _, each in operation.put)
+    if isinstance(operation, Combine):
+        return operation.items is not None
     return isinstance(operation, EditList) and any(isinstance(part, ChangeItem) for part in operation.parts)
 
 
@@ -156,6 +169,13 @@ def _operation(
                 yield from _operation(
                     place.below(label, role), change, old_entries.get(key), new_entries.get(key), load
                 )
+    elif isinstance(operation, Combine):
+        items = operation.items
+        if items is None:
+            yield from _packed(place, operation.operand, load)
+        else:
+            start = max(len(_items_of(now)) - len(items), 0)
+            yield from _list(place, EditList((KeepRun(0, start), tuple(items))), [], [], load)
     else:
         yield from _list(place, operation, _items_of(old), _items_of(now), load)
 

@@ -8,10 +8,11 @@ that none of its lines has a new step and the record is unchanged: one that beca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from holdfast.backends.interface import Change, Delete, Get, Put, Row, Scan
+from holdfast.backends.interface import Change, Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.tables import LINES, LINKS, REFS, TABLES
 from holdfast.engine import trace_context, validation
 from holdfast.engine.append import AppendRequest
@@ -29,7 +30,7 @@ from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
 from holdfast.security.audit.retain import removal_request
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at
-from holdfast.state.session_guard import ended_key, session_active
+from holdfast.state.session_guard import SessionLimit, ended_key, limit_row, session_active
 from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, time_key
 from holdfast.state.writer import edit_request
 
@@ -98,7 +99,7 @@ class SessionLifecycle:
     async def _end(self, id: str, reason: str, *, only_expired: bool) -> bool:
         called: _CalledHooks | None = None
         point = "session.expire" if only_expired else "session.end"
-        with trace_context.correlation():
+        with _correlation(id):
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if record.ended:
@@ -266,12 +267,11 @@ class SessionLifecycle:
         """Start a session. `ConflictError` if the id exists."""
         record.due = record.expires(record.started)
         try:
-            with trace_context.correlation():
+            with _correlation(id):
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
-                _call_after_hooks(
-                    call, await self._line.change("start", self._record_edit(id, None, record, "start", call))
-                )
+                edit = self._record_edit(id, None, record, "start", call)
+                _call_after_hooks(call, await self._line.change("start", edit, self._limit(record)))
         except _ConcurrentChange:
             raise ConflictError(
                 "there is a session of this id",
@@ -279,13 +279,29 @@ class SessionLifecycle:
                 hint="Resume it, or start one of another id",
             ) from None
 
+    def _limit(self, record: SessionRecord) -> Preconditions | None:
+        """Return the changes that store when a session is over, by which readers and writers of its scopes know."""
+        if not record.ttl:
+            return None
+        line = self._handle.line(record.root)
+        limit = SessionLimit(record.started + record.ttl, record.on_end)
+
+        async def changes(_: bool) -> list[Change]:
+            (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line)])])
+            # The row of no line would be an orphan.
+            new = [] if rows else [Create(LINES, info_row(line, self._engine.lines.new_info()))]
+            return [*new, Put(LINKS, limit_row(self._handle, record.root, limit))]
+
+        return changes
+
     async def change(self, id: str, action: str, change: Callable[[SessionRecord], SessionRecord]) -> SessionRecord:
         """Change a record."""
         for _ in range(_ATTEMPTS):
             old = await self._records.get(id)
             new = change(old)
             try:
-                await self._line.change(action, self._record_edit(id, old, new, action))
+                with _correlation(id):
+                    await self._line.change(action, self._record_edit(id, old, new, action))
             except _ConcurrentChange:
                 continue
             return new
@@ -300,14 +316,16 @@ class SessionLifecycle:
             return LineChange(put, events=self._events(id, action, call))
 
         guards = both_preconditions(self._line.preconditions, session_active(handle, record.root))
-        (head,) = await self._engine.writer.save(edit_request(handle, handle.line(record.root), action, edit, guards))
+        with _correlation(id):
+            request = edit_request(handle, handle.line(record.root), action, edit, guards)
+        (head,) = await self._engine.writer.save(request)
         if call is not None:
             _call_after_hooks(call, head)
 
     async def resume(self, id: str) -> SessionRecord:
         """Resume a session: touch it, or restore the state that it had when it ended."""
         called: _CalledHooks | None = None
-        with trace_context.correlation():
+        with _correlation(id):
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
@@ -343,10 +361,11 @@ class SessionLifecycle:
         async def guards(_: bool) -> list[Change]:
             return [Delete(LINKS, ended_key(self._handle, record.root))]
 
+        conditions = both_preconditions(guards, self._limit(new))
         savings = [
             self._restore_request(Line(self._handle.tenant, name), count) for name, count in record.lines.items()
         ]
-        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), guards)
+        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), conditions)
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
@@ -397,8 +416,9 @@ class SessionLifecycle:
                 raise _ConcurrentChange
             return [] if lines[0].inside_condition is None else [lines[0].inside_condition]
 
-        savings, first = self._removal(lines, guards)
-        saving = self._line.request("delete", self._record_edit(id, record, None, "delete", call), first)
+        with _correlation(id):
+            savings, first = self._removal(lines, guards)
+            saving = self._line.request("delete", self._record_edit(id, record, None, "delete", call), first)
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         self._deleted.update(each.line for each in lines)
 
@@ -455,6 +475,11 @@ class SessionLifecycle:
             return LineChange(self._line.pack(put), rows=rows)
 
         await self._line.change("put off", edit)
+
+
+def _correlation(id: str) -> AbstractContextManager[str]:
+    """Give what happens to a session its id as the correlation id, unless the caller has given another."""
+    return trace_context.correlation(trace_context.current().correlation or id)
 
 
 def _metadata(call: FeatureHooks) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 A document is one value: a dict, a list, a text, or anything else. `edit` has a function compute the new value from the
 current one, and calls it again if another writer was first. `save` takes a whole new value with the version that it was
-made from, and merges it with what others have saved since.
+made from, and merges it with what others have saved since. `patch` changes parts, which operators can combine with
+their current values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
@@ -16,14 +17,14 @@ from holdfast.engine import validation
 from holdfast.engine.model.merge import PackedConflict as PackedClash
 from holdfast.engine.model.merge import PackedResolution, Resolver, merge, union
 from holdfast.engine.model.missing import MISSING
-from holdfast.engine.model.packed_state import Packed, as_items, unpack
+from holdfast.engine.model.packed_state import Packed, as_items, pack_name, unpack
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.pages import Page
 from holdfast.errors import ConflictError
 from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.state import history
 from holdfast.state.history import HistoryEntry
-from holdfast.state.key_changes import Conflict, ValueFunction, check_on_conflict
+from holdfast.state.key_changes import Conflict, ValueFunction, check_on_conflict, merge_since, patch_change
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StoredValue, read_scope
 from holdfast.state.sharing.resource import SharedResource, wait_until
@@ -89,6 +90,20 @@ class DocumentOperations:
         return DocumentVersion(made[-1], done.version)
 
     @sync_and_async
+    async def patch(self, changes: Mapping[Any, Any], *, remove: Iterable[Any] = ()) -> int:
+        """Change parts of the document, which starts as an empty dict. Returns the new version.
+
+        `changes` maps a key, or a tuple of nested keys, to its new value, or to an operator that changes it:
+        `Increment`, `Append`, `AddToSet`, `Max`. What operators did is retained when others save what they have made
+        from an earlier version. `remove` lists keys and paths to remove.
+        """
+        await self._resource.require("read", CONTENT)
+        change = patch_change(CONTENT, changes, remove, str(self._resource.name))
+        change.action = "edit"
+        (done,) = await write(self._resource.handle_for(CONTENT), {self._resource.name: [change]})
+        return done.version
+
+    @sync_and_async
     async def save(self, value: Any, base: int, *, on_conflict: OnDocumentConflict = "merge") -> DocumentVersion:
         """Save a value that was made from a version. Returns the document as it is then.
 
@@ -98,6 +113,9 @@ class DocumentOperations:
         function merges as well, and is called with each `MergeConflict`, in which `ours` is this edit; it returns the
         value, `MISSING`, or `UNRESOLVED` to raise. `"raise"` raises without a merge; `"overwrite"` saves the value as
         it is.
+
+        A merge compares values: if two edits both turn a counter from 1 to 2, it is 2. Use `patch` with operators such
+        as `Increment` for changes that must add up.
         """
         check_on_conflict(on_conflict)
         await self._resource.require("read", CONTENT)
@@ -113,8 +131,7 @@ class DocumentOperations:
             if live is None or live.version == version:
                 packed.append(packed[0])
             else:
-                start = None if not version else await history.stored_at(handle, self._resource.name, CONTENT, version)
-                packed.append(self._merge(start, live, packed[0], on_conflict))
+                packed.append(await self._merge(version, live, packed[0], on_conflict))
             return packed[-1]
 
         if on_conflict == "raise":
@@ -171,13 +188,10 @@ class DocumentOperations:
             return DocumentVersion(None, 0)
         return DocumentVersion(unpack(handle.codec, found.entry.value), found.version)
 
-    def _merge(
-        self, base: StoredValue | None, live: StoredValue, mine: Packed, on_conflict: OnDocumentConflict
-    ) -> Packed:
-        name = b""
+    async def _merge(self, base: int, live: StoredValue, mine: Packed, on_conflict: OnDocumentConflict) -> Packed:
+        handle, name = self._resource.handle, pack_name(CONTENT)
         resolver: Resolver = (lambda clash: self._resolve(on_conflict, clash)) if callable(on_conflict) else _unite
-        start = {} if base is None else {name: base.entry.value}
-        found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
+        found = await merge_since(handle, self._resource.name, CONTENT, base, live, mine, resolver)
         if found.conflicts or name not in found.state:
             clashes = tuple(map(self._to_conflict, found.conflicts))
             error = ConflictError(
