@@ -116,7 +116,7 @@ class AgentsOperations:
                     "this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself"
                 )
             check_kind(agent, self)
-            agent.attach_again(AgentLine(self._handle, id), agent.persister.spec.options.with_policies(policies))
+            agent._attach_again(AgentLine(self._handle, id), agent.persister.spec.options.with_policies(policies))
             return agent
         spec = registry.of(type(agent) if kind is None else kind)
         checked = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
