@@ -19,7 +19,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
-from holdfast.state.session_guard import is_over
+from holdfast.state.session_guard import is_over, session_of
 
 T = TypeVar("T")
 
@@ -176,13 +176,17 @@ class ScopeReader:
         self._handle = handle
         self._scope = scope
         self._line = handle.line(scope)
+        self._in_session = session_of(scope) is not None
 
     async def item(self, key: str) -> StateItem | None:
         """Return a key; None if there is no such key."""
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
         await handle.guard.allow("read", self._scope, (key,))
-        tip = await live_tip(handle, self._scope)
+        if self._in_session and await is_over(handle, self._scope):
+            tip = None
+        else:
+            tip = await handle.engine.lines.revalidate_tip(line)
         if tip is None or tip.point is None:
             found = None
         else:
@@ -227,7 +231,9 @@ async def read_scope(handle: StoreHandle, scope: Scope, look: Callable[[ScopeVie
 
 async def live_tip(handle: StoreHandle, scope: Scope) -> LineTip | None:
     """Return the tip of a scope's line; None if there is none, or it ended with its session."""
-    return None if await is_over(handle, scope) else await handle.engine.lines.revalidate_tip(handle.line(scope))
+    if session_of(scope) is not None and await is_over(handle, scope):
+        return None
+    return await handle.engine.lines.revalidate_tip(handle.line(scope))
 
 
 async def read_line_at(

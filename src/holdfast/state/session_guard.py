@@ -57,8 +57,9 @@ def session_of(scope: Scope) -> Scope | None:
 def session_id(scopes: Iterable[Scope]) -> str:
     """Return the id of the session that all of some scopes are in; empty if there is none. It is the correlation id of
     their changes, unless the caller has given another."""
-    ids = {"" if (session := session_of(scope)) is None else session.parts[-1].name for scope in scopes}
-    return ids.pop() if len(ids) == 1 else ""
+    sessions = {session_of(scope) for scope in scopes}
+    session = sessions.pop() if len(sessions) == 1 else None
+    return "" if session is None else session.parts[-1].name
 
 
 def ended_key(handle: StoreHandle, session: Scope) -> Key:

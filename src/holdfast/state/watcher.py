@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -383,7 +384,7 @@ class _ChangeCollector:
             place = place._replace(expired=time_, key=key)
             trail.add(scope, place)
             if self._matches(key):
-                found = await read_line_at(self._handle, line, point, lambda view, key=key: view.find_version(key))
+                found = await read_line_at(self._handle, line, point, partial(ScopeView.find_version, key=key))
                 before = 0 if found is None else found.version
                 entry = history.HistoryEntry(key, EXPIRED, before, 0, to_datetime(time_), "", "", "", "")
                 self._add_change(trail, scope, place, entry, MISSING)
