@@ -194,7 +194,8 @@ class HandlerError(HoldfastError):
 
 
 class SnapshotError(HoldfastError):
-    """About a snapshot. What is raised is one of the kinds below, or of the general ones where storage is at fault."""
+    """About a snapshot: one of the kinds below, or of another general one as well, such as `UnavailableError`, where
+    the storage, a store or the settings are at fault."""
 
     code = "snapshot"
 

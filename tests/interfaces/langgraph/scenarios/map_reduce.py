@@ -122,9 +122,10 @@ async def parts_that_are_tried_again(s: Session) -> None:
             raise TimeoutError(f"{number} is slow")
         return {"number": number, "tries": tries[number]}
 
-    get = task(retry_policy=policy)(fetch)
+    retried: Any = task(retry_policy=policy)
+    get = retried(fetch)
 
-    @task(retry_policy=policy)
+    @retried
     async def aget(number: int) -> dict[str, int]:
         return fetch(number)
 

@@ -74,14 +74,14 @@ async def nodes_with_a_cache(s: Session) -> None:
 @program
 async def tasks_with_a_cache(s: Session) -> None:
     ran: list[int] = []
-    policy: Any = CachePolicy(ttl=None)
+    cached: Any = task(cache_policy=CachePolicy(ttl=None))
 
-    @task(cache_policy=policy)
+    @cached
     def slow(number: int) -> int:
         ran.append(number)
         return number * 10
 
-    @task(cache_policy=policy)
+    @cached
     async def aslow(number: int) -> int:
         ran.append(number)
         return number * 10
