@@ -125,7 +125,7 @@ async def parts_that_are_tried_again(s: Session) -> None:
     retried: Any = task(retry_policy=policy)
     get = retried(fetch)
 
-    @retried
+    @retried  # type: ignore[untyped-decorator]
     async def aget(number: int) -> dict[str, int]:
         return fetch(number)
 

@@ -76,12 +76,12 @@ async def tasks_with_a_cache(s: Session) -> None:
     ran: list[int] = []
     cached: Any = task(cache_policy=CachePolicy(ttl=None))
 
-    @cached
+    @cached  # type: ignore[untyped-decorator]
     def slow(number: int) -> int:
         ran.append(number)
         return number * 10
 
-    @cached
+    @cached  # type: ignore[untyped-decorator]
     async def aslow(number: int) -> int:
         ran.append(number)
         return number * 10
