@@ -61,7 +61,8 @@ def _snapshot_kind(kind: Any) -> type[HoldfastError]:
 
 def _to_snapshot_error(error: HoldfastError) -> HoldfastError:
     """Return an error of the storage, of a store or of the settings as a `SnapshotError` of the same kind."""
-    new = _snapshot_kind(type(error))(error.what)
+    kind: Any = type(error)
+    new = _snapshot_kind(kind)(error.what)
     vars(new).update(vars(error))
     return new
 
