@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -166,7 +166,9 @@ class ArtifactRecords:
 
         return await read_line_at(self.handle, self.system_line.line, None if tip is None else tip.point, look)
 
-    def pieces(self, id: str, record: ArtifactRecord) -> ContentPieces:
+    def pieces(
+        self, id: str, record: ArtifactRecord, check_access: Callable[[], Awaitable[Any]] | None = None
+    ) -> ContentPieces:
         """Return the content of an artifact."""
         small = record.small if record.content == IN_RECORD else None
         content = StoredContent(record.sha256, record.size, small, record.token, record.uri)
@@ -175,7 +177,7 @@ class ArtifactRecords:
             there = (await self.get_many([id])).get(id)
             return there is None or (there.sha256, there.token) != (record.sha256, record.token)
 
-        return ContentPieces(self.handle, f"artifact {id!r}", content, self.system_line.line, deleted)
+        return ContentPieces(self.handle, f"artifact {id!r}", content, self.system_line.line, deleted, check_access)
 
     # Registering ------------------------------------------------------------------------------------------------
 
