@@ -308,10 +308,6 @@ def fill(store: Store) -> Store:
     return store
 
 
-def steps(store: Store) -> dict[str, int]:
-    return {each.name: each.steps for each in store.threads(kind="all").all() if each.kind != "audit"}
-
-
 def pruned(store: Store, *names: str, **options: Any) -> dict[str, int]:
     """Which lines were pruned, and how many steps of each."""
     report = store.maintenance.prune(list(names) or None, Retention(keep_latest=True), **options)

@@ -11,7 +11,7 @@ from holdfast.engine.lines import LineTip
 from holdfast.engine.model.nodes import sort_key
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.patterns import matcher, narrowed
+from holdfast.engine.patterns import keys_of_listing, matcher, narrowed
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import Look, read_at, read_latest
@@ -201,16 +201,18 @@ class ScopeReader:
 
     async def keys(self, prefix: str, pattern: str, after: str, limit: int) -> list[str]:
         """Return keys in order."""
-        await self._handle.guard.allow("read", self._scope, ())
+        asked = keys_of_listing(prefix, pattern)
+        await self._handle.guard.allow("read", self._scope, asked)
         found = await read_scope(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
-        await self._handle.guard.saw(self._scope, ())
+        await self._handle.guard.saw(self._scope, asked)
         return found
 
     async def items(self, prefix: str, pattern: str, after: str, limit: int) -> list[StateItem]:
         """Return keys in order, with their values; one more than the limit, if there are more."""
-        await self._handle.guard.allow("read", self._scope, ())
+        asked = keys_of_listing(prefix, pattern)
+        await self._handle.guard.allow("read", self._scope, asked)
         found = await read_scope(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit + 1))
-        await self._handle.guard.saw(self._scope, [item.key for item in found[:limit]])
+        await self._handle.guard.saw(self._scope, [item.key for item in found[:limit]] or asked)
         return found
 
     async def count(self) -> int:

@@ -31,7 +31,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Operation, Set
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK, Scope, normal
-from holdfast.engine.patterns import matcher, stem
+from holdfast.engine.patterns import keys_of_listing, matcher, stem
 from holdfast.engine.row_format import PRUNED, Line, StepRef, open_step
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
@@ -119,7 +119,8 @@ class WatchOperations:
         self._handle = handle
         self._scope = scope
         self._matches = matcher(pattern)
-        self._keys = (handle.guard.key(scope, pattern),) if stem(pattern) == pattern else ()
+        single = stem(pattern) == pattern
+        self._keys = (handle.guard.key(scope, pattern),) if single else keys_of_listing("", pattern)
         self._nested = nested
         self._positions: dict[Scope, _WatchPosition] | None = None if cursor is None else self._decode(cursor)
         self._last_cursor: Callable[[], str] | None = None

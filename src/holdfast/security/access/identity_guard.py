@@ -11,6 +11,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.patterns import KeyPattern
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import OWN_KINDS, Identity, require_scope
 from holdfast.security.access.policy import Policy
@@ -208,9 +209,9 @@ class IdentityGuard(Guard):
                     "Ask for another",
                     code="grant-expired",
                 )
-            if key is None and live:
+            if (key is None or isinstance(key, KeyPattern)) and live:
                 return DenialReason(
-                    "only some keys of the scope are granted", "Name the keys, or ask for the whole scope"
+                    "only some keys of the scope are granted", "Name the keys, or their pattern, or ask for the scope"
                 )
             break
         else:
