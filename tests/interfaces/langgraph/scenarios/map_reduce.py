@@ -123,11 +123,11 @@ async def parts_that_are_tried_again(s: Session) -> None:
         return {"number": number, "tries": tries[number]}
 
     retried: Any = task(retry_policy=policy)
-    get = retried(fetch)
 
-    @retried  # type: ignore[untyped-decorator]
-    async def aget(number: int) -> dict[str, int]:
+    async def afetch(number: int) -> dict[str, int]:
         return fetch(number)
+
+    get, aget = retried(fetch), retried(afetch)
 
     def body(numbers: list[int]) -> Any:
         return {"pages": [future.result() for future in [get(number) for number in numbers]]}

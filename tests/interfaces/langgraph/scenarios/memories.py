@@ -76,15 +76,14 @@ async def tasks_with_a_cache(s: Session) -> None:
     ran: list[int] = []
     cached: Any = task(cache_policy=CachePolicy(ttl=None))
 
-    @cached  # type: ignore[untyped-decorator]
-    def slow(number: int) -> int:
+    def multiply(number: int) -> int:
         ran.append(number)
         return number * 10
 
-    @cached  # type: ignore[untyped-decorator]
-    async def aslow(number: int) -> int:
-        ran.append(number)
-        return number * 10
+    async def amultiply(number: int) -> int:
+        return multiply(number)
+
+    slow, aslow = cached(multiply), cached(amultiply)
 
     def body(numbers: list[int]) -> list[int]:
         return [future.result() for future in [slow(number) for number in numbers]]
