@@ -113,6 +113,7 @@ CALLS: dict[str, Call] = {
     "Thread.unpin": of_thread("unpin", "mine"),
     "Thread.untag": of_thread("untag", "mine"),
     "Thread.update": of_thread("update", {"x": 1}),
+    "Transaction.get": lambda store, name: in_transaction(store, lambda together: together.get(name)),
     "Transaction.put": lambda store, name: in_transaction(store, lambda together: together.put(name, {"x": 1})),
     "Transaction.update": lambda store, name: in_transaction(store, lambda together: together.update(name, {"x": 1})),
     "AutoCheckpointer": lambda store, name: AutoCheckpointer(store, name, lambda: {"x": 1}).save(),

@@ -22,10 +22,14 @@ _RESERVED = ("", *LATEST, "main")
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a name is a revision in every line: `HEAD`, `main`, or with suffixes, as `HEAD~2` and `#12`."""
-    while match := SUFFIX.search(name):
-        name = name[: match.start()]
-    return name in _RESERVED
+    """Return whether a name is a revision in every line: `HEAD`, `main`, or with suffixes, as `HEAD~2` and `#12`.
+
+    Not `~2`, which callers use for ids that sort after all others.
+    """
+    base = name
+    while match := SUFFIX.search(base):
+        base = base[: match.start()]
+    return base in _RESERVED and not name.startswith("~")
 
 
 def check_new_name(text: object, what: str) -> str:
