@@ -264,6 +264,7 @@ FINER_CODES = {
     "under-way": ConflictError,
     "lease-lost": ConflictError,
     "version-mismatch": ConflictError,
+    "identity-frozen": DeniedError,
     "session-ended": DeniedError,
     "grant-revoked": DeniedError,
     "grant-expired": DeniedError,
