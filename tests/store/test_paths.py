@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.engine.model import drafts
+from holdfast.engine.model.packed_state import as_map
 from holdfast.engine.paths import parse_path, path_text
 from holdfast.errors import InvalidError
 
@@ -170,14 +170,13 @@ def test_many_keys_of_one_dict_are_changed_in_one_pass(monkeypatch: pytest.Monke
     with holdfast.open("memory://") as store:
         store.put("t", {"large": {str(n): "v" * 100 for n in range(300)}})
         parsed = 0
-        as_map = drafts.as_map
 
         def counting(value: Any) -> Any:
             nonlocal parsed
             parsed += 1
             return as_map(value)
 
-        monkeypatch.setattr(drafts, "as_map", counting)
+        monkeypatch.setattr("holdfast.engine.model.drafts.as_map", counting)
         store.update("t", {("large", "0"): "new"}, remove=[("large", str(n)) for n in range(1, 299)])
         assert 0 < parsed < 10
         assert store.get("t").state == {"large": {"0": "new", "299": "v" * 100}}
