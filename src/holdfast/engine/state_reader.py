@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from holdfast.codec import Codec, msgpack
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
-from holdfast.engine.model.drafts import Draft, MapDraft, as_dict
+from holdfast.engine.model.drafts import Draft, MapDraft
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.operators import UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from holdfast.engine.append import Edit
 
 T = TypeVar("T")
-
-_NOWHERE = WrittenBy(0, 0)
 
 _WORTH_COMPARING = 1024
 """A larger value is compared with the old one, which is read for that."""
@@ -161,7 +158,7 @@ class StateReader(PartialState):
         """Return the dict at a path, parsed; None if it is none. The last one is cached: more keys may follow."""
         if self._parsed is None or self._parsed[0] != keys:
             value = await self.nodes(draft_reader.entry(self._ws, state, keys))
-            self._parsed = keys, as_dict(value, _NOWHERE)
+            self._parsed = keys, draft_reader.parse_dict(value)
         return self._parsed[1]
 
     async def stored_key(self, path: Sequence[Any], key: Any) -> Any:
