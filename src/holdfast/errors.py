@@ -194,7 +194,8 @@ class HandlerError(HoldfastError):
 
 
 class SnapshotError(HoldfastError):
-    """About a snapshot. What is raised is one of the kinds below, or of the general ones where storage is at fault."""
+    """About a snapshot: one of the kinds below, or of another general one as well, such as `UnavailableError`, where
+    the storage, a store or the settings are at fault."""
 
     code = "snapshot"
 
@@ -263,6 +264,7 @@ FINER_CODES = {
     "under-way": ConflictError,
     "lease-lost": ConflictError,
     "version-mismatch": ConflictError,
+    "identity-frozen": DeniedError,
     "session-ended": DeniedError,
     "grant-revoked": DeniedError,
     "grant-expired": DeniedError,

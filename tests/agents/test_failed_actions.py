@@ -22,7 +22,7 @@ class _Account:
     balance: int = 100
     notes: list[str]
     machine: ClassVar[Machine | None] = MACHINE
-    how = "error"
+    _how = "error"
 
     def __init__(self) -> None:
         self.notes = []
@@ -42,14 +42,14 @@ class Account(_Account, PersistentAgent):
     def take(self, _: Any) -> None:
         self.change_everything()
         self.conversation.append({"role": "user", "content": "half-done"})
-        if self.how == "replace":
+        if self._how == "replace":
             self.conversation.replace(["nothing else"])
-        if self.how == "save":
+        if self._how == "save":
             self.save()
-        if self.how == "validator":
+        if self._how == "validator":
             self.balance = -1
             return
-        if self.how:
+        if self._how:
             raise ConnectionError("the bank is closed")
 
     def on_start(self) -> None:
@@ -79,7 +79,7 @@ def test_everything_is_as_it_was(how: str) -> None:
     account.notes.append("new")
     account.conversation.append("hello")
     account.save()
-    account.how = how
+    account._how = how
     for _ in range(3):
         with pytest.raises((ConnectionError, InvalidError), match="closed|overdrawn"):
             account.transition("pay")
@@ -89,7 +89,7 @@ def test_everything_is_as_it_was(how: str) -> None:
         assert (stored.fields["balance"], stored.fields["notes"], stored.context) == (100, ["new"], {})
         assert (stored.messages, list(store.agents.messages("a")), stored.pending) == (1, ["hello"], None)
     assert kinds(store, "a").count("transition.failed") == 3
-    account.how = ""
+    account._how = ""
     assert account.transition("pay") == "closed"  # the control: what an action changes is saved
     stored = store.agents.load("a")
     assert (stored.fields["balance"], stored.fields["notes"], stored.messages) == (60, ["new", "took 40"], 2)

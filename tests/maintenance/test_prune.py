@@ -31,6 +31,7 @@ from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import LARGE, LINE, Picture, check_pruned, decorate, filled, go_on, rows_of
 from tests.engine.test_histories import Thread, scripts
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
+from tests.support.nightly import mostly_nightly
 
 DAY = 24 * 3600 * 10**9
 
@@ -419,7 +420,10 @@ def test_a_thread_that_is_deleted_meanwhile_is_left(fresh: Backends) -> None:
     at_every_moment(scenario, at_least=7)
 
 
-@pytest.mark.parametrize(("what", "dry_run"), [("pin", True), ("pin", False), ("tag", False), ("label", False)])
+@pytest.mark.parametrize(
+    ("what", "dry_run"),
+    mostly_nightly([("pin", True), ("pin", False), ("tag", False), ("label", False)], daily=[("pin", False)]),
+)
 def test_what_is_protected_meanwhile_stays(fresh: Backends, what: str, dry_run: bool) -> None:
     protected: list[Moment] = []
 

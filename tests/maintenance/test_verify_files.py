@@ -17,6 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.maintenance.verify.heads import StoreHeads
 from tests.damaged import flipped
 from tests.engine.lines import store_on
+from tests.support.nightly import mostly_nightly
 
 
 def url(kind: str, folder: Path) -> str:
@@ -120,7 +121,8 @@ def test_every_missing_file_is_found_against_heads(tmp_path: Path) -> None:
         away.rename(path)
 
 
-def test_what_holds_nothing_any_more_is_not_looked_at(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", mostly_nightly([1, 5], daily=[5]))
+def test_what_holds_nothing_any_more_is_not_looked_at(tmp_path: Path, every: int) -> None:
     """Objects of a store of files whose rows were written together elsewhere: without them it is the same store."""
     folder = tmp_path / "store"
     made("file", folder)
@@ -129,7 +131,7 @@ def test_what_holds_nothing_any_more_is_not_looked_at(tmp_path: Path) -> None:
             store.put("chat", {"turn": turn}, branch="main")
         heads = store.maintenance.heads()
     harmless = 0
-    for path in files_in(folder):
+    for path in list(files_in(folder))[::every]:
         data = path.read_bytes()
         path.write_bytes(flipped(data))
         if outcome("file", folder, heads) == "sound":

@@ -430,6 +430,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "rollback": lambda _, act: act.agents.rollback("victim", 1),
         "save": lambda _, act: act.agents.save(_agent(act)),
         "transfer": lambda _, act: act.agents.transfer("victim", "intruder", accept=True),
+        "transfer_many": lambda _, act: act.agents.transfer_many({"victim": "intruder"}, accept=True),
         "transfers": lambda _, act: act.agents.transfers("victim"),
         "transitions": lambda _, act: act.agents.transitions("victim"),
     },

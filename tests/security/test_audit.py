@@ -446,7 +446,7 @@ def test_rows_stay_proven_when_their_steps_are_pruned(store: Store, tmp_path: Pa
         assert check_both(store, path) == ([altered], [altered])
         run(backend.apply([Delete(EVENTS, ("", line)), *(Put(EVENTS, row) for row in rows)]))
         assert check_both(store, path) == ([], [])
-    run(backend.apply([Put(EVENTS, first._replace(key=(*first.key[:2], f"{first.key[2]}0", 0)))]))
+    run(backend.apply([Put(EVENTS, first._replace(key=(*first.key[:2], f"{first.key[2]!s}0", 0)))]))
     assert check_both(store, path)[0] == ["row 0 was added: there is no such step"]
 
 

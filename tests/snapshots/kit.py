@@ -107,6 +107,19 @@ class Toolbox(AgentMiddleware[Any, Any]):
     tools: Sequence[BaseTool] = [add]
 
 
+class Prefix(AgentMiddleware[Any, Any]):
+    """Has a setting, and counts."""
+
+    def __init__(self, prefix: Any) -> None:
+        super().__init__()
+        self._prefix = prefix
+        self.calls = 0
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        self.calls += 1
+        return handler(request)
+
+
 class Weather(BaseModel):
     """The weather."""
 

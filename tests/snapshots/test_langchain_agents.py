@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,15 @@ from typing import Any, TypedDict
 
 import pytest
 from langchain.agents import AgentState, create_agent
+from langchain.agents.middleware import (
+    ClearToolUsesEdit,
+    ContextEditingMiddleware,
+    HumanInTheLoopMiddleware,
+    ModelCallLimitMiddleware,
+    PIIMiddleware,
+    SummarizationMiddleware,
+    ToolRetryMiddleware,
+)
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
@@ -24,7 +34,7 @@ from pydantic import SecretStr
 
 import holdfast
 from holdfast import snapshots
-from holdfast.agents.snapshots.langchain_agents import _wrappers
+from holdfast.agents.snapshots.middleware import wrappers
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotRefusedError, SnapshotUnsupportedError
 from holdfast.langgraph import HoldfastSaver
 from tests.snapshots import kit
@@ -215,6 +225,57 @@ def test_middleware_has_to_be_given_again(path: Path) -> None:
         restored(path, middleware=[look, wrap])
 
 
+SETTINGS: list[tuple[Any, Any]] = [
+    (lambda: ModelCallLimitMiddleware(run_limit=3), lambda: ModelCallLimitMiddleware(run_limit=4)),
+    (
+        lambda: HumanInTheLoopMiddleware(interrupt_on={"add": True}),
+        lambda: HumanInTheLoopMiddleware(interrupt_on={"add": {"allowed_decisions": ["approve"]}}),
+    ),
+    (
+        lambda: SummarizationMiddleware(MODEL, trigger=("messages", 4)),
+        lambda: SummarizationMiddleware(Scripted(lines=["another"]), trigger=("messages", 4)),
+    ),
+    (
+        lambda: SummarizationMiddleware(MODEL, trigger=("messages", 4)),
+        lambda: SummarizationMiddleware(MODEL, trigger=("messages", 5)),
+    ),
+    (lambda: ToolRetryMiddleware(retry_on=(OSError,)), lambda: ToolRetryMiddleware(retry_on=(ValueError,))),
+    (lambda: kit.Prefix("a"), lambda: kit.Prefix("b")),
+    (lambda: PIIMiddleware("email", strategy="hash"), lambda: PIIMiddleware("email", strategy="redact")),
+    (lambda: ContextEditingMiddleware(edits=[ClearToolUsesEdit(keep=1)]), ContextEditingMiddleware),
+]
+
+
+def test_middleware_with_other_settings_is_noticed(path: Path, subtests: pytest.Subtests) -> None:
+    for make, other in SETTINGS:
+        with subtests.test(make().name):
+            agent = create_agent(MODEL, [add], middleware=[make()])
+            snapshots.snapshot(agent, path, overwrite=True)
+            say(agent, "used meanwhile", None)
+            assert say(restored(path, middleware=[make()]), "one", None)
+            with pytest.raises(SnapshotInvalidError, match=rf"settings \({re.escape(other().name)}\)"):
+                restored(path, middleware=[other()])
+            assert restored(path, middleware=[other()], accept_changes=True)
+
+
+def test_settings_of_middleware_are_the_same_in_another_process(path: Path) -> None:
+    middleware = [SummarizationMiddleware(MODEL, trigger=[("messages", 4), ("tokens", 9)]), kit.Prefix({"b", "a", "c"})]
+    snapshots.snapshot(create_agent(MODEL, [add], middleware=middleware), path)
+    code = (
+        "import sys\n"
+        "from langchain.agents.middleware import SummarizationMiddleware\n"
+        "from holdfast import snapshots\n"
+        "from tests.snapshots.kit import Prefix, Scripted, add\n"
+        "from tests.snapshots.test_langchain_agents import MODEL\n"
+        "summary = SummarizationMiddleware(MODEL, trigger=[('messages', 4), ('tokens', 9)])\n"
+        "middleware = [summary, Prefix({'c', 'a', 'b'})]\n"
+        "snapshots.restore(sys.argv[1], allow=[Scripted], tools=[add], middleware=middleware)\n"
+        "sys.stdout.write('the same')\n"
+    )
+    done = kit.elsewhere(code, path)
+    assert done.stdout == "the same", done.stderr
+
+
 def test_tools_may_come_from_middleware(path: Path) -> None:
     agent = create_agent(MODEL, middleware=[Toolbox()])
     assert snapshots.snapshot(agent, path).tools == ("add",)
@@ -343,7 +404,7 @@ def test_a_handler_that_is_not_finished_has_no_middleware() -> None:
     def handler() -> object:
         return later
 
-    assert _wrappers(handler) == []
+    assert wrappers(handler) == []
     later = None
 
 

@@ -221,3 +221,60 @@ def test_nothing_is_lost_that_others_write_while_a_scope_is_moved() -> None:
         assert one.move_to(stores[0].state(agent="two")) == 2
     assert dict(stores[1].state(agent="two")) == {"a": 1, "late": 2}
     assert dict(one) == {}
+
+
+def test_a_scope_is_copied_with_what_is_nested_in_it(store: Store) -> None:
+    alice, bob = store.state(user="alice"), store.state(user="bob")
+    for inside in ({}, {"agent": "a"}, {"session": "s", "tool": "t"}):
+        store.state(user="alice", **inside).batch({"k": str(inside), "l": 1})
+    store.state(user="alice2")["k"] = "another user"
+    store.sharing.document("plan", user="alice").save({"n": 1}, 0)
+    assert alice.copy_to(bob, nested=True) == 6
+    assert store.state(user="bob", session="s", tool="t")["k"] == store.state(user="alice", session="s", tool="t")["k"]
+    assert sorted(str(info.scope) for info in store.scopes("user:bob")) == [
+        "user:bob",
+        "user:bob/agent:a",
+        "user:bob/session:s/tool:t",
+    ]
+    # All or none: one key below is there already.
+    carol = store.state(user="carol")
+    store.state(user="carol", agent="a")["l"] = 2
+    for act in (alice.copy_to, alice.move_to):
+        with pytest.raises(ConflictError, match="user:carol/agent:a"):
+            act(carol, nested=True)
+    assert dict(carol) == {}
+    assert alice.move_to(carol, nested=True, on_conflict="overwrite") == 6
+    assert dict(store.state(user="carol", agent="a")) == {"k": str({"agent": "a"}), "l": 1}
+    assert [info.keys for info in store.scopes("user:alice/")] == [0, 0]
+    assert store.state(user="alice2")["k"] == "another user"
+    assert store.sharing.document("plan", user="alice").read().value == {"n": 1}
+    assert alice.move_to(carol, nested=True) == 0
+    assert carol.copy_to(store.state(user="dave")) == 2  # without nested, only its own keys
+    assert [str(info.scope) for info in store.scopes("user:dave")] == ["user:dave"]
+
+
+def test_scopes_that_cannot_be_nested_there(store: Store) -> None:
+    store.state(user="alice", session="s")["k"] = 1
+    alice = store.state(user="alice")
+    wrong = [store.state(agent="a"), store.state(user="bob", session="t"), store.state(user="alice", agent="a"), alice]
+    for other in wrong:
+        with pytest.raises(InvalidError):
+            alice.copy_to(other, nested=True)
+    with pytest.raises(InvalidError):
+        store.state(user="alice", session="s").copy_to(alice, nested=True)
+
+
+@pytest.mark.parametrize("scope", ["user:a", "user:a/agent:x", "user:a/agent:y"])
+def test_nothing_is_lost_that_others_write_while_scopes_are_moved(scope: str) -> None:
+    backend, clock = InterferingBackend(), Clock()
+    one, two = (store_on(backend, clock) for _ in range(2))
+    one.state(user="a")["k"] = 1
+    one.state(user="a", agent="x")["k"] = 1
+    with backend.interfere(lambda: two.state(scope).set("late", 2)) as interference:
+        assert one.state(user="a").move_to(one.state(user="b"), nested=True) == (2 if scope.endswith("y") else 3)
+    assert interference.struck == 1
+    # A scope that is new was not there when it began.
+    moved = scope if scope.endswith("y") else scope.replace("user:a", "user:b")
+    assert two.state(moved)["late"] == 2
+    assert two.state(user="b")["k"] == two.state(user="b", agent="x")["k"] == 1
+    assert list(one.state(user="a")) == list(one.state(user="a", agent="x")) == []

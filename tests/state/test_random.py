@@ -297,7 +297,7 @@ class Machine(RuleBasedStateMachine):
         """A watch tells of the same from the start, with the values that the keys had then."""
         watch, seen, line = self.state(scope).watch(cursor=""), [], self.model.line(scope)
         while found := watch.poll():
-            seen += found
+            seen += [change for change in found if change.action != "expired"]
         expected = [
             (each.key, each.before, each.version, line.states[number][each.key].value if each.there else MISSING)
             for number, step in enumerate(line.changes)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast.backends.interface import Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, LINKS, STEPS, TABLES
@@ -263,7 +264,7 @@ def test_records_and_archives_go_after_their_retention(store: Store, clock: Cloc
 
 def test_what_is_held_stays_and_does_not_keep_others_from_being_collected(store: Store, clock: Clock) -> None:
     for id in ("held", "other"):
-        store.sessions.start(id, ttl=60).state["k"] = 1
+        store.sessions.start(id, idle=60).state["k"] = 1
     line = Line("", f"{MARK}session:held")
     run(store._engine.holds.hold(line, "a dispute"))
     clock.now += 60 * SECOND
@@ -471,3 +472,47 @@ def test_a_copy_of_the_store_knows_what_has_ended(store: Store) -> None:
                 scope["k"] = 3
     assert dict(copy.sessions.resume("archive").state) == {"k": 1}
     assert copy.state(session="archive", agent="x")["b"] == 2
+
+
+def test_changes_in_a_session_share_a_correlation_id(store: Store) -> None:
+    with store.sessions.start("s1", user="u", on_end="archive") as session:
+        session.state["k"] = 1
+        store.state(agent="elsewhere")["k"] = 1
+        store.state(user="u", session="s1", tool="t")["k"] = 1
+        with holdfast.correlation("request-7"):
+            session.state["k"] = 2
+    store.state(agent="elsewhere")["k"] = 2
+    again = store.sessions.resume("s1")
+    again.state["k"] = 3  # also outside of a block
+    again.touch()
+    store.transact(lambda transaction: transaction.state(user="u", session="s1").set("k", 4))
+    store.sessions.update("s1", {"a": 1})
+    store.sessions.end("s1")
+    found = [(record.kind, record.action, record.key) for record in store.audit.query(correlation="s1", limit=50)]
+    assert sorted(found) == sorted(
+        [
+            ("session", "start", "s1"),
+            *[("change", "set", "k")] * 5,
+            *[("session", "end", "s1")] * 2,
+            ("session", "restore", "s1"),
+            ("session", "touch", "s1"),
+            ("session", "update", "s1"),
+        ]
+    )
+    assert [entry.correlation for entry in store.state(agent="elsewhere").history()][1:] == ["s1"]
+    assert len(store.audit.query(correlation="request-7")) == 1
+    other = store.sessions.start("s2")
+    other.state["k"] = 1
+    with store.transaction() as transaction:  # of two sessions, it is that of neither
+        for id in ("s2", "s3"):
+            transaction.state(session=id)["k"] = 2
+    assert [entry.correlation == "s2" for entry in other.state.history()] == [False, True]
+
+
+def test_a_session_may_be_entered_again(store: Store) -> None:
+    session = store.sessions.start("s1", on_end="archive")
+    for _ in range(2):
+        with session:
+            store.state(agent="a")["k"] = 1
+        store.sessions.resume("s1")
+    assert {entry.correlation for entry in store.state(agent="a").history()} == {"s1"}

@@ -194,7 +194,7 @@ def test_a_hook_may_object_to_the_end_of_a_session(store: Store, clock: Clock) -
     def never(call: HookContext) -> None:
         raise VetoError("not this one")
 
-    store.sessions.start("s1", ttl=60).state["k"] = 1
+    store.sessions.start("s1", idle=60).state["k"] = 1
     clock.now += HOUR
     assert store.sessions.collect() == (0, 0, 0, 1)
     assert store.state(session="s1")["k"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -113,9 +114,13 @@ class Run:
 SECONDS = ("set", "set new", "set both", "update", "come back", "start anew")
 
 
-@pytest.mark.parametrize("on_end", ["archive", "delete"])
-@pytest.mark.parametrize("first", ["end", "collect", "resume", "delete"])
-@pytest.mark.parametrize("kind", mostly_nightly(["memory", "sqlite"], daily=["memory"]))
+@pytest.mark.parametrize(
+    ("kind", "first", "on_end"),
+    mostly_nightly(
+        list(itertools.product(("memory", "sqlite"), ("end", "collect", "resume", "delete"), ("archive", "delete"))),
+        daily=[("memory", "end", "delete"), ("memory", "collect", "archive"), ("memory", "resume", "archive")],
+    ),
+)
 def test_whatever_others_do_meanwhile(kind: str, first: str, on_end: OnEnd, tmp_path: Path) -> None:
     backend: Backend = (
         MemoryBackend()

@@ -24,13 +24,16 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.engine.guard import UNCONDITIONAL, Guard, Permit
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.rewrite.rewriter import RewritePlan
+from holdfast.engine.row_format import StepRef
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.scope_state import State
+from holdfast.state.scopes import delete_expired
 from holdfast.state.watcher import WatchedChange
 from tests.agents.autosaved import patiently, timely
 from tests.servers.places import place
-from tests.state.kit import Clock, awaited, store_on
+from tests.state.kit import SECOND, Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
 from tests.support.nightly import mostly_nightly
 
@@ -480,3 +483,91 @@ def test_no_gap_and_no_duplicate(plan: list[tuple[str, int, str]]) -> None:
         for past in sorted(past for past in state.history(limit=1000) if past.version == step)
     ]
     run(backend.close())
+
+
+def timed(changes: list[WatchedChange]) -> list[tuple[Any, ...]]:
+    return [(change.key, change.action, change.before, change.version) for change in changes]
+
+
+def test_keys_that_expire_are_told_when_they_do() -> None:
+    clock = Clock()
+    backend = MemoryBackend()
+    store, other = store_on(backend, clock), store_on(backend, clock)
+    state = store.state(agent="a")
+    state.set("old", 1, ttl=1)
+    clock.sleep(1)
+    watch, some = state.watch(), other.state(agent="a").watch("k*")
+    state.batch({"k1": 1, "k2": 2, "x": 3}, ttl=10)
+    state["k3"] = 1
+    for each in (watch, some):
+        each.poll()
+    clock.sleep(9)
+    assert watch.poll() == some.poll() == []
+    clock.sleep(1)
+    found = watch.poll()
+    assert timed(found) == [("k1", "expired", 2, 0), ("k2", "expired", 2, 0), ("x", "expired", 2, 0)]
+    assert {change.time.timestamp() * SECOND for change in found} == {clock.now}
+    assert all(change.value is MISSING for change in found)
+    assert timed(some.poll()) == timed(found)[:2]
+    assert watch.poll() == some.poll() == []
+    # Each once: also after a restart in between, and when somebody removes them.
+    again = other.state(agent="a").watch(cursor=found[0].cursor)
+    assert timed(again.poll()) == timed(found)[1:]
+    assert run(delete_expired(store._handle)).keys == 4
+    assert watch.poll() == some.poll() == again.poll() == []
+    assert timed(other.state(agent="a").watch(cursor=found[1].cursor).poll()) == timed(found)[2:]
+    # Who looks only later is told as well.
+    assert timed(state.watch(cursor="").poll()) == [
+        ("old", "set", 0, 1),
+        ("old", "expired", 1, 0),
+        ("k1", "set", 0, 2),
+        ("k2", "set", 0, 2),
+        ("x", "set", 0, 2),
+        ("k3", "set", 0, 3),
+        *timed(found),
+    ]
+
+
+@pytest.mark.parametrize("what", ["set", "set with ttl", "delete", "increment"])
+def test_an_expiry_is_told_before_what_follows_it(what: str) -> None:
+    clock = Clock()
+    state = store_on(MemoryBackend(), clock).state(agent="a")
+    watch = state.watch()
+    state.set("first", 1, ttl=5)
+    state.set("k", 1, ttl=10)
+    clock.sleep(20)
+    if what == "delete":
+        state.delete("k")
+    elif what == "increment":
+        state.increment("k")
+    else:
+        state.set("k", 2, ttl=5 if what == "set with ttl" else None)
+    found = watch.poll()
+    assert timed(found)[:4] == [
+        ("first", "set", 0, 1),
+        ("k", "set", 0, 2),
+        ("first", "expired", 1, 0),
+        ("k", "expired", 2, 0),
+    ]
+    assert [change.key for change in found[4:]] == ["k"]
+    for number, change in enumerate(found):
+        assert told(state.watch(cursor=change.cursor).poll()) == told(found[number + 1 :])
+    clock.sleep(5)
+    assert timed(watch.poll()) == ([("k", "expired", 3, 0)] if what == "set with ttl" else [])
+
+
+def test_expiries_whose_past_was_pruned() -> None:
+    clock = Clock()
+    store = store_on(MemoryBackend(), clock)
+    state = store.state(agent="a")
+    watch = state.watch(cursor="")
+    state.set("k", 1, ttl=5)
+    state["x"] = 1
+    clock.sleep(5)
+    run(delete_expired(store._handle))
+    run(store._engine.rewriter.rewrite(store._handle.line(state.scope), drop_all_but_the_last))
+    assert timed(watch.poll()) == [("", "pruned", 1, 2), ("k", "expired", 0, 0)]
+
+
+async def drop_all_but_the_last(points: Sequence[StepRef], _: object) -> RewritePlan:
+    return RewritePlan(frozenset(point[:2] for point in points[:-1]))

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.engine.model.packed_state import as_map
 from holdfast.engine.paths import parse_path, path_text
 from holdfast.errors import InvalidError
 
@@ -163,3 +164,19 @@ def test_a_key_of_another_kind_is_set_with_the_whole_dict(key: Any) -> None:
 def test_one_key_cannot_be_changed_twice() -> None:
     with holdfast.open("memory://") as store, pytest.raises(InvalidError, match="two changes .* one value"):
         store.update("t", {("d", 1, "a"): 1, ("d", True, "b"): 2})
+
+
+def test_many_keys_of_one_dict_are_changed_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open("memory://") as store:
+        store.put("t", {"large": {str(n): "v" * 100 for n in range(300)}})
+        parsed = 0
+
+        def counting(value: Any) -> Any:
+            nonlocal parsed
+            parsed += 1
+            return as_map(value)
+
+        monkeypatch.setattr("holdfast.engine.model.drafts.as_map", counting)
+        store.update("t", {("large", "0"): "new"}, remove=[("large", str(n)) for n in range(1, 299)])
+        assert 0 < parsed < 10
+        assert store.get("t").state == {"large": {"0": "new", "299": "v" * 100}}

@@ -134,6 +134,13 @@ class AppendRequest:
     is_pure: bool = False
     """The edit calls no code of the caller, so that another thread may compute it. A whole state always is."""
 
+    def release(self) -> None:
+        """Drop the functions of a request that was saved. They refer to it, so that it and the values that they write
+        would stay in memory until the garbage collector runs."""
+        if not isinstance(self.state, dict):
+            self.state = {}
+            self.attached_changes = self.preconditions = None
+
     @property
     def follows_latest(self) -> bool:
         """Whether the step follows whichever step is the last one, of the line or of a branch, when it is stored."""

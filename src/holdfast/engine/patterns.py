@@ -23,9 +23,38 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         raise InvalidError("a pattern has at most 16 stars", where=repr(pattern)[:80])
     if not _SPECIAL.search(pattern):
         return pattern.__eq__
-    parts = [_AS_REGEX.get(part) or re.escape(part) for part in re.split(r"(\*\*|\*|\?)", pattern)]
+    parts = [_AS_REGEX.get(part) or re.escape(part) for part in _split(pattern)]
     regex = re.compile("".join(parts), re.DOTALL)
     return lambda text: regex.fullmatch(text) is not None
+
+
+# What stands for a wildcard of a pattern that another one is compared with.
+_MARKS = {"**": "\ue000", "*": "\ue001", "?": "\ue002"}
+_COVERS = {"**": ".*", "*": "[^/\ue000]*", "?": "[^/\ue000\ue001]"}
+
+
+class KeyPattern(str):
+    """All keys that match a pattern, where a guard is asked about keys: a listing or a watch of them."""
+
+    __slots__ = ()
+
+    def is_within(self, pattern: str) -> bool:
+        """Return whether all keys that match this also match a pattern. False if that is not certain."""
+        parts = [_COVERS.get(part) or re.escape(part) for part in _split(pattern)]
+        text = "".join(_MARKS.get(part, part) for part in _split(self))
+        return re.fullmatch("".join(parts), text, re.DOTALL) is not None
+
+
+def keys_of_listing(prefix: str, pattern: str) -> tuple[KeyPattern, ...]:
+    """Return the keys that a listing is about, for a guard: none if it is about all of the scope."""
+    if pattern:
+        matcher(pattern)  # raises if it is not one
+        return () if pattern == "**" else (KeyPattern(pattern),)
+    return (KeyPattern(f"{prefix}**"),) if prefix and not _SPECIAL.search(prefix) else ()
+
+
+def _split(pattern: str) -> list[str]:
+    return re.split(r"(\*\*|\*|\?)", pattern)
 
 
 def stem(pattern: str) -> str:

@@ -71,7 +71,10 @@ class StepWriter:
 
     async def save(self, *requests: AppendRequest) -> list[StepInfo]:
         """Append steps; if the id of a single one exists, save a new revision unless nothing is new."""
-        return await (self._save(*requests) if self.around is None else self.around(self._save, requests))
+        heads = await (self._save(*requests) if self.around is None else self.around(self._save, requests))
+        for request in requests:
+            request.release()
+        return heads
 
     async def _save(self, *requests: AppendRequest) -> list[StepInfo]:
         named = [(request.line, request.id) for request in requests if request.id]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from holdfast.codec import Codec, msgpack
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
-from holdfast.engine.model.drafts import Draft
+from holdfast.engine.model.drafts import Draft, MapDraft
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.operators import UpdateOperator, combine
@@ -49,6 +49,7 @@ class StateReader(PartialState):
         self._codec = codec
         self._check_exists = check_exists
         self._can_reload = point is not None and loaded is None
+        self._parsed: tuple[tuple[bytes, ...], MapDraft | None] | None = None
 
     async def names(self) -> list[str]:
         """Return the names of the state's channels, in order."""
@@ -106,7 +107,7 @@ class StateReader(PartialState):
                 if self.point is None or not self._can_reload:
                     raise
                 self._states.forget(self._line, self.point.hash)
-                self._loaded, self._draft, self._ws = None, None, Workspace()
+                self._loaded, self._draft, self._ws, self._parsed = None, None, Workspace(), None
                 return await read()
         except CorruptError:
             if self._check_exists is not None:
@@ -137,8 +138,12 @@ class StateReader(PartialState):
     async def _find(self, path: Sequence[Any]) -> Draft | None:
         """Return the value at a path, which may be a pointer to a large one; None if there is none."""
         state, keys = await self._state(), self._codec.pack_items(path)
-        value = await self.nodes(draft_reader.entry(self._ws, state, keys))
-        if value is not None or len(keys) == 1:
+        if len(keys) == 1:
+            return await self.nodes(draft_reader.entry(self._ws, state, keys))
+        parent = await self._dict_at(state, tuple(keys[:-1]))
+        start, rest = (state, keys) if parent is None else (parent, keys[-1:])
+        value = await self.nodes(draft_reader.entry(self._ws, start, rest))
+        if value is not None:
             return value
         # A value on the way may be a pointer, or a key be stored as an equal one of another type.
         below: Draft | None = state
@@ -148,6 +153,13 @@ class StateReader(PartialState):
                 return None
             _, below = await self._equal_entry(below, key, packed)
         return below
+
+    async def _dict_at(self, state: Draft, keys: tuple[bytes, ...]) -> MapDraft | None:
+        """Return the dict at a path, parsed; None if it is none. The last one is cached: more keys may follow."""
+        if self._parsed is None or self._parsed[0] != keys:
+            value = await self.nodes(draft_reader.entry(self._ws, state, keys))
+            self._parsed = keys, draft_reader.parse_dict(value)
+        return self._parsed[1]
 
     async def stored_key(self, path: Sequence[Any], key: Any) -> Any:
         """Return the key of the dict at a path that equals this one, which may be of another type; else this one."""

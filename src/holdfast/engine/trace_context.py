@@ -40,10 +40,10 @@ def enter(trace: Trace) -> None:
     _current.set(trace)
 
 
-def current_or_new() -> Trace:
-    """Return the current trace; with a new correlation id, if it has none."""
+def current_or_new(default: str = "") -> Trace:
+    """Return the current trace; if it has no correlation id, with a default or a new one."""
     trace = _current.get()
-    return trace if trace.correlation else Trace(f"{rng.getrandbits(64):016x}", trace.cause, trace.artifacts)
+    return trace if trace.correlation else trace._replace(correlation=default or f"{rng.getrandbits(64):016x}")
 
 
 @contextmanager

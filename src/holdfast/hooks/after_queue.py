@@ -1,5 +1,5 @@
-"""The queue of after-hooks: in order within a scope, in parallel for different scopes, and never in the way of a
-writer.
+"""The queue of after-hooks: each in order within a scope, in parallel for different scopes, and never in the way of a
+writer or of another hook.
 
 The queue is bounded: when it is full, the oldest hook is dropped, counted and reported. Executions are recorded in
 batches, by steps of a system line, once a second at most: a process that is killed loses what was to be recorded in the
@@ -14,16 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 
-from holdfast.backends.runtime.threads import WorkerPool, WorkerThread
+from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.engine.events import Event
 from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook, log
 
 MAX_WAITING = 10_000
 """The maximum number of waiting executions."""
-
-_MAX_THREADS = 4
-"""The number of scopes whose after-hooks run at a time."""
 
 _RECORD_INTERVAL = 1.0
 """The seconds between two records of executions."""
@@ -62,18 +59,17 @@ class AfterQueue:
         self._write = write
         self._max_waiting = most
         self._interval = every
-        self._threads = WorkerPool("holdfast-after", _MAX_THREADS)
         self.dropped = 0
         """The number of hooks dropped because too many were waiting."""
         self.reinit_locks()
 
     def reinit_locks(self) -> None:
         """Reinitialize in a forked child. Waiting hooks are the parent's to run."""
-        self._threads.reinit_locks()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._all: deque[QueuedHook] = deque()
-        self._by_scope: dict[str, deque[QueuedHook]] = {}
+        self._queues: dict[tuple[str, str], deque[QueuedHook]] = {}
+        """The waiting calls by the name of the hook and the scope."""
         self.waiting = 0
         """How many wait or are at work."""
         self._unrecorded: list[Event] = []
@@ -85,8 +81,8 @@ class AfterQueue:
     # Running ----------------------------------------------------------------------------------------------------
 
     def put(self, job: QueuedHook) -> None:
-        """Run a hook after those of its scope that were put before."""
-        scope = job.subject.scope
+        """Run a hook after its calls in the same scope that were put before."""
+        key = (job.hook.name, job.subject.scope)
         with self._changed:
             if self.waiting >= self._max_waiting:
                 self._drop()
@@ -94,12 +90,12 @@ class AfterQueue:
             self._all.append(job)
             while self._all and self._all[0].finished:
                 self._all.popleft()
-            lane = self._by_scope.get(scope)
-            if lane is not None:
-                lane.append(job)
+            queue = self._queues.get(key)
+            if queue is not None:
+                queue.append(job)
                 return
-            self._by_scope[scope] = deque((job,))
-        self._threads.start(lambda: self._serve(scope))
+            self._queues[key] = deque((job,))
+        job.hook.runner.after_workers.start(lambda: self._serve(key))
 
     def _drop(self) -> None:
         """Drop the oldest waiting hook. Running ones are no longer in the queue."""
@@ -114,18 +110,18 @@ class AfterQueue:
                     log.error("too many after-hooks wait: %d were dropped so far", self.dropped)
                 return
 
-    def _serve(self, scope: str) -> None:
-        """Run the hooks of a scope, as long as there are any."""
+    def _serve(self, key: tuple[str, str]) -> None:
+        """Run the waiting calls of a hook in a scope, as long as there are any."""
         while True:
             with self._changed:
-                lane = self._by_scope.get(scope)
-                while lane and lane[0].finished:
-                    lane.popleft()
-                if not lane:
-                    self._by_scope.pop(scope, None)
+                queue = self._queues.get(key)
+                while queue and queue[0].finished:
+                    queue.popleft()
+                if not queue:
+                    self._queues.pop(key, None)
                     self._changed.notify_all()
                     return
-                job = lane.popleft()
+                job = queue.popleft()
                 job.finished = True
             event = None
             try:
@@ -198,7 +194,7 @@ class AfterQueue:
                 self._draining = False
 
     def _is_idle(self) -> bool:
-        return not (self._by_scope or self.waiting or self._unrecorded or self._writing)
+        return not (self._queues or self.waiting or self._unrecorded or self._writing)
 
     def close(self) -> None:
         """End all threads, and drop the hooks that still wait."""
@@ -212,4 +208,3 @@ class AfterQueue:
             self._all.clear()
             self._closed = True
             self._changed.notify_all()
-        self._threads.close()

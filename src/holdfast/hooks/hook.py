@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from holdfast.backends.runtime.breaker import CircuitBreaker
 from holdfast.errors import InvalidError
 from holdfast.hooks.context import HookContext, HookInfo, HookResult, to_datetime
+from holdfast.hooks.runner import HookRunner
 
 log = logging.getLogger("holdfast.hooks")
 
@@ -41,6 +42,8 @@ class Hook:
     pure: bool
     """Whether it only reads its context, and so needs no context variables of its own."""
     breaker: CircuitBreaker
+    runner: HookRunner = field(default_factory=HookRunner)
+    """Runs it, apart from all other hooks."""
     calls: int = 0
     failures: int = 0
     vetoes: int = 0

@@ -21,7 +21,6 @@ from holdfast.hooks.after_queue import AfterQueue, QueuedHook
 from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookedChange, HookInfo, HookResult, ReplaceValue
 from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.runner import (
-    HookRunner,
     build_result,
     call_inline,
     check_result,
@@ -73,7 +72,6 @@ class HookRegistry:
         self.cache: dict[str, ActivePoints] = {}
         """The matching hooks by scope, for callers that save the call of `points`."""
         self._lock = Lock()
-        self._runner = HookRunner()
         self.after_queue = AfterQueue(
             self._run_after, lambda events: execution_log.record_executions(engine, tenant, events)
         )
@@ -100,11 +98,13 @@ class HookRegistry:
     def remove(self, hook: str | Callable[..., Any]) -> None:
         """Remove the hook of a name, or those of a function."""
         with self._lock:
-            left = tuple(each for each in self._hooks if hook not in (each.name, each.function))
-            if len(left) == len(self._hooks):
+            removed = [each for each in self._hooks if hook in (each.name, each.function)]
+            if not removed:
                 raise NotFoundError("there is no such hook", where=repr(hook)[:80], hint="See hooks.list()")
-            self._hooks = left
+            self._hooks = tuple(each for each in self._hooks if each not in removed)
             self.cache = {}
+        for each in removed:
+            each.runner.close()
 
     def infos(self) -> list[HookInfo]:
         """Describe all hooks, in the order in which they are called."""
@@ -162,7 +162,7 @@ class HookRegistry:
             elif hook.inline:
                 result = _mark_late(hook, call_inline(hook.name, subject.trace, hook.function, context))
             else:
-                run = self._runner.on_loop if hook.is_async else self._runner.in_thread
+                run = hook.runner.on_loop if hook.is_async else hook.runner.in_thread
                 result = await run(hook.function, context, hook.budget, hook_context(hook.name, subject.trace))
             veto = self._apply_result(hook, subject, context, result)
             if veto is not None:
@@ -245,7 +245,7 @@ class HookRegistry:
         """Run an after-hook, in a thread that does nothing else."""
         hook, result = job.hook, _SKIPPED
         if hook.breaker.allows():
-            start = self._runner.on_loop if hook.is_async else self._runner.in_thread
+            start = hook.runner.on_loop if hook.is_async else hook.runner.in_thread
             result = start(hook.function, HookContext(job.subject), hook.budget, job.context).wait()
         return self._finish_after(hook, job.subject, result)
 
@@ -295,15 +295,16 @@ class HookRegistry:
         if not self.after_queue.drain(timeout):
             log.error("after-hooks were not done when the store was closed: %d were left", self.after_queue.waiting)
         self.after_queue.close()
-        self._runner.close()
+        for hook in self._hooks:
+            hook.runner.close()
 
     def reinit_locks(self) -> None:
         """Reinitialize in a forked child. Waiting hooks are the parent's to run."""
         self._lock = Lock()
-        self._runner.reinit_locks()
         self.after_queue.reinit_locks()
         for hook in self._hooks:
             hook.breaker.reinit_locks()
+            hook.runner.reinit_locks()
 
 
 def _by_phase(hooks: Sequence[Hook]) -> MatchedHooks:

@@ -2,7 +2,8 @@
 
 An `inline` hook runs where the change is made, which is for hooks that are known to be quick. Others run in a thread of
 their own; async ones on the caller's event loop or, under a sync store, on a private one. The caller proceeds when the
-budget is used up. A thread cannot be stopped: what it still does has no effect on the change.
+budget is used up. A thread cannot be stopped: what it still does has no effect on the change. So each hook has threads
+and a loop of its own: one that hangs keeps no other from running.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from holdfast.errors import InvalidError, VetoError
 from holdfast.hooks.context import HookContext, HookResult
 
 _THREADS = 32
-"""The number of hooks of a store that run in threads at a time, including those that never end."""
+"""The number of calls of a hook that run in threads at a time, including those that never end."""
+
+_QUEUES = 4
+"""The number of scopes for which an after-hook runs at a time."""
 
 _CLOSE_SECONDS = 1.0
 """How long async hooks that are cancelled at the end may take."""
@@ -108,12 +112,17 @@ def check_result(start: int, value: Any) -> HookResult:
 
 
 class HookRunner:
-    """Runs the hooks of a store in threads and on an event loop."""
+    """Runs one hook in threads and on an event loop."""
 
     def __init__(self) -> None:
-        self.workers = WorkerPool("holdfast-hook", _THREADS)
         self._lock = threading.Lock()
         self._loop_thread: LoopThread | None = None
+        self._create_pools()
+
+    def _create_pools(self) -> None:
+        self.workers = WorkerPool("holdfast-hook", _THREADS)
+        self.after_workers = WorkerPool("holdfast-after", _QUEUES)
+        """The threads that wait for an after-hook."""
 
     def in_thread(
         self, function: Callable[[HookContext], Any], call: HookContext, budget: float, context: Context
@@ -130,19 +139,23 @@ class HookRunner:
     def reinit_locks(self) -> None:
         """Reinitialize in a forked child."""
         self.workers.reinit_locks()
+        self.after_workers.reinit_locks()
         self._lock = threading.Lock()
         self._loop_thread = None
 
     def close(self) -> None:
-        """End the threads that do end."""
-        self.workers.close()
+        """End the threads that do end. Calls that still wait get others."""
+        pools = self.workers, self.after_workers
+        self._create_pools()
+        for pool in pools:
+            pool.close()
         with self._lock:
             loop_thread, self._loop_thread = self._loop_thread, None
         if loop_thread is not None:
             loop_thread.stop(_CLOSE_SECONDS)
 
     def private_loop(self) -> asyncio.AbstractEventLoop:
-        """Return an event loop for async hooks of sync programs."""
+        """Return an event loop for an async hook of a sync program."""
         with self._lock:
             if self._loop_thread is None:
                 self._loop_thread = LoopThread("holdfast-hook-loop")
@@ -168,17 +181,24 @@ class _HookCall(Suspension[HookResult]):
 
 
 class _InThread(_HookCall):
+    _is_late = False
+    """Whether nobody waits any more: a call that has not begun until then never does."""
+
     def wait(self) -> HookResult:
         start, results, done = time.perf_counter_ns(), list[HookResult](), threading.Lock()
         done.acquire()
 
         def task() -> None:
-            results.append(self._run(start))
-            done.release()
+            if not self._is_late:
+                results.append(self._run(start))
+                done.release()
 
         self._runner.workers.start(task)
         # Whoever ended just now is not late, even if it was this thread that had to wait for its turn.
-        return results[0] if done.acquire(timeout=self._budget) or results else late_result(self._budget, start)
+        if done.acquire(timeout=self._budget) or results:
+            return results[0]
+        self._is_late = True
+        return late_result(self._budget, start)
 
     def watch(self) -> asyncio.Future[HookResult]:
         start, loop = time.perf_counter_ns(), asyncio.get_running_loop()
@@ -190,13 +210,19 @@ class _InThread(_HookCall):
                 future.set_result(result)
 
         def task() -> None:
+            if self._is_late or future.cancelled():
+                return
             result = self._run(start)
             try:
                 loop.call_soon_threadsafe(finish, result)
             except RuntimeError:
                 return  # the loop was closed: nobody waits any more
 
-        timer = loop.call_later(self._budget, lambda: finish(late_result(self._budget, start)))
+        def give_up() -> None:
+            self._is_late = True
+            finish(late_result(self._budget, start))
+
+        timer = loop.call_later(self._budget, give_up)
         self._runner.workers.start(task)
         return future
 

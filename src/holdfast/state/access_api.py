@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias, Unpack
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
 from holdfast.security.access.grant import BELOW_ALL, GrantRecord
@@ -142,6 +143,25 @@ class AccessOperations:
         return await self._access.cut_off(parse_holder(who))
 
     @sync_and_async
+    async def freeze(self, who: Who, *, reason: str = "") -> None:
+        """Deny an identity everything until it is unfrozen: it reads and writes nothing, also in scopes that it owns.
+
+        It takes effect at once, in every process and for open handles. Its rights and its state stay as they are.
+        Identities below it, such as `user:alice/agent:writer` below `user:alice`, are not frozen with it.
+        """
+        await self._access.freeze(parse_identity(who), check_name(reason, "reason"))
+
+    @sync_and_async
+    async def unfreeze(self, who: Who) -> None:
+        """Give a frozen identity its rights back. Raises `NotFoundError` if it is not frozen."""
+        await self._access.unfreeze(parse_identity(who))
+
+    @sync_and_async
+    async def frozen(self) -> dict[str, str]:
+        """Return the frozen identities, and the reasons."""
+        return await self._access.frozen()
+
+    @sync_and_async
     async def may(
         self,
         who: Who,
@@ -156,11 +176,9 @@ class AccessOperations:
         at = parse_scope(self._handle, scope, parts)
         keys = () if key is None else (self._handle.guard.key(at, key),)
         identity = parse_identity(who)
-        if identity.owns(at):
-            return True
         guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, GuardMode(), self._recorder)
         rights = await self._access.rights(await self._access.tip(), identity)
-        return guard.decide(rights, action, at, keys) is None
+        return guard.refuse(rights, action, at, keys) is None
 
     # Children, groups, roles ----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from holdfast.history.comparison import ComparedPoint, differences, differences_
 from holdfast.history.diff_result import Diff, DiffSide
 from holdfast.security.handle import StoreHandle
 from holdfast.state.history import When, moment_of, point_at
-from holdfast.state.reader import ScopeView, read_line_at
+from holdfast.state.reader import ScopeView, live_tip, read_line_at
 
 
 class _ScopeSide:
@@ -53,7 +53,7 @@ async def diff(handle: StoreHandle, scope: Scope, a: When, b: When | None) -> Di
     point = await point_at(handle, line, a)
     old = _ScopeSide(handle, line, point, moment_of(handle, a, point))
     if b is None:
-        tip = await handle.engine.lines.revalidate_tip(line)
+        tip = await live_tip(handle, scope)
         new = _ScopeSide(handle, line, None if tip is None else tip.point, handle.now())
     else:
         point = await point_at(handle, line, b)

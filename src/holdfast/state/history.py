@@ -20,6 +20,7 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at, read_scope
+from holdfast.state.session_guard import is_over
 from holdfast.state.writer import KeyWrite, write
 from holdfast.time_parser import parse_time
 
@@ -46,9 +47,12 @@ class HistoryEntry(NamedTuple):
 
 
 async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | None:
-    """Return the last step of a scope at a time; None if there was none yet."""
+    """Return the last step of a scope at a time; None if there was none yet, or the history ended with a session."""
     if isinstance(when, bool) or not isinstance(when, datetime | int | str):
         raise InvalidError(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
+    scope = Scope.of_line(line.name)
+    if scope is not None and await is_over(handle, scope, for_good=True):
+        return None
     if isinstance(when, int):
         version = validation.require_count(when, "version")
         try:
@@ -130,6 +134,8 @@ async def list_changes(
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line, found = handle.line(scope), list[HistoryEntry]()
     last_step, last_key, stop = 0, "", tuple[int, ...]()
+    if await is_over(handle, scope, for_good=True):
+        return Page.cut(found, limit, str, lambda cursor: list_changes(handle, scope, key, limit, cursor))
     if text := validation.cursor_text(cursor):
         # A version; with a key, the changes of that step after the key follow first.
         number, _, last_key = text.partition(" ")

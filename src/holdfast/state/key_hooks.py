@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
@@ -19,6 +19,19 @@ from holdfast.hooks.registry import ActivePoints, HookRegistry
 from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import StoredValue
+
+_PAYLOADS: Mapping[str, str | int] = {
+    "requests.ask": "value",
+    "requests.answer": 1,
+    "pipeline.put": "value",
+    "pipeline.done": "value",
+}
+"""Where the value for hooks is in what is stored; the rest is internal. Other keys of these lines have no hooks."""
+
+_Load: TypeAlias = Callable[[Any], Any]
+_Dump: TypeAlias = Callable[[str, Any], Any]
+
+_PAYLOAD_KEYS = ("item/", "answer/", "result/")
 
 
 class KeyHooks:
@@ -54,7 +67,15 @@ class KeyHooks:
         meant = self._matched.get(point)
         if meant is None:
             return None
-        before, after = (meant.before, meant.after) if meant.all_keys else meant.for_key(key)
+        name = key
+        load: _Load = self._load
+        dump: _Dump = self._dump
+        if point in _PAYLOADS:
+            if not key.startswith(_PAYLOAD_KEYS):
+                return None
+            name = key.partition("/")[2]
+            load, dump = self._payload(packed, _PAYLOADS[point])
+        before, after = (meant.before, meant.after) if meant.all_keys else meant.for_key(name)
         if not before and not after:
             return None
         stored: Any = MISSING if action == "delete" else packed
@@ -67,7 +88,7 @@ class KeyHooks:
         else:
             actor, scope = self._handle.guard.actor, self._scope
             subject = HookedChange(
-                point, scope, key, self._trace, self._started, stored, self._load, self._dump, actor, version, old
+                point, scope, name, self._trace, self._started, stored, load, dump, actor, version, old
             )
             if before:
                 await self._registry.before(before, subject)
@@ -86,6 +107,19 @@ class KeyHooks:
 
     def _load(self, stored: Packed) -> Any:
         return unpack(self._handle.codec, stored)
+
+    def _payload(self, packed: Packed, where: Any) -> tuple[_Load, _Dump]:
+        """Return functions that read the value for hooks from what is stored, and that store another one in it."""
+
+        def load(stored: Packed) -> Any:
+            return self._load(stored)[where]
+
+        def dump(key: str, value: Any) -> Packed:
+            record = self._load(packed)
+            record[where] = value
+            return pack_value(self._handle, key, record)
+
+        return load, dump
 
     def _dump(self, key: str, value: Any) -> Packed:
         return pack_value(self._handle, key, value)

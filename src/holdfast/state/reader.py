@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.engine.entry_reader import FoundEntry
+from holdfast.engine.lines import LineTip
 from holdfast.engine.model.nodes import sort_key
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.patterns import matcher, narrowed
+from holdfast.engine.patterns import keys_of_listing, matcher, narrowed
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import Look, read_at, read_latest
@@ -18,6 +19,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
+from holdfast.state.session_guard import is_over, session_of
 
 T = TypeVar("T")
 
@@ -150,6 +152,13 @@ class ScopeView:
         times = {names.expiring_key(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
         return {key: time for key, time in times.items() if time <= self.now}
 
+    async def expiries(self) -> list[tuple[int, str]]:
+        """Return the keys that expire or have expired, each with the time."""
+        if self._loaded is None:
+            return []
+        found = await self._handle.engine.entries.page(self._line, self._loaded, names.TTL_FIRST, names.TTL_LAST, None)
+        return [(int(unpack(self._handle.codec, each.value)), names.expiring_key(each.key)) for each in found]
+
     async def count(self, prefix: str = "") -> int:
         """Return the number of keys, or of those with a prefix."""
         if self._loaded is None:
@@ -167,13 +176,17 @@ class ScopeReader:
         self._handle = handle
         self._scope = scope
         self._line = handle.line(scope)
+        self._in_session = session_of(scope) is not None
 
     async def item(self, key: str) -> StateItem | None:
         """Return a key; None if there is no such key."""
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
         await handle.guard.allow("read", self._scope, (key,))
-        tip = await handle.engine.lines.revalidate_tip(line)
+        if self._in_session and await is_over(handle, self._scope):
+            tip = None
+        else:
+            tip = await handle.engine.lines.revalidate_tip(line)
         if tip is None or tip.point is None:
             found = None
         else:
@@ -188,16 +201,18 @@ class ScopeReader:
 
     async def keys(self, prefix: str, pattern: str, after: str, limit: int) -> list[str]:
         """Return keys in order."""
-        await self._handle.guard.allow("read", self._scope, ())
+        asked = keys_of_listing(prefix, pattern)
+        await self._handle.guard.allow("read", self._scope, asked)
         found = await read_scope(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
-        await self._handle.guard.saw(self._scope, ())
+        await self._handle.guard.saw(self._scope, asked)
         return found
 
     async def items(self, prefix: str, pattern: str, after: str, limit: int) -> list[StateItem]:
         """Return keys in order, with their values; one more than the limit, if there are more."""
-        await self._handle.guard.allow("read", self._scope, ())
+        asked = keys_of_listing(prefix, pattern)
+        await self._handle.guard.allow("read", self._scope, asked)
         found = await read_scope(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit + 1))
-        await self._handle.guard.saw(self._scope, [item.key for item in found[:limit]])
+        await self._handle.guard.saw(self._scope, [item.key for item in found[:limit]] or asked)
         return found
 
     async def count(self) -> int:
@@ -209,9 +224,18 @@ class ScopeReader:
 
 
 async def read_scope(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
-    """Read the current state of a scope."""
+    """Read the current state of a scope. It is empty if it ended with its session."""
     line = handle.line(scope)
+    if await is_over(handle, scope):
+        return await look(ScopeView(handle, line, None, None, handle.now()))
     return await read_latest(handle.engine, line, _view(handle, line, look, handle.now()))
+
+
+async def live_tip(handle: StoreHandle, scope: Scope) -> LineTip | None:
+    """Return the tip of a scope's line; None if there is none, or it ended with its session."""
+    if session_of(scope) is not None and await is_over(handle, scope):
+        return None
+    return await handle.engine.lines.revalidate_tip(handle.line(scope))
 
 
 async def read_line_at(

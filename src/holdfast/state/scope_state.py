@@ -216,19 +216,20 @@ class StateOperations:
         await scopes.clear(self._handle, self.scope)
 
     @sync_and_async
-    async def copy_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
+    async def copy_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise", nested: bool = False) -> int:
         """Copy all keys into another scope, as one step there. Returns how many keys were copied.
 
+        With `nested`, the scopes inside this one are copied, too, to the same places inside the other: all or none.
         If the other scope has one of the keys already, `on_conflict` says what happens: `"raise"` raises
         `ConflictError` and copies nothing; `"overwrite"` replaces its value; `"merge"` merges both values, and raises
         where they differ in the same part; a function is called with its value and this one, and returns what to write.
         """
-        return await scopes.copy(self._handle, self.scope, _scope(other), on_conflict)
+        return await scopes.copy(self._handle, self.scope, _scope(other), on_conflict, nested=nested)
 
     @sync_and_async
-    async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise") -> int:
+    async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise", nested: bool = False) -> int:
         """Copy all keys into another scope and delete them here, atomically. See `copy_to`."""
-        return await scopes.move(self._handle, self.scope, _scope(other), on_conflict)
+        return await scopes.move(self._handle, self.scope, _scope(other), on_conflict, nested=nested)
 
     # History ----------------------------------------------------------------------------------------------------
 
@@ -270,7 +271,7 @@ class StateOperations:
 
         It begins now, or after the `cursor` of a change or a watch, also in another process; with `cursor=""`, at the
         start of the history. With `nested`, the scopes inside this one are watched too, also future ones, each in its
-        own order. A change is seen within a second. A key that expires is reported when it is deleted.
+        own order. A change is seen within a second, and so is a key that expires (`expired`).
 
         Iterate over it, which waits for changes until `close()`; or call `poll(timeout)`.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.key_changes import OnConflict, check_on_conflict, resolve_conflict
 from holdfast.state.reader import ScopeView, StoredValue, read_scope
-from holdfast.state.session_guard import EXPIRY, maintenance_handle
+from holdfast.state.session_guard import EXPIRY, is_over, maintenance_handle
 from holdfast.state.writer import Check, KeyWrite, edit_request, write
 
 _ATTEMPTS = 100
@@ -27,6 +28,10 @@ _ATTEMPTS = 100
 
 
 class _Content(NamedTuple):
+    """The content of a scope, and the scope to copy it to."""
+
+    scope: Scope
+    target: Scope
     point: StepRef | None
     stored: dict[str, StoredValue]
 
@@ -44,64 +49,105 @@ async def clear(handle: StoreHandle, scope: Scope) -> None:
     await write(handle, {scope: all_keys})
 
 
-async def copy(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict) -> int:
-    """Copy all keys into another scope. Returns their number."""
-    _check(scope, target, on_conflict)
-    await handle.guard.allow("read", scope, ())
-    found = await read_scope(handle, scope, _content)
-    await handle.guard.saw(scope, list(found.stored))
-    if found.stored:
-        await write(
-            handle, {target: _puts(handle, target, found, on_conflict)}, _require_free(target, found, on_conflict)
-        )
-    return len(found.stored)
+async def copy(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict, *, nested: bool) -> int:
+    """Copy all keys into another scope, and with `nested` those of the scopes inside. Returns their number."""
+    check_on_conflict(on_conflict)
+    contents = await _contents(handle, await _targets(handle, scope, target, nested=nested))
+    writes, checks = _copies(handle, contents, on_conflict)
+    if writes:
+        await write(handle, writes, checks)
+    return sum(len(each.stored) for each in contents)
 
 
-async def move(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict) -> int:
+async def move(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict, *, nested: bool) -> int:
     """Copy all keys into another scope, and delete them here, atomically. Returns their number."""
-    _check(scope, target, on_conflict)
-    await handle.guard.allow("read", scope, ())
+    check_on_conflict(on_conflict)
     for _ in range(_ATTEMPTS):
-        found = await read_scope(handle, scope, _content)
-        await handle.guard.saw(scope, list(found.stored))
-        if not found.stored:
+        contents = await _contents(handle, await _targets(handle, scope, target, nested=nested))
+        writes, checks = _copies(handle, contents, on_conflict)
+        if not writes:
             return 0
-        gone = [KeyWrite(key, "delete") for key in found.stored]
-        checks = {scope: _unchanged(found), **_require_free(target, found, on_conflict)}
+        gone = {each.scope: [KeyWrite(key, "delete") for key in each.stored] for each in contents}
+        unchanged = {each.scope: _unchanged(each) for each in contents}
         try:
-            await write(handle, {scope: gone, target: _puts(handle, target, found, on_conflict)}, checks)
+            await write(handle, {**gone, **writes}, {**unchanged, **checks})
         except _ConcurrentChange:
             continue
-        return len(found.stored)
+        return sum(len(each.stored) for each in contents)
     raise ConflictError(
         f"the scope changed {_ATTEMPTS} times while it was to be moved", where=str(scope), hint="Stop who writes there"
     )
 
 
-async def _content(view: ScopeView) -> _Content:
+async def _targets(handle: StoreHandle, scope: Scope, target: Scope, *, nested: bool) -> dict[Scope, Scope]:
+    """Return the scopes to copy, each with the one to copy it to."""
+    if scope == target:
+        raise InvalidError("state is copied or moved to another scope, not to its own", where=str(scope))
+    if not nested:
+        return {scope: target}
+    if scope.contains(target) or target.contains(scope):
+        raise InvalidError("a scope is not copied with what is nested in it into itself", where=f"{scope} and {target}")
+    lines = await handle.engine.lines.names(handle.tenant, scope.line + "/")
+    inside = [each for line in lines if (each := Scope.of_line(line.name)) is not None]
+    return {scope: target, **{each: _moved(each, scope, target) for each in inside}}
+
+
+def _moved(inside: Scope, scope: Scope, target: Scope) -> Scope:
+    """Return the scope inside the target that is what another is inside a scope."""
+    try:
+        found = target.within(**{part.kind: part.name for part in inside.parts[len(scope.parts) :]})
+        if target.contains(found):
+            return found
+    except InvalidError:
+        pass  # both have a part of the same kind
+    raise InvalidError(
+        f"{inside} cannot be inside {target}", where=f"{scope} and {target}", hint="Copy the scopes one by one"
+    )
+
+
+async def _contents(handle: StoreHandle, targets: Mapping[Scope, Scope]) -> list[_Content]:
+    """Read the scopes to copy. Those without keys are left out."""
+    found = []
+    for scope, target in targets.items():
+        await handle.guard.allow("read", scope, ())
+        point, stored = await read_scope(handle, scope, _stored)
+        await handle.guard.saw(scope, list(stored))
+        found += [_Content(scope, target, point, stored)] * bool(stored)
+    return found
+
+
+def _copies(
+    handle: StoreHandle, contents: Sequence[_Content], on_conflict: OnConflict
+) -> tuple[dict[Scope, list[KeyWrite]], dict[Scope, Check]]:
+    """Return the changes that copy scopes, and what to check in their targets."""
+    writes = {each.target: _puts(handle, each, on_conflict) for each in contents}
+    return writes, {each.target: _require_free(each) for each in contents} if on_conflict == "raise" else {}
+
+
+async def _stored(view: ScopeView) -> tuple[StepRef | None, dict[str, StoredValue]]:
     found = {key: await view.find_live(key) for key in await view.keys()}
-    return _Content(view.point, {key: stored for key, stored in found.items() if stored is not None})
+    return view.point, {key: stored for key, stored in found.items() if stored is not None}
 
 
-def _puts(handle: StoreHandle, target: Scope, found: _Content, on_conflict: OnConflict) -> list[KeyWrite]:
+def _puts(handle: StoreHandle, found: _Content, on_conflict: OnConflict) -> list[KeyWrite]:
     puts = [KeyWrite(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
     if on_conflict not in ("raise", "overwrite"):
         for put in puts:
-            put.compute = resolve_conflict(handle, target, put, None, on_conflict)
+            put.compute = resolve_conflict(handle, found.target, put, None, on_conflict)
     return puts
 
 
-def _require_free(target: Scope, found: _Content, on_conflict: OnConflict) -> dict[Scope, Check]:
+def _require_free(found: _Content) -> Check:
     async def check(view: ScopeView) -> None:
         for key in found.stored:
             if await view.version(key):
                 raise ConflictError(
                     "the other scope has the key already",
-                    where=f"key {key!r} of {target}",
+                    where=f"key {key!r} of {found.target}",
                     hint="Give on_conflict='overwrite' or 'merge', or move the key away",
                 )
 
-    return {target: check} if on_conflict == "raise" else {}
+    return check
 
 
 def _unchanged(found: _Content) -> Check:
@@ -110,12 +156,6 @@ def _unchanged(found: _Content) -> Check:
             raise _ConcurrentChange
 
     return check
-
-
-def _check(scope: Scope, target: Scope, on_conflict: OnConflict) -> None:
-    check_on_conflict(on_conflict)
-    if scope == target:
-        raise InvalidError("state is copied or moved to another scope, not to its own", where=str(scope))
 
 
 _LAST = "\U0010ffff"
@@ -161,6 +201,8 @@ async def list_scopes(handle: StoreHandle, prefix: str, pattern: str, after: str
 
 async def _describe(handle: StoreHandle, scope: Scope) -> list[ScopeInfo]:
     line: Line = handle.line(scope)
+    if await is_over(handle, scope, for_good=True):
+        return []
     (rows,) = await handle.engine.context.backend.read([Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False)])
     if not rows:
         return []

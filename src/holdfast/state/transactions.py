@@ -30,7 +30,8 @@ from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.key_changes import expiry_time
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, read_line_at
+from holdfast.state.reader import ScopeView, live_tip, read_line_at
+from holdfast.state.session_guard import limit_unchanged, read_limit, session_of
 from holdfast.state.writer import KeyWrite, WrittenKey, commit
 from holdfast.time_parser import Duration
 
@@ -95,7 +96,7 @@ class TransactionChanges:
         """Read a scope as of its first read."""
         line = self.handle.line(scope)
         if not part.was_read:
-            tip = await self.handle.engine.lines.revalidate_tip(line)
+            tip = await live_tip(self.handle, scope)
             part.was_read, part.point = True, None if tip is None else tip.point
         try:
             return await read_line_at(self.handle, line, part.point, look)
@@ -165,6 +166,10 @@ class TransactionChanges:
     async def _unchanged(self, scope: Scope, part: TransactionScope, again: bool) -> list[Condition]:
         """Return the conditions that a scope that was only read is unchanged, as far as it was read."""
         lines, line = self.handle.engine.lines, self.handle.line(scope)
+        limit = await read_limit(self.handle, scope)
+        if limit is not None and limit.is_over(self.handle.now()):
+            await self._check(scope, part)(ScopeView(self.handle, line, None, None, self.handle.now()))
+            return [limit_unchanged(self.handle, session_of(scope) or scope, limit)]
         tip = await (lines.load_tip(line) if again else lines.revalidate_tip(line))
         point = None if tip is None else tip.point
         try:

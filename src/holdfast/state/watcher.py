@@ -13,9 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -24,23 +25,28 @@ from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, sync_and_async
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Operation, Set
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK, Scope, normal
-from holdfast.engine.patterns import matcher, stem
+from holdfast.engine.patterns import keys_of_listing, matcher, stem
 from holdfast.engine.row_format import PRUNED, Line, StepRef, open_step
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state import keys as names
-from holdfast.state.reader import read_line_at
+from holdfast.state.reader import ScopeView, read_line_at
+from holdfast.state.session_guard import EXPIRY, limit_query, parse_limit
 from holdfast.time_parser import Duration, parse_seconds
 
 DELETED = "deleted"
 """The action of a change that reports that a whole scope was deleted."""
+
+EXPIRED = "expired"
+"""The action of a change that reports that a key has expired."""
 
 _PAGE = 64
 """How many steps of a scope are read at a time."""
@@ -54,15 +60,22 @@ _MANY = 64
 
 class _WatchPosition(NamedTuple):
     """The position in a scope: the number of the next step, how many of its changes were delivered, and the hash of
-    the step before."""
+    the step before; and the key that was last reported as expired, with the time of its expiry."""
 
     number: int = 0
     delivered: int = 0
     after: str = ""
+    expired: int = 0
+    key: str = ""
+
+    def after_step(self, point: StepRef) -> _WatchPosition:
+        """Return the position after a step."""
+        return self._replace(number=point.seq + 1, delivered=0, after=_hash(point))
 
 
 _Positions: TypeAlias = Mapping[Scope, _WatchPosition]
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_Cursor: TypeAlias = tuple[bool, dict[str, tuple[_Number, _Number, str, _Number, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +83,9 @@ class WatchedChange:
     """A change that a watch reports.
 
     `before` and `version` are the key's versions; `value` is its value at that version, `MISSING` if it was deleted.
-    Two actions are about the scope, with an empty key: `deleted`, and `pruned`, whose versions are the first and the
-    last whose changes were pruned before they could be reported.
+    The action `expired` is no change that anybody made: its time is when the key expired, and it has no id. Two actions
+    are about the scope, with an empty key: `deleted`, and `pruned`, whose versions are the first and the last whose
+    changes were pruned before they could be reported.
     """
 
     scope: Scope
@@ -105,12 +119,14 @@ class WatchOperations:
         self._handle = handle
         self._scope = scope
         self._matches = matcher(pattern)
-        self._keys = (handle.guard.key(scope, pattern),) if stem(pattern) == pattern else ()
+        single = stem(pattern) == pattern
+        self._keys = (handle.guard.key(scope, pattern),) if single else keys_of_listing("", pattern)
         self._nested = nested
         self._positions: dict[Scope, _WatchPosition] | None = None if cursor is None else self._decode(cursor)
         self._last_cursor: Callable[[], str] | None = None
         self._queue: deque[WatchedChange] = deque()
         self._tips: dict[Line, LineTip | None] = {}
+        self._expiries: dict[Scope, _ScopeExpiries] = {}
         self._closed = threading.Event()
 
     def __repr__(self) -> str:
@@ -190,11 +206,22 @@ class WatchOperations:
             return
         await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes({})
-        queries = [Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False) for scope in scopes]
-        heads = await self._handle.engine.context.backend.read(queries)
+        queries: list[Query] = []
+        for scope in scopes:
+            queries.append(Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False))
+            queries.append(limit_query(self._handle, scope))
+        found = await self._handle.engine.context.backend.read(queries)
+        begin = _WatchPosition(expired=self._handle.now())
         self._positions = {
-            scope: _position_after(StepRef.of(rows[0])) for scope, rows in zip(scopes, heads, strict=True) if rows
+            scope: begin.after_step(StepRef.of(rows[0]))
+            for scope, rows, limit in zip(scopes, found[::2], found[1::2], strict=True)
+            if rows and not self._is_over(limit)
         }
+
+    def _is_over(self, limit: Sequence[Row]) -> bool:
+        """Whether a scope and its history ended with the time of its session."""
+        found = parse_limit(limit)
+        return found is not None and found.is_over(self._handle.now(), for_good=True)
 
     async def _read_changes(self) -> list[WatchedChange]:
         """Read the changes there are now. If this is cancelled, none counts as reported."""
@@ -208,10 +235,16 @@ class WatchOperations:
             place, line = places.get(scope, _WatchPosition()), self._handle.line(scope)
             queries.append(Get(STEPS, [(*line, 0, place.number - 1)] if place.number else []))
             queries.append(Scan(STEPS, (*line, 0), (place.number,), limit=_PAGE))
+            queries.append(limit_query(self._handle, scope))
         found = await self._handle.engine.context.backend.read(queries)
-        trail, telling = _PositionLog(places), _ChangeCollector(self._handle, self._matches, self._encode)
-        for scope, last, rows in zip(scopes, found[::2], found[1::2], strict=True):
-            await telling.add(trail, scope, places.get(scope, _WatchPosition()), last, rows)
+        trail = _PositionLog(places)
+        telling = _ChangeCollector(self._handle, self._matches, self._encode, self._expiries)
+        for scope, last, rows, limit in zip(scopes, found[::3], found[1::3], found[2::3], strict=True):
+            place = places.get(scope, _WatchPosition())
+            if not self._is_over(limit):
+                await telling.add(trail, scope, place, last, rows)
+            elif place.number:
+                telling.add_deleted(trail, scope)
         self._positions = trail.positions()
         return telling.changes
 
@@ -241,7 +274,9 @@ class WatchOperations:
             return {}
         try:
             content = base64.b64decode(cursor, altchars=b"-_", validate=True)
-            nested, places = msgspec.json.decode(content, type=tuple[bool, dict[str, tuple[_Number, _Number, str]]])
+            nested, places = msgspec.json.decode(
+                content, type=tuple[bool, dict[str, tuple[_Number, _Number, str, _Number, str]]]
+            )
             found = {Scope.parse(text): _WatchPosition(*place) for text, place in places.items()}
         except (binascii.Error, msgspec.MsgspecError, ValueError, TypeError):
             raise InvalidError("this is no cursor of a watch", where=repr(cursor)[:80]) from None
@@ -253,6 +288,13 @@ class WatchOperations:
                 hint="A cursor goes with its scope, and with nested as it was",
             )
         return found
+
+
+class _ScopeExpiries(NamedTuple):
+    """The keys of a scope that expire, as of a step, in the order of the times."""
+
+    commit: bytes
+    expiries: list[tuple[int, str]]
 
 
 class _PositionLog:
@@ -282,9 +324,14 @@ class _ChangeCollector:
     """The changes of one read, with the position after each."""
 
     def __init__(
-        self, handle: StoreHandle, matches: Callable[[str], bool], encode: Callable[[_Positions], str]
+        self,
+        handle: StoreHandle,
+        matches: Callable[[str], bool],
+        encode: Callable[[_Positions], str],
+        expiries: dict[Scope, _ScopeExpiries],
     ) -> None:
         self.changes: list[WatchedChange] = []
+        self._expiries = expiries
         self._handle = handle
         self._matches = matches
         self._encode = encode
@@ -295,7 +342,7 @@ class _ChangeCollector:
         """Collect the changes of a scope, given the step before its position and those after."""
         line, gone = self._handle.line(scope), list[StepRef]()
         if place.number and not (last and _hash(StepRef.of(last[0])) == place.after):
-            self._add_scope_change(trail, scope, None, DELETED)
+            self.add_deleted(trail, scope)
             place = _WatchPosition()
             (rows,) = await self._handle.engine.context.backend.read([Scan(STEPS, (*line, 0), limit=_PAGE)])
         for row in rows:
@@ -305,20 +352,63 @@ class _ChangeCollector:
             if point.pruned:
                 gone.append(point)
             else:
-                self._add_pruned(trail, scope, gone)
+                self._add_pruned(trail, scope, place, gone)
                 gone = []
                 try:
-                    await self._add_step(trail, scope, place, line, row)
+                    place = await self._add_step(trail, scope, place, line, row)
                 except NotFoundError:
                     return  # pruned or deleted just now: the next look will tell so
-            place = _position_after(point)
+            place = place.after_step(point)
             trail.add(scope, place)
-        self._add_pruned(trail, scope, gone)
+        self._add_pruned(trail, scope, place, gone)
+        tips = [StepRef.of(row) for row in (*last, *rows)]
+        if tips and tips[-1].seq + 1 == place.number and len(rows) < _PAGE and not tips[-1].pruned:
+            with suppress(NotFoundError):
+                await self._add_expired(trail, scope, place, line, tips[-1], self._handle.now())
 
-    def _add_pruned(self, trail: _PositionLog, scope: Scope, gone: Sequence[StepRef]) -> None:
+    def add_deleted(self, trail: _PositionLog, scope: Scope) -> None:
+        """Add that a scope was deleted."""
+        self._add_scope_change(trail, scope, None, DELETED)
+
+    async def _add_expired(
+        self, trail: _PositionLog, scope: Scope, place: _WatchPosition, line: Line, point: StepRef, until: int
+    ) -> _WatchPosition:
+        """Add the keys that the scope had at a step and that have expired since the position. Returns the position."""
+        cached = self._expiries.get(scope)
+        if cached is None or cached.commit != point.hash:
+            expiries = await read_line_at(self._handle, line, point, ScopeView.expiries)
+            cached = self._expiries[scope] = _ScopeExpiries(point.hash, sorted(expiries))
+        shown = []
+        for time_, key in cached.expiries:
+            if time_ > until or (time_, key) <= (place.expired, place.key):
+                continue
+            place = place._replace(expired=time_, key=key)
+            trail.add(scope, place)
+            if self._matches(key):
+                found = await read_line_at(self._handle, line, point, partial(ScopeView.find_version, key=key))
+                before = 0 if found is None else found.version
+                entry = history.HistoryEntry(key, EXPIRED, before, 0, to_datetime(time_), "", "", "", "")
+                self._add_change(trail, scope, place, entry, MISSING)
+                shown.append(key)
+        if shown:
+            await self._handle.guard.saw(scope, shown)
+        return place
+
+    async def _add_expired_before(
+        self, trail: _PositionLog, scope: Scope, place: _WatchPosition, line: Line, point: StepRef
+    ) -> tuple[_WatchPosition, bool]:
+        """Add the keys that had expired when a step removed or replaced them. Returns the position, and whether they
+        are known: the step before may have been pruned."""
+        try:
+            parent = await self._handle.engine.lines.find(line, Position(0, point.seq - 1))
+            return await self._add_expired(trail, scope, place, line, parent, point.time), True
+        except NotFoundError:
+            return place, False
+
+    def _add_pruned(self, trail: _PositionLog, scope: Scope, place: _WatchPosition, gone: Sequence[StepRef]) -> None:
         if gone:
             first, last = gone[0], gone[-1]
-            self._add_scope_change(trail, scope, _position_after(last), PRUNED, first.seq + 1, last.seq + 1)
+            self._add_scope_change(trail, scope, place.after_step(last), PRUNED, first.seq + 1, last.seq + 1)
 
     def _add_scope_change(
         self,
@@ -333,16 +423,25 @@ class _ChangeCollector:
         entry = history.HistoryEntry("", action, before, version, to_datetime(self._handle.now()), "", "", "", "")
         self._add_change(trail, scope, place, entry, MISSING)
 
-    async def _add_step(self, trail: _PositionLog, scope: Scope, place: _WatchPosition, line: Line, row: Row) -> None:
+    async def _add_step(
+        self, trail: _PositionLog, scope: Scope, place: _WatchPosition, line: Line, row: Row
+    ) -> _WatchPosition:
+        """Add the changes of a step. Returns the position, with what had expired before it."""
         point = StepRef.of(row)
         edit = open_step(line, row, self._handle.engine.context.max_bytes).edit
         put = dict(edit.put)
-        touched = {names.unpack_key(key) for key in (*put, *edit.removed)}
+        packed = {*put, *edit.removed}
+        touched = set(map(names.unpack_key, packed))
         every = [entry for entry in await history.changes_of(self._handle, line, row) if entry.key in touched]
-        shown = []
+        shown, known = [], False
+        is_expiry = point.kind == EXPIRY
+        if point.seq and (is_expiry or any(not each.before and names.pack_ttl(each.key) in packed for each in every)):
+            place, known = await self._add_expired_before(trail, scope, place, line, point)
         for number, entry in enumerate(every, 1):
-            if number <= place.delivered or not self._matches(entry.key):
+            if number <= place.delivered or not self._matches(entry.key) or (is_expiry and known):
                 continue
+            if is_expiry:
+                entry = entry._replace(action=EXPIRED)
             value = MISSING
             if entry.version:
                 value = await self._value(line, point, entry.key, put.get(pack_name(entry.key)))
@@ -350,12 +449,13 @@ class _ChangeCollector:
             self._add_change(
                 trail,
                 scope,
-                _position_after(point) if number == len(every) else place._replace(delivered=number),
+                place.after_step(point) if number == len(every) else place._replace(delivered=number),
                 entry,
                 value,
             )
         if shown:
             await self._handle.guard.saw(scope, shown)
+        return place
 
     async def _value(self, line: Line, point: StepRef, key: str, made: Operation | None) -> Any:
         """Return the value of a key after a step."""
@@ -384,10 +484,6 @@ class _ChangeCollector:
             _cursor=lambda: encode(trail.positions(count)),
         )
         self.changes.append(watched)
-
-
-def _position_after(point: StepRef) -> _WatchPosition:
-    return _WatchPosition(point.seq + 1, 0, _hash(point))
 
 
 def _hash(point: StepRef) -> str:

@@ -28,7 +28,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue
-from holdfast.state.session_guard import sessions_active
+from holdfast.state.session_guard import session_id, sessions_active
 
 if TYPE_CHECKING:
     from holdfast.state.key_hooks import KeyHooks
@@ -115,7 +115,7 @@ async def commit(
     preconditions: Preconditions | None = None,
 ) -> tuple[list[WrittenKey], list[StepInfo]]:
     """Change keys together with checkpoints to save, on further conditions."""
-    trace = trace_context.current_or_new()
+    trace = trace_context.current_or_new(session_id(writes))
     edits = []
     for scope, several in writes.items():
         keys = () if callable(several) else [each.key for each in several]
@@ -123,7 +123,10 @@ async def commit(
         check = None if checks is None else checks.get(scope)
         edits.append(_LineEdit(handle, scope, several, trace, permit, check))
     together = [*(edit.request for edit in edits), *requests]
-    for more in (preconditions, sessions_active(handle, writes)):
+    sessions = sessions_active(handle, writes)
+    if sessions is not None:
+        await sessions(False)  # before anyone is told of a value: the conditions are evaluated after the edit
+    for more in (preconditions, sessions):
         if more is not None:
             together[0].preconditions = both_preconditions(together[0].preconditions, more)
     heads = await handle.engine.writer.save(*together)

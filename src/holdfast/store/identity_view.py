@@ -104,11 +104,13 @@ class IdentityOperations(ScopedOperations):
     async def grants(self, *, dead: bool = False) -> list[Grant]:
         """List the grants of scopes that this identity owns; with `dead`, also those revoked or expired in the last
         weeks."""
+        await self._guard.require_active("grants")
         return [to_grant(each, self._handle.now()) for each in await self._of_own(dead=dead)]
 
     @sync_and_async
     async def granted(self, *, dead: bool = False) -> list[Grant]:
         """List the grants that this identity was given itself, without those of its groups."""
+        await self._guard.require_active("granted")
         found = await self._access.grants(str(self.identity), dead=dead)
         return [to_grant(each, self._handle.now()) for each in found]
 
@@ -122,6 +124,7 @@ class IdentityOperations(ScopedOperations):
             raise await self._guard.denied_error(action, scope, (), _NARROW)
         if not self.identity.owns(scope):
             raise await self._guard.denied_error(action, scope, (), _NOT_OWN)
+        await self._guard.require_active(action)
 
 
 class IdentityView(SyncApi, IdentityOperations):

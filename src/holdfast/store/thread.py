@@ -13,6 +13,7 @@ from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
+from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.pages import Page
@@ -173,7 +174,10 @@ class ThreadOperations(Generic[S]):
                 before = points[-1].id if len(rows) == size else ""
             else:
                 points, before = await search.points(line, before)
-            for head in await self._engine.step_info.describe(line, points, rows):
+            heads = await self._engine.step_info.describe(line, points, rows)
+            if search is None:
+                await self._engine.step_info.require_parents(line, heads)
+            for head in heads:
                 checkpoint = self._checkpoint(head)
                 own = checkpoint.metadata
                 if (labelled is None or checkpoint.id in labelled) and all(
@@ -375,7 +379,7 @@ class ThreadOperations(Generic[S]):
     @sync_and_async
     async def tag(self, tag: str, at: Revision = "HEAD", *, move: bool = False) -> None:
         """Tag a checkpoint: `get(at=tag)` finds it. One checkpoint of a thread can have it."""
-        await self._refer(NAME, check_name(tag, "tag"), at, move=move)
+        await self._refer(NAME, check_new_name(tag, "tag"), at, move=move)
 
     @sync_and_async
     async def untag(self, tag: str) -> None:

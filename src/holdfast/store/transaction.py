@@ -40,7 +40,7 @@ class Transaction(StateTransaction):
 
     async def _get(self, thread: str) -> Checkpoint:
         handle = ThreadOperations[Any](self._handle, thread)
-        line = handle._own_line()
+        line = handle._line
         if any(request.line == line for request in self._requests):
             raise InvalidError(
                 "the thread was saved in this transaction, and has that checkpoint only after it",

@@ -121,6 +121,9 @@ grant allow-children user:alice
 grant parents
 grant forbid-children user:alice
 grant cut-off agent:b --yes
+grant freeze agent:b -m why
+grant frozen
+grant unfreeze agent:b
 audit
 audit verify
 audit export audit.jsonl

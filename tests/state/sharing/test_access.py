@@ -183,7 +183,7 @@ def test_the_state_of_the_scope_is_something_else(store: Store) -> None:
 def test_a_handle_that_only_reads_moves_no_cursor(store: Store) -> None:
     news = store.sharing.topic("news")
     store.access.grant("agent:reader", "read", news.scope)
-    strict, only = (store.as_identity(agent="reader", mode=mode) for mode in ("strict", "read-only"))  # type: ignore[arg-type]
+    strict, only = (store.as_identity(agent="reader", mode=mode) for mode in ("strict", "read-only"))
     subscription = strict.sharing.topic("news").subscribe("inbox", start="start")
     for number in range(3):
         news.publish(number)

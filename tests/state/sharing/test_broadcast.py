@@ -290,18 +290,22 @@ def test_hooks_are_called_for_what_is_shared_and_not_for_how_it_is_kept(store: S
     assert [message.value for message in islice(subscription, 1)] == ["good"]
     subscription.ack()
     pipeline, requests = store.sharing.pipeline("p", ["a"]), store.sharing.requests("r")
-    pipeline.put("bad")
-    assert pipeline.work("a", str, timeout=0) == 1
-    requests.ask("bad")
-    assert requests.serve(str, timeout=0) == 1
+    pipeline.put("item")
+    assert pipeline.work("a", str.upper, timeout=0) == 1
+    requests.ask("question")
+    assert requests.serve(str.upper, timeout=0) == 1
     document.edit(lambda _: "plan")
     assert [(point, value) for point, _, value in seen] == [
         ("topic.publish", "good"),
         ("topic.publish", "bad"),
+        ("pipeline.put", "item"),
+        ("pipeline.done", "ITEM"),
+        ("requests.ask", "question"),
+        ("requests.answer", "QUESTION"),
         ("document.edit", "plan"),
     ]
     assert seen[0][1].startswith("topic:news")
-    assert seen[2][1] == "document:plan"
+    assert seen[-1][1] == "document:plan"
 
 
 def test_large_messages_and_names_of_all_kinds(store: Store) -> None:

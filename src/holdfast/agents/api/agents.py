@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -25,7 +26,7 @@ from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage import json_document, listing
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import AgentFilter, AgentInfo, AgentStep
-from holdfast.agents.storage.record import AgentRecord, Status
+from holdfast.agents.storage.record import AgentRecord, Status, error_text
 from holdfast.agents.storage.transition_log import TransitionRecord, read_transitions
 from holdfast.agents.transfer.offer import Transfer, read_transfers
 from holdfast.agents.transfer.transfer import transfer
@@ -37,7 +38,7 @@ from holdfast.engine.guard import both_preconditions
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConflictError, InvalidError
+from holdfast.errors import ConflictError, InvalidError, TransientError, UnavailableError
 from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
 from holdfast.security.audit.retain import remove_lines
@@ -115,7 +116,7 @@ class AgentsOperations:
                     "this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself"
                 )
             check_kind(agent, self)
-            agent.attach_again(AgentLine(self._handle, id), agent.persister.spec.options.with_policies(policies))
+            agent._attach_again(AgentLine(self._handle, id), agent.persister.spec.options.with_policies(policies))
             return agent
         spec = registry.of(type(agent) if kind is None else kind)
         checked = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
@@ -289,6 +290,50 @@ class AgentsOperations:
         """
         giver = await restore_persister(self._handle, source, allow_placeholder=True)
         return await transfer(giver, target, restore_persister, context=context, reason=reason, accept=accept)
+
+    @sync_and_async
+    async def transfer_many(
+        self,
+        targets: Mapping[str, str],
+        *,
+        context: Mapping[str, Any] | None = None,
+        reason: str = "",
+        accept: bool = False,
+    ) -> Sequence[Transfer]:
+        """Hand the conversations of several agents over: `transfer_many({"desk-1": "expert", "desk-2": "expert"})`.
+
+        All agents must exist, and be allowed to the caller, before the first transfer begins. Each transfer is atomic
+        and none depends on another. One that is refused or fails does not keep the others from being made: its result
+        has the phase that it got to, usually `refused` or `undone`, and the error. If the store is unavailable, that is
+        raised, with a note of the transfers that were made.
+        """
+        pairs = dict(validation.require_mapping(targets, "targets"))
+        for source, target in pairs.items():
+            if source == target:
+                raise InvalidError("an agent cannot transfer to itself", where=f"agent {target!r}")
+        for id in dict.fromkeys((*pairs, *pairs.values())):
+            line = AgentLine(self._handle, id)
+            await line.allow("write")
+            await line.require_step()
+        results: list[Transfer] = []
+        for source, target in pairs.items():
+            line = AgentLine(self._handle, source)
+            last, _ = await read_transfers(line, 1)
+            try:
+                giver = await restore_persister(self._handle, source, allow_placeholder=True)
+                made = await transfer(giver, target, restore_persister, context=context, reason=reason, accept=accept)
+                results.append(made)
+            except (TransientError, UnavailableError) as error:
+                done = ", ".join(each.source for each in results if not each.error)
+                error.add_note(f"It was the transfer of agent {source!r}. Made before: {done or 'none'}")
+                raise
+            except Exception as error:  # noqa: BLE001 - it is the result of this one, and the others are still made
+                recorded, _ = await read_transfers(line, 1)
+                if recorded[:1] == last:  # it had not begun
+                    now = to_datetime(self._handle.now())
+                    recorded = [Transfer("", source, target, "refused", now, reason=str(reason))]
+                results.append(replace(recorded[0], error=recorded[0].error or error_text(error)))
+        return results
 
     @sync_and_async
     async def transfers(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Transfer]:

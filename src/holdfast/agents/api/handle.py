@@ -279,7 +279,7 @@ class AgentHandleOperations(AgentOperations, Generic[T]):
         self._restore_other = restore
         self._attach(AgentPersister(line, agent, spec, data, options))
 
-    def attach_again(self, line: AgentLine, options: AgentOptions) -> None:
+    def _attach_again(self, line: AgentLine, options: AgentOptions) -> None:
         """Continue through another handle of the store."""
         former = self.persister
         self._attach(AgentPersister(line, former.agent, former.spec, former.data, options, former))

@@ -224,7 +224,7 @@ def _worker(engine: Engine) -> AutosaveWorker | None:
 
 
 def _log_unsaved(agents: Sequence[TrackedAgent], reason: str) -> None:
-    lost = [each.line.id for each in agents if each.has_changes()]
+    lost = sorted(each.line.id for each in agents if each.has_changes())
     if lost:
         names = ", ".join(lost[:20]) + (f" and {len(lost) - 20} more" if len(lost) > 20 else "")
         _log.error("changes of agents are not saved: %s: %s", names, reason)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import update_wrapper
+from functools import cache, update_wrapper, wraps
 from secrets import token_hex
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast import errors
 from holdfast.agents.snapshots import container, contents, strict_json
 from holdfast.agents.snapshots.header import (
     FORMAT,
@@ -28,6 +29,7 @@ from holdfast.engine.pages import Page
 from holdfast.errors import (
     HoldfastError,
     SnapshotCorruptError,
+    SnapshotError,
     SnapshotInvalidError,
     SnapshotNotFoundError,
     SnapshotTooLargeError,
@@ -40,25 +42,66 @@ LIMIT = container.LIMIT
 MAX_DESCRIPTION = 4096
 
 
+@cache
+def _snapshot_kind(kind: Any) -> type[HoldfastError]:
+    """Return the class of errors that are of a general kind, and a `SnapshotError` too."""
+    name = f"Snapshot{kind.__name__}"
+    known: type[HoldfastError] | None = getattr(errors, name, None)
+    if known is not None:
+        return known
+
+    def reduce(error: HoldfastError) -> Any:
+        """Have the error pickled as one of the general kind: its class cannot be found by its name."""
+        general = kind(error.what)
+        vars(general).update(vars(error))
+        return _to_snapshot_error, (general,)
+
+    return type(name, (SnapshotError, kind), {"__module__": __name__, "code": kind.code, "__reduce__": reduce})
+
+
+def _to_snapshot_error(error: HoldfastError) -> HoldfastError:
+    """Return an error of the storage, of a store or of the settings as a `SnapshotError` of the same kind."""
+    kind: Any = type(error)
+    new = _snapshot_kind(kind)(error.what)
+    vars(new).update(vars(error))
+    return new
+
+
+def _as_snapshot_errors(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Have an operation raise `SnapshotError`s only."""
+
+    @wraps(function)
+    async def operation(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(*args, **kwargs)
+        except SnapshotError:
+            raise
+        except HoldfastError as error:
+            raise _to_snapshot_error(error) from error
+
+    return operation
+
+
 def _sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return the sync form, which waits in the calling thread."""
+    operation = _as_snapshot_errors(function)
 
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run(function(*args, **kwargs))
+        return run(operation(*args, **kwargs))
 
-    update_wrapper(wrapper, function)
+    update_wrapper(wrapper, operation)
     return wrapper
 
 
 def _async(sync_form: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Return the asyncio form of a function of `_sync`."""
-    function: Callable[P, Coroutine[Any, Any, T]] = sync_form.__wrapped__  # type: ignore[attr-defined]
+    operation: Callable[P, Coroutine[Any, Any, T]] = sync_form.__wrapped__  # type: ignore[attr-defined]
 
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(function(*args, **kwargs))
+        return await arun(operation(*args, **kwargs))
 
-    update_wrapper(wrapper, function)
-    wrapper.__name__ = wrapper.__qualname__ = f"a{function.__name__}"
+    update_wrapper(wrapper, operation)
+    wrapper.__name__ = wrapper.__qualname__ = f"a{operation.__name__}"
     return wrapper
 
 
@@ -82,7 +125,8 @@ async def snapshot(
     returns. `config` names a thread of an agent with a checkpointer, whose state is included.
 
     Secrets are never written: fields that a class declares in `lc_secrets` are left out, and their values are refused
-    anywhere else, as are the values of `secrets`, and fields with names like secrets unless `not_secret` lists them.
+    anywhere else, as are the values of `secrets`. Fields with names like secrets, and texts with keys in well-known
+    formats, are refused unless `not_secret` lists the name or the path of the field.
     """
     _check_description(description)
     _check_limit(limit)
@@ -111,7 +155,9 @@ async def snapshot(
         )
 
     def build_file() -> bytes:
-        scan.check_texts([content.tree, description, content.name], "content")
+        scan.check_texts(content.tree, "content")
+        scan.check_texts(description, "description")
+        scan.check_texts(content.name, "name")
         data = strict_json.write({"kind": content.kind, "content": content.tree}) + b"\n"
         if len(data) > limit:
             raise SnapshotTooLargeError(
@@ -168,6 +214,9 @@ async def restore(
     and returned live: its class must be registered. With `live=False` it is only saved, and its record is returned.
     """
     location = locate(source, options)
+    for name, given in (("tools", tools), ("middleware", middleware)):
+        if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+            raise SnapshotInvalidError(f"{name} is a list, not {type(given).__name__}", hint=f"restore(…, {name}=[…])")
     header, tree = await _read(location, limit)
     code = None
     parts = (tools, middleware, response_format, state_schema, context_schema)
@@ -231,6 +280,7 @@ async def list(  # noqa: A001 - reads as snapshots.list
     return await _list(locate_folder(folder, options), validation.require_count(limit, "limit"), cursor)
 
 
+@_as_snapshot_errors
 async def _list(storage: SnapshotStorage, limit: int, cursor: str | None) -> Page[SnapshotListing]:
     after = validation.cursor_text(cursor)
     entries = sorted(

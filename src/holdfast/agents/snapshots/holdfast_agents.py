@@ -12,7 +12,7 @@ from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.snapshots.strict_json import check_fields
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.json_document import export_document, import_document
-from holdfast.agents.storage.record import PENDING, AgentRecord
+from holdfast.agents.storage.record import CONVERSATION, PENDING, AgentRecord
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -28,7 +28,10 @@ from holdfast.state.api import ScopedOperations
 _FIELDS = {"holdfast": str, "format": int, "id": str, "version": int, "checkpoint": str, "updated": str, "state": dict}
 
 _SETTINGS = ("configuration", "fields", "context", "metadata")
-"""The channels in which the name of a value may show that it is secret. In others, names are data."""
+"""The channels that hold settings."""
+
+_DATA = (CONVERSATION, "workflow")
+"""The channels that hold data, in which texts are prose."""
 
 
 class StoredAgent(NamedTuple):
@@ -58,6 +61,8 @@ async def export_agent(line: AgentLine, version: int | None, scan: SecretScan) -
     document = await export_document(line, point)
     for part in _SETTINGS:
         scan.check_names(document["state"].get(part), part)
+    for part in _DATA:
+        scan.check_names(document["state"].get(part), part, is_message=True)
     await line.handle.guard.saw(line.scope, ())
     return document, record
 

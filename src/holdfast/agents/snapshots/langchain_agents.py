@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.structured_output import AutoStrategy
 from langchain_core.messages import SystemMessage
 from langchain_core.runnables import Runnable
@@ -24,6 +23,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from holdfast.agents.snapshots import strict_json
 from holdfast.agents.snapshots.langchain_serde import RevivalRules, dump, revive
+from holdfast.agents.snapshots.middleware import describe_settings, middleware_of
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.snapshots.strict_json import check_fields, from_tree, to_tree
 from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
@@ -93,12 +93,16 @@ def dump_agent(agent: Graph, scan: SecretScan) -> dict[str, Any]:
         )
     scan.check_names(config, "config")
     scan.check_names(provider_tools, "tools")
+    described, response_format = [_tool(tool) for tool in tools], _format(parts.response_format)
+    for tool in described:
+        scan.check_names(tool["schema"], f"tools.{tool['name']}")
+    scan.check_names(response_format, "response_format")
     return {
         "model": dump(parts.model, "model", scan),
         "system_prompt": None if parts.system_prompt is None else dump(parts.system_prompt, "system_prompt", scan),
-        "tools": [_tool(tool) for tool in tools],
+        "tools": described,
         "provider_tools": to_tree(provider_tools, "tools"),
-        "response_format": _format(parts.response_format),
+        "response_format": response_format,
         "name": None if agent.name == "LangGraph" else agent.name,
         "interrupt_before": _names(agent.interrupt_before_nodes),
         "interrupt_after": _names(agent.interrupt_after_nodes),
@@ -167,16 +171,14 @@ def _schema(schema: Any) -> Any:
 def _shape(agent: Graph, parts: AgentParts) -> dict[str, Any]:
     """Describe an agent as a whole: two agents of the same shape, model and prompt behave alike."""
     builder = agent.builder
-    tools = builder.nodes.get("tools")
-    chains: list[Any] = [getattr(tools.runnable, "_wrap_tool_call", None)] if tools is not None else []
-    chains += _closure(agent).values()
-    wrappers = {each.name for chain in chains for each in _wrappers(chain)}
     nodes = [name for name in builder.nodes if name not in _NODES]
+    middleware = middleware_of(builder.nodes, _closure(agent).values())
     return {
         "nodes": nodes,
         "edges": sorted([*edge] for edge in builder.edges),
         "channels": sorted(builder.channels),
-        "middleware": sorted(wrappers | {name.rpartition(".")[0] for name in nodes}),
+        "middleware": sorted({*middleware, *(name.rpartition(".")[0] for name in nodes)}),
+        "settings": {name: _digest(describe_settings(each)) for name, each in sorted(middleware.items())},
         "tools": {
             tool.name: _digest(convert_to_openai_tool(tool)["function"])
             for tool in parts.tools
@@ -184,32 +186,6 @@ def _shape(agent: Graph, parts: AgentParts) -> dict[str, Any]:
         },
         "response_format": _format(parts.response_format),
     }
-
-
-def _wrappers(chain: Any) -> list[AgentMiddleware[Any, Any]]:
-    """Return the middleware whose methods a composed handler calls, nested in one another."""
-    middleware: list[AgentMiddleware[Any, Any]] = []
-    visited: set[int] = set()
-    stack = [chain]
-    while stack:
-        each = stack.pop()
-        if id(each) in visited:
-            continue
-        visited.add(id(each))
-        if isinstance(each, MethodType):
-            if isinstance(each.__self__, AgentMiddleware):
-                middleware.append(each.__self__)
-        elif isinstance(each, FunctionType) and each.__qualname__ != "create_agent.<locals>._execute_model_sync":
-            stack += [cell.cell_contents for cell in each.__closure__ or () if _is_function(cell)]
-            stack.append(getattr(each, "__wrapped__", None))
-    return middleware
-
-
-def _is_function(cell: Any) -> bool:
-    try:
-        return isinstance(cell.cell_contents, FunctionType | MethodType)
-    except ValueError:  # not filled yet
-        return False
 
 
 def _names(nodes: Any) -> list[str]:

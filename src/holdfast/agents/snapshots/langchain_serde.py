@@ -65,7 +65,7 @@ class _DumpCheck:
         """The number of enclosing dicts that look like objects, whose contents `dumpd` does not convert."""
 
     def value(self, value: Any, path: str, *, is_message: bool) -> None:
-        """Check a value. `is_message` is true inside messages and documents, where names of fields mean nothing."""
+        """Check a value. `is_message` is true inside messages and documents, where texts are prose."""
         if isinstance(value, Serializable | dict | list | tuple):
             if id(value) in self._open:
                 raise SnapshotUnsupportedError("the value contains itself", where=path)
@@ -135,8 +135,7 @@ class _DumpCheck:
                     where=at,
                     hint="Use an f-string or mustache template",
                 )
-            if not is_message:
-                self._scan.check_field(key, item, at)
+            self._scan.check_field(key, item, at, is_message=is_message)
             if key in fields and _is_restored(fields[key].annotation, item):
                 item = list(item) if isinstance(item, tuple) else str(item)
             self.value(item, at, is_message=is_message)
@@ -148,8 +147,7 @@ class _DumpCheck:
             at = f"{path}.{key}"
             if type(key) is not str:
                 raise SnapshotUnsupportedError(f"the key {key!r} is not a string", where=path, hint="Use a string")
-            if not is_message:
-                self._scan.check_field(key, item, at)
+            self._scan.check_field(key, item, at, is_message=is_message)
             self.value(item, at, is_message=is_message)
         self._inside_data -= escaped
 
@@ -189,6 +187,8 @@ def build_rules(
     lists = "core"
     mappings: dict[tuple[str, ...], tuple[str, ...]] = {}
     namespaces: list[str] = []
+    if not isinstance(allow, str | type | Iterable):
+        raise SnapshotInvalidError(f"allow is a list of classes, not {allow!r}"[:200], hint="allow=[MyChatModel]")
     for each in (allow,) if isinstance(allow, str | type) else allow:
         if isinstance(each, str):
             if each not in _LISTS:

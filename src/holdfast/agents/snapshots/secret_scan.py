@@ -16,7 +16,8 @@ _LOOKS_SECRET = re.compile(
     re.IGNORECASE,
 )
 _SCHEMA = {"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const", "title", "description"}
-"""The keys of a schema, in which `password` is the name of a field and has no value."""
+"""The keys of a schema, in which `password` is the name of a field and has no value, except for these:"""
+_SCHEMA_VALUES = ("default", "const", "examples", "example", "value")
 _HOLDS_SECRET = re.compile(
     r"[a-z][a-z0-9+.-]*://([^/?#@:]*:[^/?#@{]+@|[^?]*\?(.*&)?[^=&]*(key|token|password|secret|signature)=[^&{])"
     r"|(bearer|basic)\s+[^\s{]{8,}$",
@@ -24,12 +25,33 @@ _HOLDS_SECRET = re.compile(
 )
 """A URL with a password, `https://me:…@host` or `https://host?key=…`, or a value of the header `Authorization`."""
 
+_KEY = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:"
+    r"sk-(?:proj|svcacct|admin|ant|or|lf)-[A-Za-z0-9_-]{16,}|sk-[A-Za-z0-9]{32,}|sk-[A-Za-z0-9]+T3BlbkFJ[A-Za-z0-9]+"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
+    r"|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,}|glpat-[A-Za-z0-9_-]{20,}"
+    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Za-z0-9-]{10,}"
+    r"|AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}"
+    r"|(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/]{24,}"
+    r"|hf_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{30,}|xai-[A-Za-z0-9]{30,}|lsv2_(?:pt|sk)_[a-f0-9]{32}[a-z0-9_]*"
+    r"|npm_[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
+    r")|-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|AccountKey=[A-Za-z0-9+/]{40,}"
+)
+"""Keys that are unmistakable by their form: of OpenAI, Anthropic, AWS, GitHub, GitLab, Slack, Google, Stripe, Hugging
+Face, Groq, xAI, LangSmith, npm, PyPI, SendGrid, Azure; signed tokens (JWT); private keys in PEM."""
+
+_STEP = re.compile(r"\.kwargs(?=\.|\[|$| )")
+"""In trees of LangChain, the fields of an object are below `kwargs`."""
+
 _MIN_LENGTH = 8
 """Shorter values of secrets that are found in the object are not searched for: they would occur in any text."""
 
 
 def secret_texts(secrets: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the caller's secrets as text: they are text, or secret types of pydantic."""
+    if not isinstance(secrets, Mapping | None):
+        raise SnapshotInvalidError("secrets are a dict of names and values", hint="secrets={'OPENAI_API_KEY': …}")
     texts = {}
     for name, value in (secrets or {}).items():
         plain = _plain(value)
@@ -46,7 +68,9 @@ def _plain(value: Any) -> Any:
 def _has_text(value: Any) -> bool:
     """Whether a value is or contains text, also in lists, and in dicts that are no schemas."""
     if isinstance(value, Mapping):
-        return not value.keys() & _SCHEMA and any(map(_has_text, value.values()))
+        if value.keys() & _SCHEMA:
+            return any(_has_text(value[key]) for key in _SCHEMA_VALUES if key in value)
+        return any(map(_has_text, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_has_text, value))
     return isinstance(value, str | bytes) and bool(value)
@@ -56,16 +80,16 @@ class SecretScan:
     """Collects the secrets and classes of one object, and refuses secrets elsewhere in it."""
 
     def __init__(self, secrets: Mapping[str, Any] | None = None, not_secret: Iterable[str] = ()) -> None:
-        """`secrets` are values that must not be in the file; `not_secret`, names of fields that only look like it."""
+        """`secrets` are values that must not be in the file; `not_secret`, names or paths of fields that only look
+        like secrets."""
         self.secrets: set[str] = set()
         """The names of the secrets that `restore` needs."""
         self.classes: set[str] = set()
         """The classes that `restore` has to allow."""
-        self._values: dict[str, str] = {}
-        if isinstance(not_secret, str):
+        if isinstance(not_secret, str) or not isinstance(not_secret, Iterable):
             raise SnapshotInvalidError("not_secret is a list of names of fields", hint=f"not_secret=[{not_secret!r}]")
-        self._not_secret = frozenset(not_secret)
-        self._values |= {value: name for name, value in secret_texts(secrets).items()}
+        self._not_secret = frozenset(map(str, not_secret))
+        self._values = {value: name for name, value in secret_texts(secrets).items()}
 
     def add_secret(self, name: str, value: Any) -> None:
         """Add a field that its class declares as a secret. Its value is then searched for everywhere else."""
@@ -74,11 +98,12 @@ class SecretScan:
         if isinstance(plain, str) and len(plain) >= _MIN_LENGTH:
             self._values.setdefault(plain, name)
 
-    def check_field(self, name: str, value: Any, path: str) -> None:
-        """Refuse a field whose name or value looks like a secret, unless the caller said that it is none."""
-        if name in self._not_secret:
+    def check_field(self, name: str, value: Any, path: str, *, is_message: bool = False) -> None:
+        """Refuse a field whose name or value looks like a secret, unless the caller said that it is none. In messages
+        and documents, texts may begin like a header: there, only the name counts."""
+        if name in self._not_secret or path in self._not_secret:
             return
-        holds_secret = type(value) is str and _HOLDS_SECRET.match(value)
+        holds_secret = not is_message and type(value) is str and _HOLDS_SECRET.match(value)
         if holds_secret or (_LOOKS_SECRET.search(name) and _has_text(value)):
             raise SnapshotRefusedError(
                 f"the field {name!r} looks like a secret, or contains one, and would be in the file as plain text",
@@ -87,33 +112,43 @@ class SecretScan:
                 f"not_secret=[{name!r}]",
             )
 
-    def check_names(self, value: Any, path: str) -> None:
+    def check_names(self, value: Any, path: str, *, is_message: bool = False) -> None:
         """Check all fields of nested settings."""
         if isinstance(value, Mapping):
             for name, item in value.items():
-                self.check_field(str(name), item, f"{path}.{name}")
-                self.check_names(item, f"{path}.{name}")
+                self.check_field(str(name), item, f"{path}.{name}", is_message=is_message)
+                self.check_names(item, f"{path}.{name}", is_message=is_message)
         elif isinstance(value, list | tuple):
             for index, item in enumerate(value):
-                self.check_names(item, f"{path}[{index}]")
+                self.check_names(item, f"{path}[{index}]", is_message=is_message)
 
     def check_texts(self, tree: Any, path: str) -> None:
-        """Refuse a tree of JSON that contains the value of a secret."""
-        if not self._values:
-            return
-        pattern = re.compile("|".join(re.escape(value) for value in sorted(self._values, key=len, reverse=True)))
-        stack: list[tuple[Any, str]] = [(tree, path)]
+        """Refuse a tree of JSON with a text that contains the value of a secret, or a key in a known format."""
+        known = [re.escape(value) for value in sorted(self._values, key=len, reverse=True)]
+        values = re.compile("|".join(known)) if known else None
+        stack: list[tuple[Any, str, str]] = [(tree, path, path)]
         while stack:
-            value, at = stack.pop()
+            value, at, name = stack.pop()
             if type(value) is dict:
-                stack += [(key, f"{at} (a key)") for key in value]
-                stack += [(item, f"{at}.{key}") for key, item in value.items()]
+                stack += [(key, f"{at} (a key)", name) for key in value]
+                stack += [(item, f"{at}.{key}", key) for key, item in value.items()]
             elif type(value) is list:
-                stack += [(item, f"{at}[{index}]") for index, item in enumerate(value)]
-            elif type(value) is str and (match := pattern.search(value)):
-                name = self._values[match.group()]
-                raise SnapshotRefusedError(
-                    f"the value of the secret {name} would be in the file",
-                    where=pattern.sub("…", at),
-                    hint="Remove it from the text, the headers or the settings",
-                )
+                stack += [(item, f"{at}[{index}]", name) for index, item in enumerate(value)]
+            elif type(value) is str:
+                if values is not None and (match := values.search(value)):
+                    raise SnapshotRefusedError(
+                        f"the value of the secret {self._values[match.group()]} would be in the file",
+                        where=values.sub("…", _STEP.sub("", at)),
+                        hint="Remove it from the text, the headers or the settings",
+                    )
+                if match := _KEY.search(value):
+                    self._check_key(match.group(), _STEP.sub("", at), name)
+
+    def _check_key(self, key: str, path: str, name: str) -> None:
+        path = _KEY.sub("…", path)
+        if name not in self._not_secret and path not in self._not_secret:
+            raise SnapshotRefusedError(
+                f"a text contains what looks like a key: {key[:8]}…",
+                where=path,
+                hint=f"Remove it, or say that it is not a secret: not_secret=[{path!r}]",
+            )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
@@ -22,6 +24,11 @@ def dump_thread(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan
         raise SnapshotInvalidError(
             "the config names a thread, and the agent has no checkpointer",
             hint="Leave the config out for a snapshot without a thread",
+        )
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(configurable, Mapping) or not isinstance(configurable.get("thread_id"), str | int | UUID):
+        raise SnapshotInvalidError(
+            "the config names no thread", where="config", hint="config={'configurable': {'thread_id': '…'}}"
         )
     deltas = sorted(name for name, channel in agent.channels.items() if type(channel).__name__ == "DeltaChannel")
     if deltas:
@@ -44,7 +51,10 @@ def dump_thread(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan
         "metadata": dict(saved.metadata),
         "writes": [list(write) for write in saved.pending_writes or ()],
     }
-    return to_tree(tree, "thread")
+    found = to_tree(tree, "thread")
+    scan.check_names(found["checkpoint"]["channel_values"], "thread.checkpoint.channel_values", is_message=True)
+    scan.check_names(found["writes"], "thread.writes", is_message=True)
+    return found
 
 
 def load_thread(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: str) -> None:

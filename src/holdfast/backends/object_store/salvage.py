@@ -190,6 +190,7 @@ class _SalvageReader:
         self.read_at: set[tuple[int, int]] = set()
         """Epoch and position of what was read."""
         self.missing_folds: list[str] = []
+        self._valid_entries = 0
 
     def read(self, name: str, order: tuple[int, int]) -> None:
         """Read one object, if it is intact."""
@@ -210,6 +211,7 @@ class _SalvageReader:
                     return
                 self.read_at.add(order)
                 if committed:
+                    self._valid_entries += 1
                     self._read_entry(entry, data, bodies_start(data, name))
         except (CorruptError, UnsupportedError):
             return
@@ -238,6 +240,8 @@ class _SalvageReader:
             self.missing_folds = []
             for ref in fold.refs:
                 self._read_index(self._folds[ref.token], before)
+        elif self._valid_entries == fold.count:  # all that the missing ones had is in entries that still exist
+            self.missing_folds = []
         else:
             self.missing_folds = [f"fold {ref.token}" for ref in fold.refs if ref.token not in self._folds]
         self._read_index(fold, before)

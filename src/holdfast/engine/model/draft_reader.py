@@ -31,6 +31,11 @@ def entry(ws: Workspace, value: Draft, path: Sequence[bytes]) -> Rounds[Draft | 
     return result
 
 
+def parse_dict(value: Draft | None) -> MapDraft | None:
+    """Return a value as a dict whose keys can be looked up one by one; None if it is not a dict."""
+    return as_dict(value, _NOWHERE)
+
+
 def _item(ws: Workspace, value: Draft, key: bytes) -> Rounds[Draft | None]:
     """Return the item of a list at a packed index; None if there is none."""
     size, index = length(value) or 0, msgpack.integer(key)

@@ -182,6 +182,47 @@ def cut_off(session: CliContext, who: str, dry_run: bool, yes: bool) -> None:
     session.tell(text, {"who": who, "rights": count, "dry_run": dry_run})
 
 
+@command("freeze")
+@click.argument("who", type=SCOPE)
+@click.option("-m", "--reason", default="", metavar="TEXT", help="The reason, which its errors give.")
+def freeze(session: CliContext, who: str, reason: str) -> None:
+    """Deny an identity everything at once, also in its own scopes, until it is unfrozen.
+
+    \b
+    holdfast grant freeze agent:b -m "case 17"
+    """
+    session.open(write=True).access.freeze(who, reason=reason)
+    session.tell(f"{who} is frozen.", {"who": who, "frozen": True, "reason": reason})
+
+
+@command("unfreeze")
+@click.argument("who", type=SCOPE)
+def unfreeze(session: CliContext, who: str) -> None:
+    """Give a frozen identity its rights back.
+
+    \b
+    holdfast grant unfreeze agent:b
+    """
+    session.open(write=True).access.unfreeze(who)
+    session.tell(f"{who} is no longer frozen.", {"who": who, "frozen": False})
+
+
+@command("frozen")
+def frozen(session: CliContext) -> None:
+    """List the frozen identities, with the reasons.
+
+    \b
+    holdfast grant frozen
+    """
+    found = session.open().access.frozen()
+    if session.json:
+        session.emit_all({"who": who, "reason": reason} for who, reason in found.items())
+    elif found:
+        session.out.table(("WHO", "REASON"), list(found.items()), styles={"WHO": "yellow"})
+    else:
+        session.note("No identity is frozen.")
+
+
 @command("check")
 @click.argument("who", type=SCOPE)
 @click.argument("right", type=click.Choice(("read", "write")))
@@ -401,5 +442,5 @@ def forbid_children(session: CliContext, who: str) -> None:
 
 for _each in (give, list_, revoke, cut_off, check, groups, join, leave, roles, define, drop, assign, unassign):
     grant.add_command(_each)
-for _each in (parents, allow_children, forbid_children):
+for _each in (freeze, unfreeze, frozen, parents, allow_children, forbid_children):
     grant.add_command(_each)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.patterns import matcher
+from holdfast.engine.patterns import KeyPattern, matcher
 from holdfast.errors import CorruptError
 from holdfast.security.access.identity import owns
 from holdfast.security.access.policy import Right
@@ -45,8 +45,10 @@ class GrantRecord(NamedTuple):
         return self.below == BELOW_ALL or owns(mine, scope)
 
     def covers(self, key: str | None) -> bool:
-        """Whether it covers a key, or, for None, the whole scope."""
-        return not self.keys or (key is not None and matcher(self.keys)(key))
+        """Whether it covers a key, or all keys of a pattern, or, for None, the whole scope."""
+        if not self.keys or key is None:
+            return not self.keys
+        return key.is_within(self.keys) if isinstance(key, KeyPattern) else matcher(self.keys)(key)
 
     def is_live(self, now: int) -> bool:
         """Whether it is neither revoked nor expired."""

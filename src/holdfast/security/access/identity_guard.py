@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
-from holdfast.engine.guard import UNCONDITIONAL, Action, Guard, Permit
+from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.patterns import KeyPattern
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import OWN_KINDS, Identity, require_scope
 from holdfast.security.access.policy import Policy
@@ -100,24 +101,28 @@ class IdentityGuard(Guard):
         return parts[: self._length] == self._own and all(part.kind in OWN_KINDS for part in parts[self._length :])
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:
-        """Permit an action, or record it and raise `DeniedError`. A permit that depends on grants has the condition
-        that they were not revoked."""
-        guard_mode = self.guard_mode
-        refusal: DenialReason | None
-        if action == "write" and guard_mode.mode == "read-only":
-            refusal = _ONLY_READS
-        elif guard_mode.mode != "custom" and self.owns(scope):
-            return UNCONDITIONAL
-        elif guard_mode.policy is not None:
-            refusal = check_policy(guard_mode.policy, action, require_scope(scope), keys)
+        """Permit an action, or record it and raise `DeniedError`. A permit has the condition that the identity is not
+        frozen; one that depends on grants, that these were not revoked."""
+        if action == "write":
+            await self.allow_change(scope, keys)
+        if not self._depends_on_rights(scope):
+            frozen = await self._access.is_frozen(self.identity)
+            rights = await self._rights(await self._access.tip()) if frozen else IdentityRights()
+            refusal = self.refuse(rights, action, require_scope(scope), keys)
             if refusal is None:
-                return UNCONDITIONAL
-        else:
-            tip = await self._access.tip()
-            refusal = self.decide(await self._rights(tip), action, require_scope(scope), keys)
-            if refusal is None:
-                return Permit(self._conditions(action, scope, tuple(keys), tip))
+                return Permit(_OwnConditions(self, action, scope, tuple(keys)))
+            raise await self.denied_error(action, scope, keys, refusal)
+        tip = await self._access.tip()
+        refusal = self.refuse(await self._rights(tip), action, require_scope(scope), keys)
+        if refusal is None:
+            return Permit(_PermitConditions(self, action, scope, tuple(keys), tip))
         raise await self.denied_error(action, scope, keys, refusal)
+
+    async def require_active(self, action: str) -> None:
+        """Raise `DeniedError` if the identity is frozen."""
+        refusal = _frozen(await self._rights(await self._access.tip()))
+        if refusal is not None:
+            raise await self.denied_error(action, self.identity.scope, (), refusal)
 
     async def allow_change(self, scope: Scope, keys: Sequence[str]) -> None:
         """Refuse a change by a handle that only reads."""
@@ -126,25 +131,31 @@ class IdentityGuard(Guard):
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
         """Return the scopes that may be read as a whole. Nothing is recorded."""
-        if self.guard_mode.policy is not None:
-            return [
-                each for each in scopes if check_policy(self.guard_mode.policy, "read", require_scope(each), ()) is None
-            ]
-        rights, own = await self._rights(await self._access.tip()), self.guard_mode.mode != "custom"
-        return [
-            each
-            for each in scopes
-            if (own and self.owns(each)) or self.decide(rights, "read", require_scope(each), ()) is None
-        ]
+        rights = await self._rights(await self._access.tip())
+        return [each for each in scopes if self.refuse(rights, "read", require_scope(each), ()) is None]
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
-        """Record that keys were read. Raises `DeniedError` if the right was revoked meanwhile."""
-        if self.guard_mode.policy is None and (self.guard_mode.mode == "custom" or not self.owns(scope)):
-            tip = await self._access.tip()
-            refusal = self.decide(await self._rights(tip), "read", scope, keys)
+        """Record that keys were read. `DeniedError` if the right was revoked meanwhile, or the identity frozen."""
+        if self._depends_on_rights(scope) or await self._access.is_frozen(self.identity):
+            refusal = self.refuse(await self._rights(await self._access.tip()), "read", scope, keys)
             if refusal is not None:
                 raise await self.denied_error("read", scope, keys, refusal)
         await self._recorder.read(self.actor, scope, keys, self.guard_mode.window)
+
+    def _depends_on_rights(self, scope: Scope) -> bool:
+        """Whether stored rights decide on a scope: not on the identity's own ones, and not where a policy was given."""
+        return self.guard_mode.policy is None and (self.guard_mode.mode == "custom" or not self.owns(scope))
+
+    def refuse(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
+        """Return why an action is not allowed; None if it is."""
+        guard_mode = self.guard_mode
+        if rights.frozen is not None:
+            return _frozen(rights)
+        if guard_mode.mode != "custom" and self.owns(scope):
+            return None
+        if guard_mode.policy is not None:
+            return check_policy(guard_mode.policy, action, scope, keys)
+        return self.decide(rights, action, scope, keys)
 
     def decide(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
         """Return why stored rights do not allow an action on a scope of somebody else; None if they do."""
@@ -198,9 +209,9 @@ class IdentityGuard(Guard):
                     "Ask for another",
                     code="grant-expired",
                 )
-            if key is None and live:
+            if (key is None or isinstance(key, KeyPattern)) and live:
                 return DenialReason(
-                    "only some keys of the scope are granted", "Name the keys, or ask for the whole scope"
+                    "only some keys of the scope are granted", "Name the keys, or their pattern, or ask for the scope"
                 )
             break
         else:
@@ -225,18 +236,19 @@ class IdentityGuard(Guard):
             self._cached_rights = (tip.point.hash, rights)
         return rights
 
-    def _conditions(
-        self, action: Action, scope: Scope, keys: tuple[str, ...], tip: LineTip | None
-    ) -> _PermitConditions:
-        return _PermitConditions(self, action, scope, keys, tip)
-
     async def recheck(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
         """Check an action again by the current rights, and return the conditions that they stay so."""
         tip = await self._access.tip()
-        refusal = self.decide(await self._rights(tip), action, scope, keys)
+        refusal = self.refuse(await self._rights(tip), action, scope, keys)
         if refusal is not None:
             raise await self.denied_error(action, scope, keys, refusal)
         return self._access.tip_unchanged(tip)
+
+    async def not_frozen(self, action: Action, scope: Scope, keys: tuple[str, ...], *, again: bool) -> list[Change]:
+        """Return the condition that the identity is not frozen; `DeniedError` if an attempt failed because it is."""
+        if again:
+            await self.recheck(action, scope, keys)
+        return [self._access.not_frozen(self.identity)]
 
     def unchanged(self, tip: LineTip | None) -> list[Change]:
         """Return the conditions that the rights are unchanged."""
@@ -255,6 +267,25 @@ class _PermitConditions:
 
     async def __call__(self, again: bool) -> Sequence[Change]:
         return await self._guard.recheck(*self._request) if again else self._guard.unchanged(self._tip)
+
+
+class _OwnConditions:
+    """The condition of a permit that no stored right decides on: that the identity is not frozen."""
+
+    def __init__(self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...]) -> None:
+        self._guard = guard
+        self._request = (action, scope, keys)
+
+    async def __call__(self, again: bool) -> Sequence[Change]:
+        return await self._guard.not_frozen(*self._request, again=again)
+
+
+def _frozen(rights: IdentityRights) -> DenialReason | None:
+    """Return why a frozen identity is denied everything; None if it is not frozen."""
+    if rights.frozen is None:
+        return None
+    because = f": {rights.frozen}" if rights.frozen else ""
+    return DenialReason(f"it is frozen{because}", "The store's owner can unfreeze it", code="identity-frozen")
 
 
 def check_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.patterns import matcher
+from holdfast.engine.patterns import KeyPattern, matcher
 from holdfast.errors import CorruptError, InvalidError
 
 Right: TypeAlias = Literal["read", "write", "both"]
@@ -56,6 +56,9 @@ class Rule:
         if key is None:
             # Nobody has all of a scope who has some keys of it, or is denied some.
             return self.keys == ALL or not self.allows
+        if isinstance(key, KeyPattern):
+            # Nor all keys of a pattern who is denied some, which may be among them.
+            return not self.allows or key.is_within(self.keys)
         return self.keys == ALL or matcher(self.keys)(key)
 
 

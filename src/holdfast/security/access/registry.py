@@ -10,7 +10,8 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.backends.interface import Change
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
+from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Action
@@ -19,7 +20,7 @@ from holdfast.engine.model.scopes import Scope, check_key, quoted, unquoted
 from holdfast.engine.namespaces import ACCESS
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
-from holdfast.errors import InvalidError, NotFoundError
+from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
 from holdfast.security.access.policy import Policy, Right, load_policy
@@ -29,6 +30,7 @@ RETENTION = 30 * 86400 * 10**9
 
 # Names of entries. What a name is made of is quoted: no slash is left in it.
 _GRANT, _BY_HOLDER, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
+_FROZEN = "frozen/"
 
 
 class IdentityRights(NamedTuple):
@@ -41,6 +43,8 @@ class IdentityRights(NamedTuple):
     reads_children: bool = False
     role: Policy | None = None
     """The policy of the role that was requested by name."""
+    frozen: str | None = None
+    """The reason why the identity is frozen; None if it is not."""
 
     def find_grants(self, action: Action, scope: Scope) -> list[GrantRecord]:
         """Return the grants that concern a scope and an action, also those that have ended."""
@@ -104,6 +108,7 @@ class AccessRegistry:
                 tuple(roles.values()),
                 await entries.find(_PARENT + quoted(me)) is not None,
                 None if named is None else load_policy(named, f"role {role!r}"),
+                await entries.find(_FROZEN + quoted(me)),
             )
 
         return await self._line.read_at(None if tip is None else tip.point, look)
@@ -142,7 +147,41 @@ class AccessRegistry:
         """List the identities that may read their children's scopes."""
         return [unquoted(name) for name in await self._line.read(lambda entries: entries.with_prefix(_PARENT))]
 
+    async def frozen(self) -> dict[str, str]:
+        """Return the identities that are frozen, and why."""
+        found = await self._line.read(lambda entries: entries.with_prefix(_FROZEN))
+        return {unquoted(name): str(reason) for name, reason in found.items()}
+
     # Changing -------------------------------------------------------------------------------------------------
+
+    async def freeze(self, identity: Identity, reason: str) -> None:
+        """Deny an identity everything, also what it owns."""
+        put = {_FROZEN + quoted(str(identity)): reason}
+        marker = Put(LINKS, Row(self._marker(identity), (self._clock(), "")))
+        await self._put("freeze", put, str(identity), {"reason": reason}, [marker])
+
+    async def unfreeze(self, identity: Identity) -> None:
+        """End that. `NotFoundError` if it is not frozen."""
+        marker = Delete(LINKS, self._marker(identity))
+        await self._remove("unfreeze", [_FROZEN + quoted(str(identity))], str(identity), None, [marker])
+
+    async def is_frozen(self, identity: Identity) -> bool:
+        """Return whether an identity is frozen. Reads one row."""
+        (rows,) = await self._line.engine.context.backend.read([Get(LINKS, [self._marker(identity)])])
+        return bool(rows)
+
+    def not_frozen(self, identity: Identity) -> Change:
+        """Return the condition that an identity is not frozen. It does not depend on other changes of rights."""
+        return Expect(LINKS, self._marker(identity), None)
+
+    def _marker(self, identity: Identity) -> Key:
+        """Return the key of the row that a frozen identity has."""
+        return (*self._line.line, "frozen", str(identity), "")
+
+    async def _check_actor(self, entries: SystemLineEntries) -> None:
+        """Raise `DeniedError` if an identity that changes rights was frozen meanwhile."""
+        if self._actor and await entries.has(_FROZEN + quoted(self._actor)):
+            raise DeniedError(f"{self._actor} is frozen", code="identity-frozen")
 
     async def grant(self, request: GrantRequest) -> GrantRecord:
         """Add a grant."""
@@ -165,6 +204,7 @@ class AccessRegistry:
         prefix = _BY_HOLDER + quoted(grant.to) + "/"
 
         async def work_out(entries: SystemLineEntries) -> LineChange:
+            await self._check_actor(entries)
             old = await entries.with_prefix(prefix)
             gone = [id for id, each in old.items() if 0 < GrantRecord.load(each, ACCESS).end_time() < now - RETENTION]
             removed = [prefix + id for id in gone] + [_GRANT + id for id in gone]
@@ -179,6 +219,7 @@ class AccessRegistry:
         done: list[GrantRecord] = []
 
         async def work_out(entries: SystemLineEntries) -> LineChange:
+            await self._check_actor(entries)
             to = await entries.find(_GRANT + quoted(id)) if id else None
             found = None if to is None else await entries.find(f"{_BY_HOLDER}{quoted(to)}/{id}")
             if found is None:
@@ -272,18 +313,22 @@ class AccessRegistry:
         """Revoke that. `NotFoundError` if it was not allowed."""
         await self._remove("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
 
-    async def _put(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
+    async def _put(
+        self, action: str, put: dict[str, Any], target: str, detail: object, rows: Sequence[Change] = ()
+    ) -> None:
         async def work_out(entries: SystemLineEntries) -> LineChange:  # noqa: ARG001
-            return LineChange(self._line.pack(put), (), [self._event(action, target, detail)])
+            return LineChange(self._line.pack(put), (), [self._event(action, target, detail)], rows)
 
         await self._line.change(action, work_out)
 
-    async def _remove(self, action: str, removed: Sequence[str], target: str, detail: object) -> None:
+    async def _remove(
+        self, action: str, removed: Sequence[str], target: str, detail: object, rows: Sequence[Change] = ()
+    ) -> None:
         async def work_out(entries: SystemLineEntries) -> LineChange:
             for name in removed:
                 if await entries.find(name) is None:
                     raise NotFoundError("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
-            return LineChange({}, removed, [self._event(action, target, detail)])
+            return LineChange({}, removed, [self._event(action, target, detail)], rows)
 
         await self._line.change(action, work_out)
 

@@ -29,7 +29,7 @@ from holdfast.hooks.feature_hooks import call_hooks
 from holdfast.security.access.identity import owns
 from holdfast.security.handle import StoreHandle
 from holdfast.state import artifact_links
-from holdfast.state.artifacts.content import AsyncContent, BinaryFile, ContentUpload, open_content
+from holdfast.state.artifacts.content import AsyncContent, BinaryFile, ContentPieces, ContentUpload, open_content
 from holdfast.state.artifacts.records import (
     Artifact,
     ArtifactRecord,
@@ -195,8 +195,18 @@ class ArtifactsOperations:
     async def delete(self, id: str) -> None:
         """Delete an artifact, its content unless another one has the same, and its links with changes of state. The
         changes stay. Raises `NotFoundError`."""
-        _, permit = await self._permit(id, "write")
-        await self._records.delete(id, permit.guards)
+        record, permit = await self._permit(id, "write")
+        with trace_context.correlation():
+            call = await call_hooks(
+                self._handle.engine,
+                "artifact.delete",
+                scope=str(record.owner),
+                key=id,
+                actor=self._handle.guard.actor,
+                trace=trace_context.current(),
+                metadata={name: getattr(record, name) for name in (*_DESCRIPTION, "sha256", "size")},
+            )
+            await self._records.delete(id, permit.guards, call)
 
     # Reading ----------------------------------------------------------------------------------------------------
 
@@ -208,27 +218,28 @@ class ArtifactsOperations:
     @sync_and_async
     async def read(self, id: str) -> bytes:
         """Return the whole content. Raises `CorruptError` if it is not what was registered."""
-        return await self._records.pieces(id, await self._require(id, "read")).read_all()
+        return await self._pieces(id, await self._require(id, "read")).read_all()
 
     @sync_and_async
     async def open(self, id: str) -> Any:
         """Open the content as a binary file, or on an AsyncStore for `async for`. The last piece is returned only
-        after the whole content was checked: `CorruptError` if it is not what was registered."""
-        pieces = self._records.pieces(id, await self._require(id, "read"))
+        after the whole content was checked: `CorruptError` if it is not what was registered. Every read checks that
+        the caller may still read the artifact."""
+        pieces = self._pieces(id, await self._require(id, "read"))
         return open_content(pieces) if isinstance(self, SyncApi) else AsyncContent(pieces)
 
     @sync_and_async
     async def save(self, id: str, path: str | PathLike[str]) -> None:
         """Write the content to a file, or replace one. Raises `CorruptError`, and leaves the file unchanged, if the
         content is not what was registered."""
-        await self._records.pieces(id, await self._require(id, "read")).save(Path(path))
+        await self._pieces(id, await self._require(id, "read")).save(Path(path))
 
     @sync_and_async
     async def verify(self, id: str) -> Artifact:
         """Read all of the content. Raises `CorruptError` if it is not what was registered; `NotFoundError` if it is
         stored elsewhere and missing there."""
         record = await self._require(id, "read")
-        await self._records.pieces(id, record).verify()
+        await self._pieces(id, record).verify()
         return record.to_artifact(id)
 
     # Changes made with artifacts --------------------------------------------------------------------------------
@@ -312,6 +323,15 @@ class ArtifactsOperations:
         )
 
     # Inside -----------------------------------------------------------------------------------------------------
+
+    def _pieces(self, id: str, record: ArtifactRecord) -> ContentPieces:
+        """Return the content of an artifact, which can be read as long as the caller may read it."""
+        guard = self._handle.guard
+
+        async def check_access() -> None:
+            await guard.allow_named("read", record.owner, (_key(id),), f"artifact {id!r}")
+
+        return self._records.pieces(id, record, check_access if guard.actor else None)
 
     async def _require(self, id: str, action: Action) -> ArtifactRecord:
         """Return the record of an artifact that may be read or deleted."""

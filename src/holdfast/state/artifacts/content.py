@@ -21,7 +21,7 @@ from urllib.request import url2pathname
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.engine.model.large_pointers import PIECE
+from holdfast.engine.model.large_pointers import LARGE, PIECE, pointer_to
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
@@ -238,9 +238,17 @@ class ContentPieces:
     """The content of an artifact in pieces. The last piece is returned only after the whole content was checked."""
 
     def __init__(
-        self, handle: StoreHandle, where: str, kept: StoredContent, book: Line, deleted: Callable[[], Awaitable[bool]]
+        self,
+        handle: StoreHandle,
+        where: str,
+        kept: StoredContent,
+        book: Line,
+        deleted: Callable[[], Awaitable[bool]],
+        check_access: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
-        """`deleted` tells whether there is no such artifact any more."""
+        """`deleted` tells whether there is no such artifact any more. `check_access` raises an error if the caller may
+        not read it any more; none for the owner of the store."""
+        self.check_access = check_access
         self._deleted = deleted
         self._handle = handle
         self._where = where
@@ -254,6 +262,8 @@ class ContentPieces:
 
     async def next(self) -> bytes:
         """Return the next piece; nothing at the end. `CorruptError` if the whole is not what was registered."""
+        if self.check_access is not None:
+            await self.check_access()
         if self._done:
             return b""
         piece = await self._piece()
@@ -295,7 +305,11 @@ class ContentPieces:
         found = await read_line_at(self._handle, line, None if tip is None else tip.point, look)
         if found is None:
             return b""
-        piece = unpack(self._handle.codec, found.entry.value)
+        packed = found.entry.value
+        if isinstance(packed, bytes) and len(packed) > LARGE:
+            # It is read once: in the cache, the pieces would fill it, and take the place of what is read again.
+            self._handle.engine.context.cache.drop(pointer_to(packed).encode())
+        piece = unpack(self._handle.codec, packed)
         if not isinstance(piece, bytes):
             raise CorruptError("a piece of an artifact is not bytes", where=self._where)
         return piece
@@ -340,6 +354,7 @@ class _Raw(io.RawIOBase):
     """Content as a file."""
 
     def __init__(self, pieces: ContentPieces) -> None:
+        self.check_access = pieces.check_access
         self._pieces = pieces
         self._left = memoryview(b"")
 
@@ -359,9 +374,42 @@ class _Raw(io.RawIOBase):
         super().close()
 
 
+class _ContentFile(io.BufferedReader):
+    """Content as a buffered file. Every read checks access, also one of bytes that are in the buffer already."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._check_access()
+        return super().read(size)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        self._check_access()
+        return super().read1(size)
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._check_access()
+        return super().readinto(buffer)
+
+    def readinto1(self, buffer: Any, /) -> int:
+        self._check_access()
+        return super().readinto1(buffer)
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self._check_access()
+        return super().readline(size)
+
+    def peek(self, size: int = 0, /) -> bytes:
+        self._check_access()
+        return super().peek(size)
+
+    def _check_access(self) -> None:
+        raw: Any = self.raw
+        if raw.check_access is not None:
+            run(raw.check_access())
+
+
 def open_content(pieces: ContentPieces) -> io.BufferedReader:
     """Return content as a file that is open for reading."""
-    return io.BufferedReader(_Raw(pieces), CHUNK)
+    return _ContentFile(_Raw(pieces), CHUNK)
 
 
 class AsyncContent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from holdfast.backends.interface import Change, Delete, Expect, Get, Scan
 from holdfast.backends.tables import LINES, LINKS, TABLES
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions
+from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, Link, SystemLine, SystemLineEntries, SystemRecord
@@ -165,7 +166,9 @@ class ArtifactRecords:
 
         return await read_line_at(self.handle, self.system_line.line, None if tip is None else tip.point, look)
 
-    def pieces(self, id: str, record: ArtifactRecord) -> ContentPieces:
+    def pieces(
+        self, id: str, record: ArtifactRecord, check_access: Callable[[], Awaitable[Any]] | None = None
+    ) -> ContentPieces:
         """Return the content of an artifact."""
         small = record.small if record.content == IN_RECORD else None
         content = StoredContent(record.sha256, record.size, small, record.token, record.uri)
@@ -174,7 +177,7 @@ class ArtifactRecords:
             there = (await self.get_many([id])).get(id)
             return there is None or (there.sha256, there.token) != (record.sha256, record.token)
 
-        return ContentPieces(self.handle, f"artifact {id!r}", content, self.system_line.line, deleted)
+        return ContentPieces(self.handle, f"artifact {id!r}", content, self.system_line.line, deleted, check_access)
 
     # Registering ------------------------------------------------------------------------------------------------
 
@@ -212,9 +215,10 @@ class ArtifactRecords:
                 each.call.call_after(head.point.seq + 1, head.point.id)
         return made
 
-    async def delete(self, id: str, guards: Preconditions | None = None) -> None:
+    async def delete(self, id: str, guards: Preconditions | None = None, call: FeatureHooks | None = None) -> None:
         """Delete an artifact, its content if no other one has it, and its links with changes."""
         gone: list[Line] = []
+        hooks = call or FeatureHooks(MISSING)
 
         async def edit(entries: SystemLineEntries) -> LineChange:
             gone.clear()
@@ -234,10 +238,12 @@ class ArtifactRecords:
                 elif record.content == OWN_LINE:
                     gone.append(content_line(self.handle, record.token))
                     rows += (Delete(space, tuple(gone[0])) for space in TABLES)
-            event = Event("artifact", self.handle.guard.actor, "delete", id)
-            return LineChange(removed=removed, events=[event], rows=rows)
+            detail = self.handle.codec.pack(dict(hooks.notes)) if hooks.notes else b""
+            event = Event("artifact", self.handle.guard.actor, "delete", id, detail=detail)
+            return LineChange(removed=removed, events=[event, *hooks.events], rows=rows)
 
-        await self.system_line.change("delete", edit, guards)
+        head = await self.system_line.change("delete", edit, guards)
+        hooks.call_after(head.point.seq + 1, head.point.id)
         self._engine.context.cache.drop_all(*gone)
 
     async def sweep(self, grace: int) -> int:

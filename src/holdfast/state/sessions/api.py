@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine import validation
+from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import Action
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, check_key
@@ -108,7 +108,8 @@ class SessionOperations:
 
 
 class Session(SyncApi, SessionOperations):
-    """A session: `with store.sessions.start(user="alice") as session: session.state["seen"] = 1`."""
+    """A session: `with store.sessions.start(user="alice") as session: session.state["seen"] = 1`. It ends with the
+    block. All changes in the block have its id as their correlation id."""
 
     @property
     def state(self) -> State:
@@ -116,10 +117,15 @@ class Session(SyncApi, SessionOperations):
         return State(self._handle, self.scope)
 
     def __enter__(self) -> Self:
+        self._block = trace_context.correlation(self.id)
+        self._block.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        try:
+            self.end()
+        finally:
+            self._block.__exit__(None, None, None)
 
 
 class AsyncSession(AsyncApi, SessionOperations):
@@ -131,10 +137,15 @@ class AsyncSession(AsyncApi, SessionOperations):
         return AsyncState(self._handle, self.scope)
 
     async def __aenter__(self) -> Self:
+        self._block = trace_context.correlation(self.id)
+        self._block.__enter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.end()
+        try:
+            await self.end()
+        finally:
+            self._block.__exit__(None, None, None)
 
 
 class _SessionManager:

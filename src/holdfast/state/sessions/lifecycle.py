@@ -8,10 +8,11 @@ that none of its lines has a new step and the record is unchanged: one that beca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from holdfast.backends.interface import Change, Delete, Get, Put, Row, Scan
+from holdfast.backends.interface import Change, Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.tables import LINES, LINKS, REFS, TABLES
 from holdfast.engine import trace_context, validation
 from holdfast.engine.append import AppendRequest
@@ -19,6 +20,7 @@ from holdfast.engine.branch_graph import Position
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.row_format import PIN, Line, info_row
 from holdfast.engine.step_info import StepInfo
@@ -28,7 +30,7 @@ from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
 from holdfast.security.audit.retain import removal_request
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at
-from holdfast.state.session_guard import ended_key, session_active
+from holdfast.state.session_guard import SessionLimit, ended_key, limit_row, session_active
 from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, time_key
 from holdfast.state.writer import edit_request
 
@@ -97,7 +99,7 @@ class SessionLifecycle:
     async def _end(self, id: str, reason: str, *, only_expired: bool) -> bool:
         called: _CalledHooks | None = None
         point = "session.expire" if only_expired else "session.end"
-        with trace_context.correlation():
+        with _correlation(id):
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if record.ended:
@@ -125,13 +127,13 @@ class SessionLifecycle:
         return _CalledHooks(point, record.version, await self._call(point, id, record))
 
     async def _call(self, point: str, id: str, record: SessionRecord) -> FeatureHooks:
-        """Call the hooks of a point with a session's metadata. Raises `VetoError`."""
+        """Call the hooks of a point with a session's metadata, or before a deletion without. Raises `VetoError`."""
         return await call_hooks(
             self._engine,
             point,
             scope=record.state,
             key=id,
-            value=record.metadata,
+            value=MISSING if point == "session.delete" else record.metadata,
             actor=self._handle.guard.actor,
             trace=trace_context.current(),
             metadata={"on_end": record.on_end, "by": record.by},
@@ -265,12 +267,11 @@ class SessionLifecycle:
         """Start a session. `ConflictError` if the id exists."""
         record.due = record.expires(record.started)
         try:
-            with trace_context.correlation():
+            with _correlation(id):
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
-                _call_after_hooks(
-                    call, await self._line.change("start", self._record_edit(id, None, record, "start", call))
-                )
+                edit = self._record_edit(id, None, record, "start", call)
+                _call_after_hooks(call, await self._line.change("start", edit, self._limit(record)))
         except _ConcurrentChange:
             raise ConflictError(
                 "there is a session of this id",
@@ -278,13 +279,29 @@ class SessionLifecycle:
                 hint="Resume it, or start one of another id",
             ) from None
 
+    def _limit(self, record: SessionRecord) -> Preconditions | None:
+        """Return the changes that store when a session is over, by which readers and writers of its scopes know."""
+        if not record.ttl:
+            return None
+        line = self._handle.line(record.root)
+        limit = SessionLimit(record.started + record.ttl, record.on_end)
+
+        async def changes(_: bool) -> list[Change]:
+            (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line)])])
+            # The row of no line would be an orphan.
+            new = [] if rows else [Create(LINES, info_row(line, self._engine.lines.new_info()))]
+            return [*new, Put(LINKS, limit_row(self._handle, record.root, limit))]
+
+        return changes
+
     async def change(self, id: str, action: str, change: Callable[[SessionRecord], SessionRecord]) -> SessionRecord:
         """Change a record."""
         for _ in range(_ATTEMPTS):
             old = await self._records.get(id)
             new = change(old)
             try:
-                await self._line.change(action, self._record_edit(id, old, new, action))
+                with _correlation(id):
+                    await self._line.change(action, self._record_edit(id, old, new, action))
             except _ConcurrentChange:
                 continue
             return new
@@ -299,14 +316,16 @@ class SessionLifecycle:
             return LineChange(put, events=self._events(id, action, call))
 
         guards = both_preconditions(self._line.preconditions, session_active(handle, record.root))
-        (head,) = await self._engine.writer.save(edit_request(handle, handle.line(record.root), action, edit, guards))
+        with _correlation(id):
+            request = edit_request(handle, handle.line(record.root), action, edit, guards)
+        (head,) = await self._engine.writer.save(request)
         if call is not None:
             _call_after_hooks(call, head)
 
     async def resume(self, id: str) -> SessionRecord:
         """Resume a session: touch it, or restore the state that it had when it ended."""
         called: _CalledHooks | None = None
-        with trace_context.correlation():
+        with _correlation(id):
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
@@ -342,10 +361,11 @@ class SessionLifecycle:
         async def guards(_: bool) -> list[Change]:
             return [Delete(LINKS, ended_key(self._handle, record.root))]
 
+        conditions = both_preconditions(guards, self._limit(new))
         savings = [
             self._restore_request(Line(self._handle.tenant, name), count) for name, count in record.lines.items()
         ]
-        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), guards)
+        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), conditions)
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
@@ -376,15 +396,19 @@ class SessionLifecycle:
 
     async def delete(self, id: str) -> None:
         """Delete a session: its record, its state, and its archive."""
-        for _ in range(_ATTEMPTS):
-            try:
-                await self._delete(id, await self._records.get(id))
-            except _ConcurrentChange:
-                continue
-            return self._drop_cache()
+        called: _CalledHooks | None = None
+        with trace_context.correlation():
+            for _ in range(_ATTEMPTS):
+                record = await self._records.get(id)
+                called = await self._call_once(called, "session.delete", id, record)
+                try:
+                    await self._delete(id, record, called.call)
+                except _ConcurrentChange:
+                    continue
+                return self._drop_cache()
         raise _busy_error(id)
 
-    async def _delete(self, id: str, record: SessionRecord) -> None:
+    async def _delete(self, id: str, record: SessionRecord, call: FeatureHooks) -> None:
         (lines,) = await self._records.lines([record.root])
 
         async def guards(again: bool) -> list[Change]:
@@ -392,9 +416,10 @@ class SessionLifecycle:
                 raise _ConcurrentChange
             return [] if lines[0].inside_condition is None else [lines[0].inside_condition]
 
-        savings, first = self._removal(lines, guards)
-        saving = self._line.request("delete", self._record_edit(id, record, None, "delete"), first)
-        await self._engine.writer.save(*savings, saving)
+        with _correlation(id):
+            savings, first = self._removal(lines, guards)
+            saving = self._line.request("delete", self._record_edit(id, record, None, "delete", call), first)
+        _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         self._deleted.update(each.line for each in lines)
 
     async def collect(self, limit: int) -> SessionReport:
@@ -415,7 +440,7 @@ class SessionLifecycle:
                     else:
                         spared.append(id)
                 elif 0 < record.due <= self._handle.now():
-                    await self._delete(id, record)
+                    await self._delete(id, record, await self._call("session.delete", id, record))
                     forgotten += 1
             except (NotFoundError, _ConcurrentChange):
                 continue  # another was first
@@ -450,6 +475,11 @@ class SessionLifecycle:
             return LineChange(self._line.pack(put), rows=rows)
 
         await self._line.change("put off", edit)
+
+
+def _correlation(id: str) -> AbstractContextManager[str]:
+    """Give what happens to a session its id as the correlation id, unless the caller has given another."""
+    return trace_context.correlation(trace_context.current().correlation or id)
 
 
 def _metadata(call: FeatureHooks) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError, VetoError
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing import work_queue
@@ -430,7 +430,7 @@ class PipelineOperations:
             if error is None:
                 try:
                     await self._done(task, result)
-                except (InvalidError, UnsupportedError) as refused:  # it cannot be stored
+                except (InvalidError, UnsupportedError, VetoError) as refused:  # it cannot be stored
                     error = refused
             if error is not None:
                 await self._fail(task, error, parse_seconds(delay) * 2 ** (task.tries - 1) or None, True)

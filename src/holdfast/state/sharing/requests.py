@@ -25,6 +25,7 @@ from holdfast.errors import (
     NotFoundError,
     RequestTimeoutError,
     UnsupportedError,
+    VetoError,
 )
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StateItem, read_scope
@@ -336,7 +337,7 @@ class RequestsOperations:
             return [
                 KeyWrite(claim.key, "delete"),
                 KeyWrite(_item_key(request.id), "delete"),
-                KeyWrite(key, "answer", packed=packed),
+                KeyWrite(key, "answer" if answer.ok else "fail", packed=packed),
             ]
 
         await commit(handle, {self._resource.name: writes})
@@ -346,7 +347,7 @@ class RequestsOperations:
         try:
             try:
                 await self._answer(request, answer)
-            except (InvalidError, UnsupportedError) as error:  # it cannot be stored
+            except (InvalidError, UnsupportedError, VetoError) as error:  # it cannot be stored
                 await self._answer(request, _failure(error))
         except ConflictError as conflict:
             if conflict.code != "lease-lost":

@@ -195,7 +195,7 @@ async def graphs_of_pregel_nodes(s: Session) -> None:
     """The API below StateGraph: channels by hand."""
     one = NodeBuilder().subscribe_only("a").do(s.node(lambda text: text + text)).write_to("b", "log")
     two = NodeBuilder().subscribe_to("b").do(s.node(lambda given: f"{given['b']}!")).write_to("c", "log")
-    graph = Pregel(
+    graph: Any = Pregel(
         nodes={"one": one, "two": two},
         channels={
             "a": EphemeralValue(str),

@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 Answer = Callable[[list[BaseMessage]], AIMessage]
@@ -45,13 +46,13 @@ class ScriptedModel(BaseChatModel):
         answer = self.answer(messages)
         if answer.tool_calls:
             chunks = [
-                {"name": call["name"], "args": json.dumps(call["args"]), "id": call["id"], "index": index}
+                tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=index)
                 for index, call in enumerate(answer.tool_calls)
             ]
-            yield ChatGenerationChunk(message=AIMessageChunk(answer.content, tool_call_chunks=chunks))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=answer.content, tool_call_chunks=chunks))
             return
         for word in str(answer.content).split(" "):
-            chunk = ChatGenerationChunk(message=AIMessageChunk(f"{word} "))
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
             if run_manager is not None:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk

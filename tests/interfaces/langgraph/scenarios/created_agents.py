@@ -98,11 +98,9 @@ async def middleware_of_ones_own(s: Session) -> None:
         result = await handler(request)
         return result.model_copy(update={"content": f"[{result.content}]"})
 
-    graph = create_agent(
-        scripted(calls(("weather", {"city": "Kiel"})), "stop here"), [weather],
-        middleware=[CountSteps(), prompt, shout, stop, alog_tool if s.asynchronous else log_tool],
-        checkpointer=s.saver,
-    )  # fmt: skip
+    middleware: list[Any] = [CountSteps(), prompt, shout, stop, alog_tool if s.asynchronous else log_tool]
+    model = scripted(calls(("weather", {"city": "Kiel"})), "stop here")
+    graph = create_agent(model, [weather], middleware=middleware, checkpointer=s.saver)
     await s.run("one", graph, asked("weather?"), on("t"))
     await s.run("two", graph, asked("and now?"), on("t"))
     await s.audit(graph, "t", ask=False)
@@ -120,16 +118,13 @@ async def summaries_by_middleware(s: Session) -> None:
 @program
 async def limits_by_middleware(s: Session) -> None:
     model = ScriptedModel(answer=lambda messages: calls(("weather", {"city": "Kiel"}), number=len(messages)))
-    graph = create_agent(
-        model, [weather],
-        middleware=[
-            ModelCallLimitMiddleware(run_limit=3, thread_limit=5),
-            ToolCallLimitMiddleware(tool_name="weather", run_limit=2),
-            ContextEditingMiddleware(edits=[ClearToolUsesEdit(trigger=10, keep=1)]),
-            PIIMiddleware("email", strategy="redact"),
-        ],
-        checkpointer=s.saver,
-    )  # fmt: skip
+    middleware: list[Any] = [
+        ModelCallLimitMiddleware(run_limit=3, thread_limit=5),
+        ToolCallLimitMiddleware(tool_name="weather", run_limit=2),
+        ContextEditingMiddleware(edits=[ClearToolUsesEdit(trigger=10, keep=1)]),
+        PIIMiddleware("email", strategy="redact"),
+    ]
+    graph = create_agent(model, [weather], middleware=middleware, checkpointer=s.saver)
     await s.run("until the limit of a run", graph, asked("I am ann@example.org"), on("t"))
     await s.run("until the limit of the thread", graph, asked("again"), on("t"))
     await s.run("nothing more", graph, asked("and again"), on("t"))
@@ -227,7 +222,7 @@ class FilesMiddleware(AgentMiddleware[Files, Any]):
 def subagent(s: Session) -> Any:
     """A tool that has another agent work on the files, and takes over what it left."""
     script = scripted(calls(("write_file", {"path": "/report.md", "content": "# Kelp\nit grows"})), "reported")
-    inner = create_agent(script, [], middleware=[FilesMiddleware()], name="researcher")
+    inner: Any = create_agent(script, [], middleware=[FilesMiddleware()], name="researcher")
 
     def given(description: str, runtime: ToolRuntime) -> dict[str, Any]:
         return {**asked(description), "files": runtime.state.get("files", {})}
@@ -260,10 +255,10 @@ async def a_deep_agent_with_files(s: Session) -> None:
         calls(("write_todos", {"todos": finished}), number=4),
         "all is done",
     )
+    middleware: list[Any] = [TodoListMiddleware(), FilesMiddleware()]
     graph = create_agent(
-        model, [subagent(s)], middleware=[TodoListMiddleware(), FilesMiddleware()], checkpointer=s.saver,
-        store=InMemoryStore(), name="deep",
-    )  # fmt: skip
+        model, [subagent(s)], middleware=middleware, checkpointer=s.saver, store=InMemoryStore(), name="deep"
+    )
     await s.run(
         "one", graph, {**asked("report on kelp"), "files": {"/given.md": {"content": ["x"], "size": 1}}}, on("t")
     )

@@ -122,11 +122,12 @@ async def parts_that_are_tried_again(s: Session) -> None:
             raise TimeoutError(f"{number} is slow")
         return {"number": number, "tries": tries[number]}
 
-    get = task(retry_policy=policy)(fetch)
+    retried: Any = task(retry_policy=policy)
 
-    @task(retry_policy=policy)
-    async def aget(number: int) -> dict[str, int]:
+    async def afetch(number: int) -> dict[str, int]:
         return fetch(number)
+
+    get, aget = retried(fetch), retried(afetch)
 
     def body(numbers: list[int]) -> Any:
         return {"pages": [future.result() for future in [get(number) for number in numbers]]}

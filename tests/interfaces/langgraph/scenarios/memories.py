@@ -74,17 +74,16 @@ async def nodes_with_a_cache(s: Session) -> None:
 @program
 async def tasks_with_a_cache(s: Session) -> None:
     ran: list[int] = []
-    policy: Any = CachePolicy(ttl=None)
+    cached: Any = task(cache_policy=CachePolicy(ttl=None))
 
-    @task(cache_policy=policy)
-    def slow(number: int) -> int:
+    def multiply(number: int) -> int:
         ran.append(number)
         return number * 10
 
-    @task(cache_policy=policy)
-    async def aslow(number: int) -> int:
-        ran.append(number)
-        return number * 10
+    async def amultiply(number: int) -> int:
+        return multiply(number)
+
+    slow, aslow = cached(multiply), cached(amultiply)
 
     def body(numbers: list[int]) -> list[int]:
         return [future.result() for future in [slow(number) for number in numbers]]

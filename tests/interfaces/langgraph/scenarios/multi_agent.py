@@ -125,7 +125,7 @@ async def swarm_with_handoffs(s: Session) -> None:
 
 @program
 async def agents_as_tools(s: Session) -> None:
-    mathematician = create_agent(scripted("forty-two"), [], name="mathematician")
+    mathematician: Any = create_agent(scripted("forty-two"), [], name="mathematician")
 
     @tool
     def ask_mathematician(question: str) -> str:
