@@ -55,7 +55,7 @@ _EMPTY = _HEADER.pack(_MAGIC, FORMAT_VERSION, BodyKind.RAW, Compression.NONE, Pr
 """The record of a row without content."""
 
 DAMAGED = b"damaged"
-"""Stands for the record of a damaged row in a list of rows: `unwrap` says so."""
+"""Stands for the record of a damaged row in a list of rows: `CorruptError` if it is opened or stored."""
 
 _EMPTY_SIZE = len(_EMPTY) + _CHECKSUM_SIZE
 
@@ -164,6 +164,8 @@ def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int
 def protect(record: bytes, context: RecordContext, sealer: Sealer | None = None) -> bytes:
     """Return the body of a row: a record, or an empty one, with a checksum; or sealed."""
     record = record or _EMPTY
+    if record == DAMAGED:
+        raise CorruptError(_DIFFERS, where=str(context), hint=_HINT)
     if sealer is None:
         return record + _checksum(record, context.encode())
     key_id = sealer.key_id

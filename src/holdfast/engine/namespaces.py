@@ -88,14 +88,14 @@ async def count_stored(backend: Backend, tenant: str, limit: int | None) -> tupl
     The limit applies only to stores that cannot count, where the lines are read.
     """
     ranges = name_ranges()
-    scans = [Scan(LINES, (tenant,), (start,), (stop,) if stop else ()) for _, start, stop in ranges]
+    scans = [Scan(LINES, (tenant,), (start,), (stop,) if stop else (), bodies=False) for _, start, stop in ranges]
     totals = {"threads": 0, "agents": 0, "scopes": 0, "system": 0}
     counts = await backend.count_rows(scans)
     if counts is not None:
         for (kind, _, _), count in zip(ranges, counts, strict=True):
             totals[kind] += count
         return totals, True
-    (rows,) = await backend.read([Scan(LINES, (tenant,), limit=None if limit is None else limit + 1)])
+    (rows,) = await backend.read([Scan(LINES, (tenant,), limit=None if limit is None else limit + 1, bodies=False)])
     by_kind = count_lines(str(row.key[1]) for row in rows[:limit])
     by_kind["scopes"] += by_kind.pop("sessions")
     return totals | by_kind, limit is None or len(rows) <= limit

@@ -229,7 +229,9 @@ class _Pass:
         after, prefix = "", self._selection.prefix
         while True:
             start = max(prefix, after + "\0" if after else "")
-            (rows,) = await self._backend.read([Scan(LINES, (self._tenant,), start=(start,), limit=_PAGE)])
+            (rows,) = await self._backend.read(
+                [Scan(LINES, (self._tenant,), start=(start,), limit=_PAGE, bodies=False)]
+            )
             page = [Line(self._tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix)]
             for line in page:
                 if line.name not in _EXCLUDED and (self._where is None or await self._matches(line, self._where)):

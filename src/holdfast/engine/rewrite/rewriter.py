@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Row, Scan
 from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
+from holdfast.engine.checked_rows import check_row
 from holdfast.engine.context import EngineContext
 from holdfast.engine.delta_channels import DeltaReader
 from holdfast.engine.hold_check import require_no_hold
@@ -124,7 +125,7 @@ class Rewriter:
         """Return what `prune` would free. All is computed as it does, and nothing is written."""
         for _ in range(_ATTEMPTS):
             info = await self._lines.info(line)
-            left = await balance(self._backend, _leftovers(line, info))
+            left = await balance(self._context.stored, _leftovers(line, info))
             try:
                 outcome = await self._attempt(line, None, choose, measure=True)
             except (_ConcurrentChange, MissingNode, CorruptError) as error:
@@ -141,7 +142,7 @@ class Rewriter:
             await lease.acquire()
             left = SizeBalance()
             if measure:
-                left = await balance(self._backend, _leftovers(line, await self._lines.info(line)))
+                left = await balance(self._context.stored, _leftovers(line, await self._lines.info(line)))
             for _ in range(_ATTEMPTS):
                 try:
                     outcome = await self._attempt(line, lease, choose, measure=measure)
@@ -202,7 +203,7 @@ class Rewriter:
             # Once: concurrent appends should not cause it to be computed again and again.
             old_nodes = Delete(NODES, (*line, info.form))
             changes = await self._changes(progress, removal, plan)
-            freed = (await balance(self._backend, [*changes, old_nodes])).plus(progress.added)
+            freed = (await balance(self._context.stored, [*changes, old_nodes])).plus(progress.added)
         if lease is None:
             return RewriteResult(freed, progress.size)
         switch = _Switch(progress, lease, conditions, removal, plan)
@@ -265,9 +266,9 @@ class Rewriter:
         """Return the further parents of removed merges, for their stubs."""
         merges: dict[tuple[int, int], Sequence[StepParent]] = {}
         keys = [(*line, *point[:2]) for point in points if point.kind == MERGE and point[:2] in dropped]
-        async for row in found_rows(self._backend, STEPS, keys):
+        async for row in found_rows(self._context.stored, STEPS, keys):
             try:
-                step = open_step(line, row, self._context.max_bytes)
+                step = open_step(line, check_row(STEPS, row), self._context.max_bytes)
             except CorruptError:
                 continue  # it is removed all the same; what it merged is unknown
             merges[StepRef.of(row)[:2]] = step.header.parents[1:]
@@ -300,7 +301,7 @@ class Rewriter:
         self, line: Line, info: LineInfo, lease: Lease | None, changes: Sequence[Change]
     ) -> RewriteResult | None:
         """Apply the other changes of a plan; no step is removed."""
-        freed = await balance(self._backend, changes)
+        freed = await balance(self._context.stored, changes)
         if (
             lease is not None
             and await self._backend.apply([self._lines.line_unchanged(line, info), *changes]) is not None
