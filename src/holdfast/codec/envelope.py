@@ -220,4 +220,6 @@ _DIFFERS = "a row was damaged: its checksum differs"
 
 def _checksum(record: bytes, context: bytes) -> bytes:
     # The length prevents bytes from moving between the two parts.
-    return hashlib.sha256(b"".join((len(context).to_bytes(4, "big"), context, record))).digest()[:_CHECKSUM_SIZE]
+    digest = hashlib.sha256(len(context).to_bytes(4, "big") + context)
+    digest.update(record)
+    return digest.digest()[:_CHECKSUM_SIZE]

@@ -278,8 +278,8 @@ class Rewriter:
         """Return the remaining steps that follow removed ones."""
         keys = [(*progress.line, *point[:2]) for point in progress.after_gaps]
         return [
-            (StepRef.of(row), open_step(progress.line, row, self._context.max_bytes))
-            async for row in found_rows(self._backend, STEPS, keys)
+            (StepRef.of(row), open_step(progress.line, check_row(STEPS, row), self._context.max_bytes))
+            async for row in found_rows(self._context.stored, STEPS, keys)
         ]
 
     async def _changes(self, progress: RewriteProgress, removal: LineRemoval | None, plan: RewritePlan) -> list[Change]:
@@ -356,9 +356,9 @@ class Rewriter:
         page = _FEW
         while start < stop:
             end = min(start + page, stop)
-            (rows,) = await self._backend.read([Scan(STEPS, (*progress.line, branch), (start,), (end,))])
+            (rows,) = await self._context.stored.read([Scan(STEPS, (*progress.line, branch), (start,), (end,))])
             for row in rows:
-                yield row
+                yield check_row(STEPS, row)  # one by one, so that a page is not in memory twice
             if len(rows) < end - start:
                 return
             start, page = end, next_page(page, rows)
