@@ -11,7 +11,6 @@ from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import EngineContext
-from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
@@ -178,6 +177,8 @@ class LineIndex:
 
     async def delete(self, *lines: Line) -> bool:
         """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
+        from holdfast.engine.hold_check import require_no_hold
+
         deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
         while True:
             conditions = await require_no_hold(self._backend, lines)
