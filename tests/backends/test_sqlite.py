@@ -368,6 +368,31 @@ def test_a_step_that_its_index_lacks_is_damage(path: Path) -> None:
     run(store.close())
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("steps", "sql = replace(sql, 'kind TEXT', 'kinds TEXT')"),
+        ("steps_id", "sql = replace(sql, 'revision', 'branch')"),
+        ("words", "sql = replace(sql, 'body BLOB', 'bodi BLOB')"),
+    ],
+)
+def test_a_definition_that_was_changed_is_found(path: Path, name: str, change: str) -> None:
+    run(opened(path).close())
+    with closing(sqlite3.connect(path)) as other:
+        other.executescript("CREATE TABLE mine (steps); CREATE INDEX mine_too ON steps (time); ANALYZE; VACUUM")
+    store = opened(path, read_only=True)
+    assert run(store.check()) == []
+    run(store.close())
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA writable_schema = 1")
+        assert other.execute(f"UPDATE sqlite_schema SET {change} WHERE name = ?", (name,)).rowcount == 1
+    store = opened(path, read_only=True)
+    try:
+        assert f"the definition of {'index' if '_' in name else 'table'} {name} was changed" in run(store.check())
+    finally:
+        run(store.close())
+
+
 def test_a_value_that_does_not_fit_is_one_batchs_fault(store: SQLiteBackend) -> None:
     bad: list[Batch] = [
         [Create(NODES, Row(("t", "\ud800", 0, b"n"))), Create(STEPS, step(100))],

@@ -51,6 +51,7 @@ from holdfast.backends.sqlite.continuity import LastRow, last_row, lost_row
 from holdfast.backends.sqlite.database_file import (
     FileOptions,
     LockWait,
+    changed_definitions,
     missing_tables,
     read_only_options,
 )
@@ -543,6 +544,7 @@ def _check(cursor: apsw.Cursor, _: None) -> list[str]:
     try:
         refresh_index(cursor)
         found = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check") if row != ("ok",)]
+        found += changed_definitions(cursor)
     except apsw.Error as error:
         if not errors.is_damage(error):
             raise
