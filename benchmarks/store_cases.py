@@ -84,7 +84,7 @@ def appends() -> list[Figure]:
     """Appending a step, against a bare commit of the same row"""
     with folder() as name:
         store = holdfast.open(f"sqlite:///{name}/store.db")
-        rows = _Rows(store._engine.context.backend)
+        rows = _Rows(store._engine.context.stored)
         store = holdfast.Store(Engine(EngineContext(rows)), "")
         agent = Agent()
         commit = bare_commit(f"{name}/bare.db", rows)
@@ -154,7 +154,7 @@ def a_large_map() -> list[Figure]:
     """Setting one key of a dict of 100,000, against one of 100"""
     with folder() as name:
         inner = holdfast.open(f"sqlite:///{name}/store.db")
-        counting = CountingBackend(inner._engine.context.backend)
+        counting = CountingBackend(inner._engine.context.stored)
         store = holdfast.Store(Engine(EngineContext(counting)), "")
         jobs: dict[str, Any] = {}
         for keys in (100, 100_000):

@@ -57,7 +57,7 @@ def build(url: str, count: int, tidied: bool = False) -> Objects:
 
 
 def tidy(store: Store) -> None:
-    backend = store._engine.context.backend
+    backend = store._engine.context.stored
     assert isinstance(backend, Double)
     for _ in range(3):
         run(backend._run_once(lambda: backend._opened().garbage_collector.tidy(grace=-1.0)))

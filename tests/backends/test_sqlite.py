@@ -19,6 +19,7 @@ from holdfast.backends.interface import Batch, Create, Delete, Ensure, Expect, G
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite import database_file as sqlite_files
+from holdfast.backends.sqlite.queries import read_rows
 from holdfast.backends.sqlite.schema import APPLICATION_ID, STATEMENTS, create_statements
 from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS, TABLES, Key, Scalar, Table
 from holdfast.errors import (
@@ -328,6 +329,68 @@ def test_an_index_is_followed_by_the_key() -> None:
 
 
 # Writing
+
+
+@pytest.mark.parametrize("by", ["id", ""])
+def test_a_commit_between_the_looks_at_two_indexes_is_no_damage(store: SQLiteBackend, path: Path, by: str) -> None:
+    run(store.apply([Create(STEPS, step(0))]))
+    numbers = itertools.count(1)
+
+    def commit_before_the_second_look(_: apsw.Cursor, sql: str, __: Any) -> bool:
+        if "INDEXED BY" in sql:
+            run(store.apply([Create(STEPS, step(next(numbers)))]))
+        return True
+
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        cursor = connection.cursor()
+        cursor.exec_trace = commit_before_the_second_look
+        prefix = ("tenant", "line") if by else ("tenant", "line", 0)
+        ((found,),) = read_rows(cursor, [Scan(STEPS, prefix, reverse=True, limit=1, by=by)])
+    assert found == step(1)
+    assert next(numbers) == 3  # the indexes were compared twice
+
+
+def test_a_step_that_its_index_lacks_is_damage(path: Path) -> None:
+    store = opened(path)
+    run(store.apply([Create(STEPS, step(0))]))
+    run(store.close())
+    with closing(sqlite3.connect(path)) as other:
+        index = other.execute("SELECT * FROM sqlite_schema WHERE name = 'steps_id'").fetchone()
+        other.executescript("PRAGMA writable_schema = 1; DELETE FROM sqlite_schema WHERE name = 'steps_id'")
+    with closing(apsw.Connection(str(path))) as other:
+        key, columns, body = step(1)
+        other.execute(STATEMENTS["steps"].insert, (*key, *columns, body))
+        other.execute("PRAGMA writable_schema = 1")
+        other.execute("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", index)
+    store = opened(path)
+    with pytest.raises(CorruptError, match="do not agree on the last one"):
+        run(store.read([Scan(STEPS, ("tenant", "line"), reverse=True, limit=1, by="id")]))
+    run(store.close())
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("steps", "sql = replace(sql, 'kind TEXT', 'kinds TEXT')"),
+        ("steps_id", "sql = replace(sql, 'revision', 'branch')"),
+        ("words", "sql = replace(sql, 'body BLOB', 'bodi BLOB')"),
+    ],
+)
+def test_a_definition_that_was_changed_is_found(path: Path, name: str, change: str) -> None:
+    run(opened(path).close())
+    with closing(sqlite3.connect(path)) as other:
+        other.executescript("CREATE TABLE mine (steps); CREATE INDEX mine_too ON steps (time); ANALYZE; VACUUM")
+    store = opened(path, read_only=True)
+    assert run(store.check()) == []
+    run(store.close())
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA writable_schema = 1")
+        assert other.execute(f"UPDATE sqlite_schema SET {change} WHERE name = ?", (name,)).rowcount == 1
+    store = opened(path, read_only=True)
+    try:
+        assert f"the definition of {'index' if '_' in name else 'table'} {name} was changed" in run(store.check())
+    finally:
+        run(store.close())
 
 
 def test_a_value_that_does_not_fit_is_one_batchs_fault(store: SQLiteBackend) -> None:

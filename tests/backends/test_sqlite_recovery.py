@@ -285,7 +285,7 @@ def test_a_file_that_another_process_uses_is_not_replaced(path: Path, store: Sto
 def test_a_log_that_is_deleted_while_no_connection_is_open(path: Path, store: Store) -> None:
     """Before a fork all connections are closed; the last other process then deletes the log, as SQLite does."""
     store.thread("t").put({"n": 0})
-    backend = store._engine.context.backend
+    backend = store._engine.context.stored
     assert isinstance(backend, SQLiteBackend)
     backend._connections.before_fork()
     with holdfast.open(path) as other:

@@ -331,7 +331,7 @@ def test_saving_in_a_signal_handler_does_not_hang(tmp_path: Path) -> None:
 def test_locks_are_renewed_in_a_forked_child() -> None:
     with holdfast.open("memory://") as store:
         store.put("t", {"n": 1})
-        cache, memory = store._engine.context.cache, store._engine.context.backend
+        cache, memory = store._engine.context.cache, store._engine.context.stored
         held = threading.Event()
         done = threading.Event()
 

@@ -31,7 +31,7 @@ def test_same_value_again_is_a_small_step(kind: str) -> None:
     for version in (1, 2, 3):
         assert state.set("k", LARGE[kind]) == version
         assert state["k"] == LARGE[kind]
-    (rows,) = run(held._engine.context.backend.read([Scan(STEPS, ("", "␞global", 0))]))
+    (rows,) = run(held._engine.context.stored.read([Scan(STEPS, ("", "␞global", 0))]))
     first, *again = [len(row.body) for row in rows]
     if kind != "tuple":  # it has no parts that are compared
         assert max(again) < 500 < first or kind.startswith("huge")

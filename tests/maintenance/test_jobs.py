@@ -274,7 +274,7 @@ def test_a_damaged_job_does_not_keep_others_from_running_and_can_be_removed(cloc
     for name in ("a", "b"):
         jobs.add(name, "watched", schedule="every 1h")
     job = jobs.get("a")
-    run(store._engine.context.backend.apply([Put(JOBS, Row(job.key, job.columns, b"HF nonsense"))]))
+    run(store._engine.context.stored.apply([Put(JOBS, Row(job.key, job.columns, b"HF nonsense"))]))
     clock.now += HOUR
     run_due(book)
     assert watched.runs == ["b"]

@@ -11,6 +11,7 @@ import pytest
 from holdfast.backends.interface import Backend, Delete, Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, FOLDS, LINES, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WORDS
+from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.leases import Lease
 from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line
@@ -30,7 +31,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
 
 
 def put(on: Backend, *changes: Any) -> None:
-    assert run(on.apply(changes)) is None
+    assert run(CheckedBackend(on).apply(changes)) is None
 
 
 def found(report: Any) -> set[tuple[str, str, bool]]:
@@ -195,11 +196,23 @@ def test_a_damaged_thread_is_left_and_reported(shared: Backend) -> None:
     store = filled(shared)
     litter(shared, store)
     row = rows_of(shared)["steps"][3]
-    put(shared, Put(STEPS, row._replace(body=b"damaged")))
+    run(shared.apply([Put(STEPS, row._replace(body=row.body[:-1]))]))
     before = everything(shared)
     report = store.maintenance.sweep_orphans(grace="0s")
     assert list(report.problems) == ["t"]
     assert report.found == []
+    assert everything(shared) == before
+
+
+def test_a_thread_whose_own_row_is_damaged_is_no_stray_and_does_not_hide_others(shared: Backend) -> None:
+    store = filled(shared)
+    (row,) = rows_of(shared)["lines"]
+    run(shared.apply([Put(LINES, row._replace(body=row.body[:-1]))]))
+    put(shared, Put(NODES, Row(("", "gone", 1, b"node"), (), b"x")))
+    before = everything(shared)
+    report = store.maintenance.sweep_orphans(grace="0s")
+    assert list(report.problems) == ["t"]
+    assert [each.thread for each in report.found] == ["gone"]
     assert everything(shared) == before
 
 

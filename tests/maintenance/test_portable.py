@@ -23,7 +23,7 @@ import holdfast
 from holdfast.backends.interface import Put, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LINES, NODES, TABLES
+from holdfast.backends.tables import LINES, NODES, STEPS, TABLES, Table
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.namespaces import thread_name
 from holdfast.engine.row_format import Line
@@ -374,11 +374,12 @@ def test_a_dry_run_writes_nothing(source: Store, tmp_path: Path) -> None:
 # Writing ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_thread_is_not_exported(source: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", [NODES, STEPS], ids=["nodes", "steps"])
+def test_a_damaged_thread_is_not_exported(source: Store, tmp_path: Path, table: Table) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"an older export")
-    (rows,) = run(backend_of(source).read([Scan(NODES, ("", "thread 1"))]))
-    run(backend_of(source).apply([Put(NODES, rows[0]._replace(body=rows[0].body[:-1]))]))
+    (rows,) = run(backend_of(source).read([Scan(table, ("", "thread 1"))]))
+    run(backend_of(source).apply([Put(table, rows[0]._replace(body=rows[0].body[:-1]))]))
     with pytest.raises(CorruptError, match="thread 1"):
         source.export(file)
     assert file.read_bytes() == b"an older export"

@@ -24,7 +24,7 @@ class TooSoon(AssertionError):
 @contextmanager
 def hurried(store: Store | Backend, seconds: float) -> Iterator[None]:
     """A store that goes on trying for so many seconds only, while the block runs."""
-    backend = store._engine.context.backend if isinstance(store, Store) else store
+    backend = store._engine.context.stored if isinstance(store, Store) else store
     assert isinstance(backend, LoopBackend)
     timed: list[Any] = [backend]
     if isinstance(backend, ObjectStoreBackend):

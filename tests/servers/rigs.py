@@ -44,7 +44,7 @@ class Rig:
         """What is in each message with which a client asks for a commit, and in no other."""
         if self.kind == "s3":
             return [b"PUT /"]
-        client: str = vars(store._engine.context.backend)["_client_id"]
+        client: str = vars(store._engine.context.stored)["_client_id"]
         return [client.encode(), *([b"commitTransaction"] if self.kind == "mongodb" else [])]
 
 

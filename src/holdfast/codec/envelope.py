@@ -55,7 +55,7 @@ _EMPTY = _HEADER.pack(_MAGIC, FORMAT_VERSION, BodyKind.RAW, Compression.NONE, Pr
 """The record of a row without content."""
 
 DAMAGED = b"damaged"
-"""Stands for the record of a damaged row in a list of rows: `unwrap` says so."""
+"""Stands for the record of a damaged row in a list of rows: `CorruptError` if it is opened or stored."""
 
 _EMPTY_SIZE = len(_EMPTY) + _CHECKSUM_SIZE
 
@@ -164,6 +164,8 @@ def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int
 def protect(record: bytes, context: RecordContext, sealer: Sealer | None = None) -> bytes:
     """Return the body of a row: a record, or an empty one, with a checksum; or sealed."""
     record = record or _EMPTY
+    if record == DAMAGED:
+        raise CorruptError(_DIFFERS, where=str(context), hint=_HINT)
     if sealer is None:
         return record + _checksum(record, context.encode())
     key_id = sealer.key_id
@@ -218,4 +220,6 @@ _DIFFERS = "a row was damaged: its checksum differs"
 
 def _checksum(record: bytes, context: bytes) -> bytes:
     # The length prevents bytes from moving between the two parts.
-    return hashlib.sha256(b"".join((len(context).to_bytes(4, "big"), context, record))).digest()[:_CHECKSUM_SIZE]
+    digest = hashlib.sha256(len(context).to_bytes(4, "big") + context)
+    digest.update(record)
+    return digest.digest()[:_CHECKSUM_SIZE]

@@ -1,16 +1,17 @@
 """Protects every row that the engine writes, and checks every row that it reads.
 
 A row gets its checksum here, once, on every store: over its table, its key, its columns and its record. What the
-engine reads of one line was checked, so no other part of it computes or compares checksums. Left out are rows that can
-be rebuilt, since servers store them in forms of their own, and the journals of wrappers, which are below the engine.
+engine reads with bodies was checked, so no other part of it computes or compares checksums; rows that are read without
+their bodies, for lists, are unchecked. Left out are rows that can be rebuilt, since servers store them in forms of
+their own, and the journals of wrappers, which are below the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Get, Put, Query, Row
-from holdfast.backends.tables import JOURNAL, LINES, READABLE, STEPS, WORDS, Table
+from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Put, Query, Row, Scan
+from holdfast.backends.tables import JOURNAL, READABLE, WORDS, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
 from holdfast.errors import CorruptError, HoldfastError
@@ -66,6 +67,14 @@ class CheckedBackend(Wrapper):
         return [_check_answer(query, rows) if rows else rows for query, rows in zip(queries, found, strict=True)]
 
 
+async def read_despite_damage(backend: Backend, queries: Sequence[Query]) -> list[list[Row]]:
+    """Read rows for a list, in which a damaged one must not hide the others: its record is `DAMAGED`, which raises
+    `CorruptError` when it is opened and when it is stored. Its columns cannot be trusted."""
+    stored = backend.inner if isinstance(backend, CheckedBackend) else backend
+    found = await stored.read(queries)
+    return [_check_answer(query, rows, _mark_damage) for query, rows in zip(queries, found, strict=True)]
+
+
 def _protect_change(change: Change) -> Change:
     if isinstance(change, _WRITES) and change.space.name not in _UNPROTECTED:
         table, (key, columns, record) = change
@@ -73,25 +82,16 @@ def _protect_change(change: Change) -> Change:
     return change
 
 
-def _check_answer(query: Query, rows: list[Row]) -> list[Row]:
+def _check_answer(query: Query, rows: list[Row], check: Callable[[Table, Row], Row] = check_row) -> list[Row]:
     table = query.space
     if table.name in _UNPROTECTED:
         return rows
-    if isinstance(query, Get):
-        check = _check_listed if table is STEPS and len(query.keys) > 1 else check_row
-        return [check(table, row) for row in rows]
-    if not query.bodies:
+    if isinstance(query, Scan) and not query.bodies:
         return [Row(row[0], row[1]) if row[2] else row for row in rows]
-    if table is LINES:
-        # A list of lines: a damaged row must not hide the others. What uses the line gets its row by the key.
-        return [strip_row(table, row) for row in rows]
-    if table is STEPS:
-        return [_check_listed(table, row) for row in rows]
-    return [check_row(table, row) for row in rows]
+    return [check(table, row) for row in rows]
 
 
-def _check_listed(table: Table, row: Row) -> Row:
-    """Return a row from a list. If it is damaged, its record cannot be opened; the others in the list can."""
+def _mark_damage(table: Table, row: Row) -> Row:
     try:
         return check_row(table, row)
     except CorruptError:

@@ -11,7 +11,6 @@ from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import EngineContext
-from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
@@ -178,6 +177,8 @@ class LineIndex:
 
     async def delete(self, *lines: Line) -> bool:
         """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
+        from holdfast.engine.hold_check import require_no_hold
+
         deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
         while True:
             conditions = await require_no_hold(self._backend, lines)
@@ -191,7 +192,7 @@ class LineIndex:
         lines: list[Line] = []
         start, page = max(prefix, after + "\0" if after else ""), _NAMES if not prefix else _FEW_NAMES
         while True:
-            (rows,) = await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=page)])
+            (rows,) = await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=page, bodies=False)])
             lines += (Line(tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix))
             if len(rows) < page or not lines or lines[-1].name != rows[-1].key[1]:
                 return lines
@@ -221,7 +222,7 @@ class LineIndex:
         start = max(first, after + "\0" if after else "")
         stop, matches = () if kind is None else (_PAST_STATE,), list[Row]()
         while len(matches) < limit:
-            (rows,) = await self._backend.read([Scan(LINES, (tenant,), (start,), stop, limit=_NAMES)])
+            (rows,) = await self._backend.read([Scan(LINES, (tenant,), (start,), stop, limit=_NAMES, bodies=False)])
             named = ((str(row.key[1]), row) for row in rows if kind in (None, line_kind(str(row.key[1]))))
             matches += (row for name, row in named if short_name(name).startswith(prefix))
             if len(rows) < _NAMES:
@@ -233,9 +234,9 @@ class LineIndex:
         """Return threads by name: those that start with a prefix, after a name."""
         start = max(prefix, after + "\0" if after else "")
         # Lines that are not threads are skipped, however many there are.
-        scans = [Scan(LINES, (tenant,), (max(start, _PAST_STATE),), limit=limit)]
+        scans = [Scan(LINES, (tenant,), (max(start, _PAST_STATE),), limit=limit, bodies=False)]
         if start < MARK:
-            scans.insert(0, Scan(LINES, (tenant,), (start,), (MARK,), limit=limit))
+            scans.insert(0, Scan(LINES, (tenant,), (start,), (MARK,), limit=limit, bodies=False))
         pages = await self._backend.read(scans)
         matches = [row for rows in pages for row in rows if str(row.key[1]).startswith(prefix)][:limit]
         return await self._listed([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches])
@@ -348,14 +349,17 @@ class LineIndex:
         (rows,) = await self._backend.read([self._query(line, id)])
         return rows[0] if rows else None
 
-    async def history(self, line: Line, *, before: str = "", limit: int | None = None) -> list[Row]:
+    async def history(
+        self, line: Line, *, before: str = "", limit: int | None = None, bodies: bool = True
+    ) -> list[Row]:
         """Return steps by id, the latest first, each in its last revision."""
         rows: list[Row] = []
         last_id = ""
         while limit is None or len(rows) < limit:
             page = 256 if limit is None else limit - len(rows) + 1
-            scan = Scan(STEPS, tuple(line), stop=(before,) if before else (), reverse=True, limit=page, by="id")
-            (more,) = await self._backend.read([scan])
+            (more,) = await self._backend.read(
+                [Scan(STEPS, tuple(line), (), (before,) if before else (), True, page, "id", bodies)]
+            )
             for row in more:
                 id = StepRef.of(row).id
                 if id not in ("", last_id):

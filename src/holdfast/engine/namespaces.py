@@ -172,7 +172,7 @@ async def count_stored(
     ranges = [each for each in name_ranges() if each[0] in set(map(_range_field, kinds))]
     if all(kind in kinds for kind in COUNTS if _range_field(kind) in set(map(_range_field, kinds))):
         counts = await backend.count_rows(
-            [Scan(LINES, (tenant,), (start,), (stop,) if stop else ()) for _, start, stop in ranges]
+            [Scan(LINES, (tenant,), (start,), (stop,) if stop else (), bodies=False) for _, start, stop in ranges]
         )
         if counts is not None:
             for (field, _, _), count in zip(ranges, counts, strict=True):
@@ -181,7 +181,9 @@ async def count_stored(
     read = 0
     for start, stop in ranges_of(kinds):
         most = None if limit is None else limit - read + 1
-        (rows,) = await backend.read([Scan(LINES, (tenant,), (start,), (stop,) if stop else (), limit=most)])
+        (rows,) = await backend.read(
+            [Scan(LINES, (tenant,), (start,), (stop,) if stop else (), bodies=False, limit=most)]
+        )
         for row in rows if limit is None else rows[: limit - read]:
             if (kind := line_kind(str(row.key[1]))) in kinds:
                 totals[_range_field(kind)] += 1
@@ -199,7 +201,9 @@ async def lines_of_kinds(
     for first, stop in ranges_of(kinds):
         start = max(first, prefix) if only_threads else first
         while not stop or start < stop:
-            (rows,) = await backend.read([Scan(LINES, (tenant,), (start,), (stop,) if stop else (), limit=_PAGE)])
+            (rows,) = await backend.read(
+                [Scan(LINES, (tenant,), (start,), (stop,) if stop else (), bodies=False, limit=_PAGE)]
+            )
             names = [str(row.key[1]) for row in rows]
             for name in names:
                 if short_name(name).startswith(prefix) and line_kind(name) in kinds:

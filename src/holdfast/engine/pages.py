@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.engine.html import html_listing
 
 T = TypeVar("T")
 
@@ -30,6 +29,8 @@ class Page(list[T]):
         return f"<{type(self).__name__} of {len(self)}{'' if self.next is None else ', more follow'}>"
 
     def _repr_html_(self) -> str:
+        from holdfast.engine.html import html_listing
+
         return html_listing(self)
 
     @classmethod

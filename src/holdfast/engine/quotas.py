@@ -323,7 +323,7 @@ class QuotaLimiter:
         """Count what a tenant stores: in system lines nothing."""
         total, start = QuotaUsage(), ""
         while True:
-            (rows,) = await self._backend.read([Scan(LINES, (tenant,), (start,), limit=_PAGE)])
+            (rows,) = await self._backend.read([Scan(LINES, (tenant,), (start,), limit=_PAGE, bodies=False)])
             lines = [(Line(tenant, name), info_of(row)) for row in rows if _is_counted(name := str(row.key[1]))]
             total = total.plus(*await self._sizes([line for line, _ in lines]))
             total = total.minus(QuotaUsage(steps=sum(info.pruned for _, info in lines)))

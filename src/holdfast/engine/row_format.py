@@ -13,7 +13,7 @@ from holdfast.backends.interface import Row
 from holdfast.backends.tables import MAX_NAME, Key, Scalar
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
-from holdfast.codec.envelope import DAMAGED, BodyKind, unwrap, wrap
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
 from holdfast.engine.model.steps import Step, StepParent, StubProof
@@ -207,13 +207,6 @@ def open_step(line: Line, row: Row, max_bytes: int) -> Step:
     if step.commit != point.hash or (header.id, header.time, header.kind) != (point.id, point.time, point.kind):
         raise CorruptError("a step is not the one that its row says", where=where(line, point), hint=HINT)
     return step
-
-
-def step_id(line: Line, row: Row) -> str:
-    """Return the id of a step. `CorruptError` if its row is damaged, so that the id may be wrong."""
-    if row.body == DAMAGED:
-        open_step(line, row, 0)
-    return StepRef.of(row).id
 
 
 def open_body(row: Row, max_bytes: int) -> bytes:

@@ -9,7 +9,7 @@ from holdfast.backends.interface import Get, Row
 from holdfast.backends.tables import STEPS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.model.steps import StepHeader
-from holdfast.engine.row_format import HINT, Line, StepRef, open_step, step_id, where
+from holdfast.engine.row_format import HINT, Line, StepRef, open_step, where
 from holdfast.errors import CorruptError, HoldfastError, NotFoundError
 
 
@@ -77,7 +77,7 @@ class StepInfoReader:
         parent_keys = [(*line, *place) for place in parents if place not in ids]
         if parent_keys:
             (rows_read,) = await self._context.backend.read([Get(STEPS, parent_keys, required=True)])
-            ids.update((row.key[2:], step_id(line, row)) for row in rows_read)
+            ids.update((row.key[2:], StepRef.of(row).id) for row in rows_read)
         heads = {}
         for position, header in headers.items():
             parent = None

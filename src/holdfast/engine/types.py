@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias
 
-from holdfast.engine.html import format_time, html_table
 from holdfast.engine.namespaces import LineKind, line_kind, short_name
 
 if TYPE_CHECKING:
@@ -87,9 +86,13 @@ class Checkpoint(NamedTuple, Generic[S]):
         )
 
     def __repr__(self) -> str:
+        from holdfast.engine.html import format_time
+
         return f"<Checkpoint {self.id} of {self.thread!r}, step {self.step}, {self.kind}, {format_time(self.time)}>"
 
     def _repr_html_(self) -> str:
+        from holdfast.engine.html import format_time, html_table
+
         names = ("thread", "id", "parent", "merged", "branch", "step", "kind")
         rows = [(name, value) for name in names if (value := getattr(self, name)) is not None]
         state = ", ".join(map(str, self.state)) if isinstance(self.state, dict) else type(self.state).__name__

@@ -11,6 +11,7 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, REFS, STEPS
 from holdfast.engine.append import AppendRequest, Edit
 from holdfast.engine.branch_graph import Position
+from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.ids import is_reserved
@@ -49,12 +50,13 @@ async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
     main = "" if any(other.name == MAIN.name for other in others) else MAIN.name
     branches = [MAIN_BRANCH._replace(created=info.created, name=main), *others]
     bases = [Position(branch.base_branch, branch.base_length - 1) for branch in branches]
-    starts, latest, *ends = await engine.context.backend.read(
+    starts, latest, *ends = await read_despite_damage(
+        engine.context.backend,
         [
             Get(STEPS, [(*line, *base) for base in dict.fromkeys(bases) if base.seq >= 0], required=True),
             Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False),
             *(Scan(STEPS, (*line, branch.branch), reverse=True, limit=1, bodies=False) for branch in branches),
-        ]
+        ],
     )
     newest, *heads = (StepRef.of(rows[0]) if rows else None for rows in (latest, *ends))
     points = {Position(*point[:2]): point for point in map(StepRef.of, starts)}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from holdfast.backends.interface import Query, Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
+from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.steps import Step
@@ -58,7 +59,7 @@ class LogWalk:
         """Start to walk from these steps, in addition to others."""
         missing = [position for position in positions if position not in self.ids and position not in self._rows]
         queries: list[Query] = [Scan(STEPS, (*self._line, *position), required=1) for position in missing]
-        results = await self._engine.context.backend.read(queries) if queries else []
+        results = await read_despite_damage(self._engine.context.backend, queries) if queries else []
         for position, rows in zip(missing, results, strict=True):
             self._rows.update((position, row) for row in rows)
         for position in positions:
@@ -100,7 +101,7 @@ class LogWalk:
         start, stop = max(0, position.seq + 1 - count), position.seq + 1
         branch = (*self._line, position.branch)
         scan = Scan(STEPS, branch, (start,), (stop,), reverse=True, required=stop - start)
-        (rows,) = await self._engine.context.backend.read([scan])
+        (rows,) = await read_despite_damage(self._engine.context.backend, [scan])
         for row in rows:
             self._rows[Position(*StepRef.of(row)[:2])] = row
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
+from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.packed_state import unpack_name
@@ -275,7 +276,9 @@ class SearchRun:
 
     async def _check_candidates(self, keys: Sequence[Key], done: Sequence[WordFilter]) -> list[tuple[Key, SearchMatch]]:
         """Return the candidates that match, and that no filter before has returned."""
-        rows, lines = await self._backend.read([Get(STEPS, keys), Get(LINES, sorted({key[:2] for key in keys}))])
+        rows, lines = await read_despite_damage(
+            self._backend, [Get(STEPS, keys), Get(LINES, sorted({key[:2] for key in keys}))]
+        )
         by_key = {row.key: row for row in rows}
         pruned = {row.key: bool(info_of(row).pruned) for row in lines}
         self.examined += len(keys)
@@ -407,8 +410,8 @@ class SearchRun:
             elif answer is None:
                 undecided.append(point)
         if undecided:
-            rows, infos = await self._backend.read(
-                [Get(STEPS, [(*line, *point[:2]) for point in undecided]), Get(LINES, [tuple(line)])]
+            rows, infos = await read_despite_damage(
+                self._backend, [Get(STEPS, [(*line, *point[:2]) for point in undecided]), Get(LINES, [tuple(line)])]
             )
             pruned = bool(infos and info_of(infos[0]).pruned)
             for row in rows:

@@ -186,7 +186,7 @@ async def list_scopes(handle: StoreHandle, prefix: str, pattern: str, after: str
     found: list[ScopeInfo] = []
     page = max(limit, _LEAST)
     while len(found) < limit:
-        query = Scan(LINES, (handle.tenant,), (first,), (MARK + prefix + _LAST,), limit=page)
+        query = Scan(LINES, (handle.tenant,), (first,), (MARK + prefix + _LAST,), limit=page, bodies=False)
         (rows,) = await handle.engine.context.backend.read([query])
         named = (scope for row in rows if (scope := Scope.of_line(str(row.key[1]))) is not None)
         meant = [each for each in named if str(each).startswith(prefix) and (not matches or matches(str(each)))]

@@ -107,7 +107,7 @@ async def list_agents(
     page = max(limit, _MIN_PAGE)
     backend = handle.engine.context.backend
     while len(agents) < limit:
-        (rows,) = await backend.read([Scan(LINES, (handle.tenant,), (first,), (stop,), limit=page)])
+        (rows,) = await backend.read([Scan(LINES, (handle.tenant,), (first,), (stop,), limit=page, bodies=False)])
         by_scope = {Scope.of(agent=id): row for row in rows if (id := agent_id(Line(*map(str, row.key)))) is not None}
         visible = await handle.guard.visible(list(by_scope))
         heads = await backend.read([_newest_step(Line(*map(str, by_scope[scope].key))) for scope in visible])
@@ -157,7 +157,8 @@ async def list_steps(line: AgentLine, newest: StepRef, before: str, limit: int) 
     ends = {each.branch: each.seq for each in branches.stretches(Position(newest.branch, newest.seq))}
     steps: list[AgentStep] = []
     while len(steps) < limit:
-        points = [StepRef.of(row) for row in await lines.history(line.line, before=before, limit=limit)]
+        rows = await lines.history(line.line, before=before, limit=limit, bodies=False)
+        points = list(map(StepRef.of, rows))
         steps += [_step(each) for each in points if each.seq <= ends.get(each.branch, -1)]
         if len(points) < limit:
             break

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,7 +37,6 @@ from holdfast.backends.interface import (
     Delete,
     Ensure,
     Expect,
-    Get,
     Put,
     Query,
     Row,
@@ -53,13 +51,15 @@ from holdfast.backends.sqlite.continuity import LastRow, last_row, lost_row
 from holdfast.backends.sqlite.database_file import (
     FileOptions,
     LockWait,
+    changed_definitions,
     missing_tables,
     read_only_options,
 )
 from holdfast.backends.sqlite.disk_space import DiskSpace, only_adds
-from holdfast.backends.sqlite.schema import HEAD, LATEST, STATEMENTS
+from holdfast.backends.sqlite.queries import count_rows, read_rows
+from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, refresh_index
-from holdfast.backends.tables import STEPS, WORDS
+from holdfast.backends.tables import WORDS
 from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, redacted_url, url_to_path
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
@@ -67,7 +67,6 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 _PAGES_WRITTEN = apsw.SQLITE_DBSTATUS_CACHE_WRITE
-_CACHE_MISSES = apsw.SQLITE_DBSTATUS_CACHE_MISS
 _CHECKPOINT_PAGES = 4_000
 """16 MB of log, so that one of some hundred commits waits for a checkpoint."""
 
@@ -150,7 +149,7 @@ class SQLiteBackend(Backend):
         return await call
 
     async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
-        call: BlockingCall[list[int]] = BlockingCall(lambda: self._read_with(_count_rows, scans))
+        call: BlockingCall[list[int]] = BlockingCall(lambda: self._read_with(count_rows, scans))
         return await call
 
     async def match_words(self, match: WordMatch) -> WordMatches:
@@ -497,77 +496,11 @@ def _settings(url: str, options: dict[str, Any]) -> FileOptions:
     return FileOptions(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only)
 
 
-def read_rows(cursor: apsw.Cursor, queries: Sequence[Query]) -> list[list[Row]]:
-    """Return the rows of each query, as of one moment."""
-    if len(queries) == 1 and (isinstance(queries[0], Scan) or len(queries[0].keys) == 1):
-        return [_run_query(cursor, queries[0])]
-    cursor.execute("BEGIN")
-    rows = [_run_query(cursor, query) for query in queries]
-    cursor.execute("COMMIT")
-    return rows
-
-
-def _count_rows(cursor: apsw.Cursor, scans: Sequence[Scan]) -> list[int]:
-    counts = []
-    for scan in scans:
-        sql = STATEMENTS[scan.space.name].count(len(scan.prefix), len(scan.start), len(scan.stop))
-        rows: list[tuple[Any, ...]] = cursor.execute(sql, (*scan.prefix, *scan.start, *scan.stop)).fetchall()
-        counts.append(int(rows[0][0]))
-    return counts
-
-
 def _find_refused(cursor: apsw.Cursor, batch: Batch) -> int | None:
     cursor.execute("BEGIN")
     refused = next((at for at, change in enumerate(batch) if not _apply_change(cursor, change)), None)
     cursor.execute("COMMIT")
     return refused
-
-
-def _run_query(cursor: apsw.Cursor, query: Query) -> list[Row]:
-    statements = STATEMENTS[query.space.name]
-    if isinstance(query, Get):
-        cursor.executemany(statements.get, dict.fromkeys(query.keys))
-    else:
-        _, prefix, start, stop, reverse, limit, by, bodies, _ = query
-        sql = statements.scan(by, len(prefix), len(start), len(stop), reverse, bodies)
-        cursor.execute(sql, (*prefix, *start, *stop, -1 if limit is None else limit))
-    width = len(query.space.key)
-    rows: list[tuple[Any, ...]] = cursor.fetchall()
-    kinds = statements.kinds
-    for row in rows:
-        if tuple(map(type, row)) != kinds:
-            raise errors.damaged(f"a row of {query.space.name} has values of other types", cursor.connection.filename)
-    if query.space is STEPS and isinstance(query, Scan) and query.reverse and query.limit == 1:
-        _check_last(cursor, query, rows)
-    return [Row(row[:width], row[width:-1], row[-1]) for row in rows]
-
-
-_misses: weakref.WeakKeyDictionary[apsw.Connection, int] = weakref.WeakKeyDictionary()
-"""How many pages each connection had read when it last found that the indexes of steps agree."""
-
-
-def _check_last(cursor: apsw.Cursor, query: Scan, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Check that the last step, by id or on a branch, is also the last one according to the other index of `steps`. A
-    damaged index could otherwise hide it, and an older one would pass for it. While pages come from the cache, they
-    agree as before."""
-    connection = cursor.connection
-    misses = connection.status(_CACHE_MISSES)[0]
-    if _misses.get(connection) == misses:
-        return
-    if len(query.prefix) == 2 and query.by and not query.stop:
-        *_, branch, _, latest = rows[0][: len(STEPS.key) + 1] if rows else (0, 0, "")
-        heads = cursor.execute(HEAD, (*query.prefix, branch)).fetchall()
-        agree = all(id <= latest for (id,) in heads)
-    elif len(query.prefix) == 3 and not query.by and not query.stop:
-        agree = all(
-            branch != query.prefix[2] or (rows and seq <= rows[0][3])
-            for branch, seq in cursor.execute(LATEST, query.prefix[:2])
-        )
-    else:
-        return
-    if not agree:
-        raise errors.damaged("the indexes of steps do not agree on the last one", connection.filename)
-    _misses[connection] = connection.status(_CACHE_MISSES)[0]
 
 
 def _apply_change(cursor: apsw.Cursor, change: Change) -> bool:
@@ -611,6 +544,7 @@ def _check(cursor: apsw.Cursor, _: None) -> list[str]:
     try:
         refresh_index(cursor)
         found = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check") if row != ("ok",)]
+        found += changed_definitions(cursor)
     except apsw.Error as error:
         if not errors.is_damage(error):
             raise

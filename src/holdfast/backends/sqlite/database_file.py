@@ -145,6 +145,22 @@ def missing_tables(cursor: apsw.Cursor) -> frozenset[str]:
     return frozenset(space.name for space in LATER if space.name not in tables)
 
 
+def changed_definitions(cursor: apsw.Cursor) -> list[str]:
+    """Return what is wrong with the definitions of tables and indexes: they are texts in the file, and
+    `integrity_check` accepts whatever can be parsed."""
+    sql = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'index') AND sql IS NOT NULL"
+    with contextlib.closing(apsw.Connection(":memory:")) as fresh:
+        for statement in create_statements():
+            fresh.execute(statement)
+        expected = fresh.execute(sql).fetchall()
+    missing, found = missing_tables(cursor), set(cursor.execute(sql))
+    return [
+        f"the definition of {kind} {name} was changed"
+        for kind, name, definition in expected
+        if name not in missing and (kind, name, definition) not in found
+    ]
+
+
 def open_writer(settings: FileOptions, *, create: bool = False) -> apsw.Cursor:
     """Return the connection for writing; with `create` the file is checked, and created if it does not exist."""
     connection = connect(settings, create=create)

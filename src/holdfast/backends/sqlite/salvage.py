@@ -28,9 +28,10 @@ from holdfast.backends.interface import Ensure, Get, Put, Query, Row, RowCheck
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows, scan_rows
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import database_file, errors
-from holdfast.backends.sqlite.backend import SQLiteBackend, read_rows
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.sqlite.database_file import FileOptions
 from holdfast.backends.sqlite.leaf_pages import PageReader
+from holdfast.backends.sqlite.queries import read_rows
 from holdfast.backends.sqlite.schema import STATEMENTS, WITH_ROWID
 from holdfast.backends.tables import LATER, LINES, REFS, STEPS, TABLES, Key, Table
 from holdfast.errors import ConflictError, CorruptError, UnavailableError

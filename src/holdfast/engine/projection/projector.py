@@ -28,6 +28,7 @@ from holdfast.backends.tables import (
     Scalar,
     Table,
 )
+from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.engine.display_reader import DisplayReader
 from holdfast.engine.lines import LineIndex
@@ -524,7 +525,7 @@ class Projector:
         start: Key = ("\0",)  # after the stubs of pruned steps
         while True:
             scan = Scan(STEPS, tuple(line), start=start, limit=_PAGE + 1, by="id")
-            (steps,) = await self._backend.read([scan])
+            (steps,) = await read_despite_damage(self._backend, [scan])
             page = {StepRef.of(row).id: row for row in steps}  # the last revision of each id
             positions = {row.key[2:]: StepRef.of(row) for row in steps}
             rows = RowChanges(line)

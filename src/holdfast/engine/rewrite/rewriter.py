@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Row, Scan
 from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
+from holdfast.engine.checked_rows import check_row
 from holdfast.engine.context import EngineContext
 from holdfast.engine.delta_channels import DeltaReader
 from holdfast.engine.hold_check import require_no_hold
@@ -127,7 +128,7 @@ class Rewriter:
         """Return what `prune` would free. All is computed as it does, and nothing is written."""
         for _ in range(_ATTEMPTS):
             info = await self._lines.info(line)
-            left = await balance(self._backend, _leftovers(line, info))
+            left = await balance(self._context.stored, _leftovers(line, info))
             try:
                 outcome = await self._attempt(line, None, choose, measure=True)
             except (_ConcurrentChange, MissingNode, CorruptError) as error:
@@ -144,7 +145,7 @@ class Rewriter:
             await lease.acquire()
             left = SizeBalance()
             if measure:
-                left = await balance(self._backend, _leftovers(line, await self._lines.info(line)))
+                left = await balance(self._context.stored, _leftovers(line, await self._lines.info(line)))
             for _ in range(_ATTEMPTS):
                 try:
                     outcome = await self._attempt(line, lease, choose, measure=measure)
@@ -207,7 +208,7 @@ class Rewriter:
             # Once: concurrent appends should not cause it to be computed again and again.
             old_nodes = Delete(NODES, (*line, info.form))
             changes = await self._changes(progress, removal, plan)
-            freed = (await balance(self._backend, [*changes, old_nodes])).plus(progress.added)
+            freed = (await balance(self._context.stored, [*changes, old_nodes])).plus(progress.added)
         if lease is None:
             return RewriteResult(freed, progress.size)
         switch = _Switch(progress, lease, conditions, removal, plan)
@@ -273,9 +274,9 @@ class Rewriter:
         proofs: dict[tuple[int, int], StubProof] = {}
         opened = (point for point in points if point.kind == MERGE or not is_thread(line.name))
         keys = [(*line, *point[:2]) for point in opened if point[:2] in dropped]
-        async for row in found_rows(self._backend, STEPS, keys):
+        async for row in found_rows(self._context.stored, STEPS, keys):
             try:
-                step = open_step(line, row, self._context.max_bytes)
+                step = open_step(line, check_row(STEPS, row), self._context.max_bytes)
             except CorruptError:
                 continue  # it is removed all the same; what it contained is unknown
             position = StepRef.of(row)[:2]
@@ -289,8 +290,8 @@ class Rewriter:
         """Return the remaining steps that follow removed ones."""
         keys = [(*progress.line, *point[:2]) for point in progress.after_gaps]
         return [
-            (StepRef.of(row), open_step(progress.line, row, self._context.max_bytes))
-            async for row in found_rows(self._backend, STEPS, keys)
+            (StepRef.of(row), open_step(progress.line, check_row(STEPS, row), self._context.max_bytes))
+            async for row in found_rows(self._context.stored, STEPS, keys)
         ]
 
     async def _changes(self, progress: RewriteProgress, removal: LineRemoval | None, plan: RewritePlan) -> list[Change]:
@@ -312,7 +313,7 @@ class Rewriter:
         self, line: Line, info: LineInfo, lease: Lease | None, changes: Sequence[Change]
     ) -> RewriteResult | None:
         """Apply the other changes of a plan; no step is removed."""
-        freed = await balance(self._backend, changes)
+        freed = await balance(self._context.stored, changes)
         if (
             lease is not None
             and await self._backend.apply([self._lines.line_unchanged(line, info), *changes]) is not None
@@ -367,9 +368,9 @@ class Rewriter:
         page = _FEW
         while start < stop:
             end = min(start + page, stop)
-            (rows,) = await self._backend.read([Scan(STEPS, (*progress.line, branch), (start,), (end,))])
+            (rows,) = await self._context.stored.read([Scan(STEPS, (*progress.line, branch), (start,), (end,))])
             for row in rows:
-                yield row
+                yield check_row(STEPS, row)  # one by one, so that a page is not in memory twice
             if len(rows) < end - start:
                 return
             start, page = end, next_page(page, rows)

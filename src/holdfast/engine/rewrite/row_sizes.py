@@ -1,7 +1,7 @@
 """The size of rows, and how many bytes a batch of changes frees.
 
-A row is counted with its key, its columns and its body, each number as eight bytes. The files of a store are another
-matter: pages, indexes and logs come on top.
+A row is counted with its key, its columns and its record, each number as eight bytes. The files of a store are another
+matter: checksums, pages, indexes and logs come on top.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import Key, Table
+from holdfast.engine.checked_rows import strip_row
 
 _FEW, _MANY = 8, 256
 """How many rows are read at first, when their size is unknown, and at most."""
@@ -75,8 +76,11 @@ async def rows_below(backend: Backend, space: Table, prefix: Key, *, bodies: boo
         page = next_page(page, rows)
 
 
-async def balance(backend: Backend, changes: Iterable[Change]) -> SizeBalance:
-    """Return what a batch would free if it were applied now: what is deleted or overwritten, minus what is written."""
+async def balance(stored: Backend, changes: Iterable[Change]) -> SizeBalance:
+    """Return what a batch would free if it were applied now: what is deleted or overwritten, minus what is written.
+
+    `stored` has the rows as they are stored: what is damaged can be deleted, too.
+    """
     keys_by_table: dict[Table, list[Key]] = {}
     prefixes: list[tuple[Table, Key]] = []
     written: list[Create | Ensure | Put] = []
@@ -91,8 +95,8 @@ async def balance(backend: Backend, changes: Iterable[Change]) -> SizeBalance:
     rows = size = 0
     deleted = {(space, prefix) for space, prefix in prefixes}
     for space, prefix in deleted:
-        async for row in rows_below(backend, space, prefix):
-            rows, size = rows + 1, size + row_bytes(row)
+        async for row in rows_below(stored, space, prefix):
+            rows, size = rows + 1, size + row_bytes(strip_row(space, row))
     for each in written:
         rows, size = rows - 1, size - row_bytes(each.row)
         # What is overwritten counts, unless it is deleted anyway.
@@ -100,6 +104,6 @@ async def balance(backend: Backend, changes: Iterable[Change]) -> SizeBalance:
         if not any((each.space, key[:width]) in deleted for width in range(len(key))):
             keys_by_table.setdefault(each.space, []).append(key)
     for space, keys in keys_by_table.items():
-        async for row in found_rows(backend, space, list(dict.fromkeys(keys))):
-            rows, size = rows + 1, size + row_bytes(row)
+        async for row in found_rows(stored, space, list(dict.fromkeys(keys))):
+            rows, size = rows + 1, size + row_bytes(strip_row(space, row))
     return SizeBalance(rows, size)

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, STEPS, WORDS, Key, Scalar, WordList
 from holdfast.engine.branch_graph import Position
+from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.engine.display_reader import DisplayReader
 from holdfast.engine.lines import LineIndex
@@ -325,7 +326,7 @@ class TextIndexer:
             if tell is not None and start:
                 tell(f"{line.name}: {start:,} of {len(missing):,} steps")
             keys = missing[start : start + _PAGE]
-            (rows,) = await self._backend.read([Get(STEPS, keys)])
+            (rows,) = await read_despite_damage(self._backend, [Get(STEPS, keys)])
             changes: list[Change] = []
             for row in rows:
                 point = StepRef.of(row)

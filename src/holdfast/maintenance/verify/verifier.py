@@ -214,7 +214,7 @@ class _Verification:
     async def _names(self, after: str) -> AsyncIterator[str]:
         """Yield the names of threads, except those whose own row cannot be read."""
         holes: list[UnreadableRange] = []
-        async for row in scan_readable_rows(self._backend, LINES, (self._tenant,), holes):
+        async for row in scan_readable_rows(self._backend, LINES, (self._tenant,), holes, bodies=False):
             if (name := str(row.key[1])) > after and self._is_selected(name):
                 yield name
         for hole in holes:
@@ -309,7 +309,10 @@ class _Verification:
         """Check a line that has no row of its own, or none that can be read."""
         try:
             found = await self._backend.read(
-                [Scan(LINES, tuple(line)), *(Scan(table, tuple(line), limit=2, bodies=False) for table in _LINE_TABLES)]
+                [
+                    Scan(LINES, tuple(line), bodies=False),
+                    *(Scan(table, tuple(line), limit=2, bodies=False) for table in _LINE_TABLES),
+                ]
             )
         except UNREADABLE:
             await self._check(line)
