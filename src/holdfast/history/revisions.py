@@ -50,7 +50,7 @@ async def resolve(engine: Engine, line: Line, at: Revision) -> StepRef:
             raise InvalidError(f"the checkpoint {at.id} belongs to thread {at.thread!r}", where=f"thread {line}")
         return await engine.lines.find(line, at.id)
     if isinstance(at, datetime):
-        return await engine.lines.at_time(line, to_time(parse_time(at, at)))
+        return await engine.step_times.last_of_line(line, to_time(parse_time(at, at)))
     if isinstance(at, bool) or not isinstance(at, int | str):
         raise InvalidError(
             f"a checkpoint is named by text, a number, a datetime or a Checkpoint, not by {type(at).__name__}",
@@ -245,7 +245,7 @@ class Revisions:
         return step
 
     async def _by_time(self, text: str, point: StepRef, suffix: _Suffix, of_thread: bool) -> StepRef:
-        ends = await self._lines.ends(self._line) if of_thread else [point]
+        ends = await self._engine.step_times.ends(self._line) if of_thread else [point]
         # The clock may have been set back since. What was saved was saved before now.
         now = max(self._engine.context.clock(), *(end.time for end in ends))
         try:
@@ -253,10 +253,10 @@ class Revisions:
         except InvalidError as error:
             raise _invalid(error.what, text, suffix.column + 2, error.hint) from None
         if of_thread:
-            return await self._lines.at_time(self._line, time, ends)
+            return await self._engine.step_times.last_of_line(self._line, time, ends)
         await self.branches()
         for end in self._graph.stretches(Position(point.branch, point.seq)):
-            if points := await self._lines.last_before(self._line, [end], time):
+            if points := await self._engine.step_times.last_of_branches(self._line, [end], time):
                 return points[0]
         raise NotFoundError(
             f"{text[: suffix.column]!r} has no checkpoint at or before that time",
