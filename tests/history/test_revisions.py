@@ -186,8 +186,9 @@ def test_precedence_of_ids_tags_and_branches() -> None:
         assert store.thread("t").resolve("there-").id == "there-2"
         store.put("t", {"n": 3}, id="there")
         assert store.thread("t").resolve("there").id == "there"  # an id, and not a branch
-        store.thread("t").fork("main~1", at=second.id)
-        assert store.thread("t").resolve("main~1").id == second.id
+        store.thread("t").fork("draft~1", at=second.id)
+        store.thread("t").fork("draft", at="there-2")
+        assert store.thread("t").resolve("draft~1").id == second.id
 
 
 def test_pruned(store: Store) -> None:

@@ -43,6 +43,21 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "thread no string": (lambda s: s.put(5, {}), InvalidError, "name of a thread is a string, not int .at 5."),  # type: ignore[arg-type]
     "thread None": (lambda s: s.log(None), InvalidError, "is a string, not NoneType"),  # type: ignore[arg-type]
     "id empty": (lambda s: s.put("t", {}, id=""), InvalidError, "id of a checkpoint is not empty"),
+    "id HEAD": (lambda s: s.put("t", {}, id="HEAD"), InvalidError, "id of a checkpoint cannot be 'HEAD'"),
+    "id @": (lambda s: s.put("t", {}, id="@"), InvalidError, "id of a checkpoint cannot be '@'"),
+    "id main": (lambda s: s.put("t", {}, id="main"), InvalidError, "id of a checkpoint cannot be 'main'"),
+    "id main of an update": (lambda s: s.update("t", {}, id="main"), InvalidError, "cannot be 'main'"),
+    "id HEAD~1": (lambda s: s.put("t", {}, id="HEAD~1"), InvalidError, "cannot be 'HEAD~1'"),
+    "id #3": (lambda s: s.put("t", {}, id="#3"), InvalidError, "cannot be '#3'"),
+    "id @{now}": (lambda s: s.put("t", {}, id="@{now}^2"), InvalidError, "cannot be '@{now}\\^2'"),
+    "tag main": (lambda s: s.put("t", {}, tag="main"), InvalidError, "tag cannot be 'main'"),
+    "tag HEAD": (lambda s: s.thread("t").tag("HEAD"), InvalidError, "tag cannot be 'HEAD'"),
+    "branch main~1": (lambda s: s.thread("t").fork("main~1"), InvalidError, "'main~1' means a certain checkpoint"),
+    "id main of a Checkpointer": (
+        lambda s: holdfast.Checkpointer(s).put("t", {}, id="main"),
+        InvalidError,
+        "cannot be 'main'",
+    ),
     "id with surrogates": (lambda s: s.put("t", {}, id=SURROGATE), InvalidError, "id of a checkpoint is not text"),
     "id too long": (lambda s: s.put("t", {}, id=LONG), InvalidError, "id of a checkpoint has at most 1024"),
     "tag too long": (lambda s: s.put("t", {}, tag=LONG), InvalidError, "tag has at most 1024"),

@@ -13,6 +13,7 @@ from holdfast.engine.append import AppendRequest, Edit
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.ids import is_reserved
 from holdfast.engine.lines import MAIN, OnBranch
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.projection.rows import relabelled
@@ -79,9 +80,9 @@ def check_branch_name(name: str, line: Line) -> str:
     """Return the name for a new branch. Raises `InvalidError` if it cannot be one."""
     if not check_name(name, "name of a branch"):
         raise InvalidError("the name of a branch is empty", where=f"thread {line}")
-    if name in ("HEAD", "@"):
+    if name != MAIN.name and is_reserved(name):
         raise InvalidError(
-            f"{name!r} means the latest checkpoint of a thread, and cannot name a branch", where=f"thread {line}"
+            f"{name!r} means a certain checkpoint in every thread, and cannot name a branch", where=f"thread {line}"
         )
     return name
 

@@ -26,6 +26,7 @@ from holdfast.backends.interface import Get, Query, Scan
 from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
+from holdfast.engine.ids import LATEST, SUFFIX
 from holdfast.engine.lines import MAIN, NAME, TAG, missing_line_error
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name
 from holdfast.engine.types import Checkpoint, Revision, to_datetime, to_time
@@ -37,9 +38,6 @@ _SHORTEST = 4
 
 _LISTED = 6
 """How many matching checkpoints an error lists."""
-
-_SUFFIX = re.compile(r"(?P<kind>[~^#])(?P<count>\d*)$|@\{(?P<time>[^{}]*)\}$")
-_LATEST = ("HEAD", "@")
 
 
 async def resolve(engine: Engine, line: Line, at: Revision) -> StepRef:
@@ -79,7 +77,7 @@ class Revisions:
         base, suffixes = await self._split(check_name(text, "revision"))
         point = await self._base(text, base)
         for suffix in suffixes:
-            point = await self._follow(text, point, suffix, of_thread=suffix is suffixes[0] and base in ("", *_LATEST))
+            point = await self._follow(text, point, suffix, of_thread=suffix is suffixes[0] and base in ("", *LATEST))
         if point.pruned:
             raise self._pruned_error(text, point)
         return point
@@ -106,7 +104,7 @@ class Revisions:
             raise InvalidError("a revision is empty", hint="HEAD is the latest checkpoint")
         cuts = [text]
         suffixes: list[_Suffix] = []
-        while match := _SUFFIX.search(cuts[-1]):
+        while match := SUFFIX.search(cuts[-1]):
             suffixes.insert(0, _Suffix(match.start(), match["kind"] or "@", match["count"] or "", match["time"] or ""))
             cuts.append(cuts[-1][: match.start()])
         if suffixes:
@@ -117,7 +115,7 @@ class Revisions:
 
     async def _existing(self, texts: Sequence[str]) -> set[str]:
         """Return the texts that are ids, tags or branches."""
-        existing = {text for text in texts if text in ("", *_LATEST, MAIN.name)}
+        existing = {text for text in texts if text in ("", *LATEST, MAIN.name)}
         unknown = [text for text in texts if text not in existing]
         if unknown:
             ids, tags = await self._ids_and_tags(unknown)
@@ -138,7 +136,7 @@ class Revisions:
     # The base -------------------------------------------------------------------------------------------------
 
     async def _base(self, text: str, base: str) -> StepRef:
-        if base in _LATEST or not base:
+        if base in LATEST or not base:
             return await self._lines.find(self._line, None)
         ids, tags = await self._ids_and_tags([base])
         if base in ids:

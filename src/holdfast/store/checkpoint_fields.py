@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from holdfast.backends.interface import Change, Create, Put, Row
 from holdfast.backends.tables import REFS
 from holdfast.engine import validation
+from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import NAME, TAG, At, OnBranch
 from holdfast.engine.row_format import Line, check_name, readable
 from holdfast.engine.types import Checkpoint
@@ -55,9 +56,9 @@ def append_fields(
         if parent is not None:
             raise InvalidError("a checkpoint follows a parent or the head of a branch: give one of them")
         at = OnBranch(check_name(branch, "name of a branch"))
-    if id is not None and not check_name(id, "id of a checkpoint"):
-        raise InvalidError("the id of a checkpoint is not empty", where=f"thread {line}")
-    refs = [(NAME, check_name(tag, "tag"))] if tag is not None else []
+    if id is not None:
+        check_new_name(id, "id of a checkpoint")
+    refs = [(NAME, check_new_name(tag, "tag"))] if tag is not None else []
     if labels:
         refs += [(TAG, label) for label in validation.require_names(labels, "label")]
     fields: dict[str, Any] = {

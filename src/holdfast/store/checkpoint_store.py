@@ -19,6 +19,7 @@ from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.delta_channels import FOLLOWS, KEPT, ChannelHistory
 from holdfast.engine.engine import Engine
+from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.engine.namespaces import is_thread, split_name, thread_name
@@ -130,10 +131,9 @@ class CheckpointStore:
         """
         line = self._line(thread)
         optional_name(parent, "id of a checkpoint")
-        if not check_name(id, "id of a checkpoint") or type(stamp) is not str:
-            raise InvalidError(
-                "a checkpoint has an id that is not empty, and a time that is text", where=f"thread {line}"
-            )
+        check_new_name(id, "id of a checkpoint")
+        if type(stamp) is not str:
+            raise InvalidError("the time of a checkpoint is text", where=f"thread {line}")
         if BOOKKEEPING in state:
             raise InvalidError(f"the name {BOOKKEEPING!r} is reserved", hint="Give the channel another name")
         described = dict(metadata or {})

@@ -13,6 +13,7 @@ from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
+from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.namespaces import check_thread
@@ -375,7 +376,7 @@ class ThreadOperations(Generic[S]):
     @sync_and_async
     async def tag(self, tag: str, at: Revision = "HEAD", *, move: bool = False) -> None:
         """Tag a checkpoint: `get(at=tag)` finds it. One checkpoint of a thread can have it."""
-        await self._refer(NAME, check_name(tag, "tag"), at, move=move)
+        await self._refer(NAME, check_new_name(tag, "tag"), at, move=move)
 
     @sync_and_async
     async def untag(self, tag: str) -> None:
