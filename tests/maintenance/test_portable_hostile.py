@@ -21,7 +21,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec, Limits
-from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
 from tests.maintenance.test_portable import filled, is_empty
@@ -118,6 +118,21 @@ def _columns(lines: list[dict[str, Any]]) -> None:
     lines[1]["columns"].append(1)
 
 
+def _add_row(space: str, key: list[Any], columns: list[Any]) -> Callable[[list[dict[str, Any]]], None]:
+    def change(lines: list[dict[str, Any]]) -> None:
+        lines.insert(-1, {"type": "row", "space": space, "key": key, "columns": columns})
+        lines[-1]["rows"] += 1
+
+    return change
+
+
+def _rename(name: str) -> Callable[[list[dict[str, Any]]], None]:
+    def change(lines: list[dict[str, Any]]) -> None:
+        _of(lines, "steps")["columns"][0] = name
+
+    return change
+
+
 FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
     "a thread does not end": (_drop(-1), "does not end"),
     "a row in no thread": (_drop(1), "in no thread"),
@@ -134,6 +149,10 @@ FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
     "a row twice": (_twice, "twice"),
     "a node is missing": (_without_a_node, "not sound"),
     "other columns of a thread": (_columns, "other columns"),
+    "a branch that is the latest": (_add_row("branches", [1], [0, 2, 1, "HEAD"]), "name that is reserved"),
+    "a tag that is a branch": (_add_row("refs", ["name", "main", ""], ["x", 1]), "name that is reserved"),
+    "an id that is a branch": (_rename("main"), "name that is reserved"),
+    "an id that is the latest": (_rename("@"), "name that is reserved"),
     "an unknown line": (lambda lines: lines.insert(2, {"type": "surprise"}), "cannot be read"),
     "an unknown field": (lambda lines: lines[1].update(more=1), "cannot be read"),
 }
@@ -222,6 +241,41 @@ def test_a_name_that_no_thread_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="at most 1024 bytes"):
         target.import_(resealed((tmp_path / "f").read_bytes(), named("x" * 3000)))
     assert is_empty(target)
+
+
+def test_a_branch_of_a_file_is_not_main(tmp_path: Path) -> None:
+    """Only a new revision of one of its checkpoints takes over the name."""
+    source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
+    for n in range(3):
+        source.put("t", {"n": n}, id=f"a{n}")
+    source.copy_to(target)
+    source.thread("t").fork("other", at="a1")
+    source.put("t", {"n": "forged"}, id="b", branch="other")
+    source.export(tmp_path / "f")
+    data = (tmp_path / "f").read_bytes()
+
+    def renamed(lines: list[dict[str, Any]]) -> None:
+        _of(lines, "branches")["columns"][3] = "main"
+
+    for store in (target, store_on(MemoryBackend())):
+        with pytest.raises(CorruptError, match="calls itself main"):
+            store.import_(resealed(data, renamed))
+    assert target.get("t", at="main").state == {"n": 2}
+
+    def pruned(lines: list[dict[str, Any]]) -> None:
+        renamed(lines)
+        first = [line for line in lines if line.get("space") == "steps"][-1]
+        first["columns"][:2], first["columns"][5:] = ["", 0], ["pruned", "", 0, 0]
+        first.pop("body")
+        lines[1]["columns"][3] += 1
+
+    with pytest.raises(ConflictError, match="another branch 'main'"):
+        target.import_(resealed(data, pruned))
+    assert target.get("t", at="main").state == {"n": 2}
+    source.put("t", {"n": "again"}, id="a2", parent="a1")
+    source.export(tmp_path / "f")
+    assert target.import_(tmp_path / "f").threads == ("t",)
+    assert target.get("t", at="main").state == {"n": "again"}
 
 
 def test_leases_and_holds(source: Store, tmp_path: Path) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import NamedTuple
 
-from holdfast.backends.interface import Change, Create, Ensure, Put, Row
+from holdfast.backends.interface import Change, Create, Ensure, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import BRANCHES, LINES, REFS, WRITES
+from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Table
 from holdfast.engine.copy.between_stores import CopyProgress, OnCopyProgress, StoreCopier
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
+from holdfast.engine.ids import is_reserved
 from holdfast.engine.integrity.verify import raise_problems, verify
+from holdfast.engine.lines import MAIN, NAME
 from holdfast.engine.namespaces import is_thread, rename_line, root_of
-from holdfast.engine.row_format import LEASE, Branch, Line, check_name
+from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import scratch_store
@@ -70,6 +72,7 @@ async def import_threads(
             lines = await reader.read()
             for number, line in enumerate(lines, 1):
                 raise_problems(line, await verify(scratch.context, line), archive.name)
+                await _check_main(scratch, engine, line, archive)
                 if progress is not None:
                     progress(number, len(lines), f"verified {line.name}")
             copier = StoreCopier(scratch, engine, None if progress is None else _copy_progress(progress))
@@ -84,6 +87,38 @@ async def import_threads(
             return ImportReport(imported, skipped, report.rows, report.bytes)
     finally:
         archive.close()
+
+
+async def _check_main(scratch: Engine, engine: Engine, line: Line, archive: ArchiveReader) -> None:
+    """Raise if a branch of a file calls itself `main` and did not take over the name by a new revision of a step.
+
+    Of a branch whose first step was pruned that cannot be seen; then it must be the main branch of the store, too.
+    """
+    main = await scratch.lines.branch(line, MAIN.name)
+    if not main:
+        return
+    (rows,) = await scratch.context.backend.read([Scan(STEPS, (*line, main), limit=1, bodies=False)])
+    first = StepRef.of(rows[0]) if rows else None
+    if first is not None and first.revision:
+        return
+    if first is not None and not first.pruned:
+        raise archive.damaged(f"branch {main} of thread {line} calls itself main, and is another one")
+    if await engine.lines.latest_step(line) is not None and await engine.lines.branch(line, MAIN.name) != main:
+        raise ConflictError(
+            "the file has another branch 'main'",
+            where=f"thread {line} in {engine.context.backend.url}; {archive.name}",
+            hint="Import it under another name: as_thread, --as",
+        )
+
+
+def _shadows(table: Table, row: Row) -> bool:
+    """Return whether a row gives a step or a branch a name that means a certain step in every thread."""
+    if table is STEPS:
+        return bool(row.columns[0]) and is_reserved(str(row.columns[0]))
+    if table is REFS:
+        return row.key[2] == NAME and is_reserved(str(row.key[3]))
+    name = str(row.columns[3]) if table is BRANCHES else ""
+    return name not in ("", MAIN.name) and is_reserved(name)
 
 
 async def _add_existing(scratch: Engine, engine: Engine, line: Line, file: str) -> None:
@@ -209,6 +244,8 @@ class _Reader:
             raise self._archive.damaged(f"a row of {record.space} cannot be read: {error}") from error
         if table is REFS and row.key[2] == LEASE:
             return
+        if _shadows(table, row):
+            raise self._archive.damaged(f"a row of {table.name} has a name that is reserved: {row.key[2:]}")
         await self._store(self._writer.put(Create(table, rename_row(row, new))))
 
     async def _store(self, writing: Awaitable[None]) -> None:
