@@ -123,6 +123,20 @@ def test_times(store: Store) -> None:
             store.thread("t").resolve(text)
 
 
+def test_times_after_the_clock_was_set_back(store: Store, clock: Clock) -> None:
+    thread, year = store.thread("t"), 365 * 24 * HOUR
+    assert thread.resolve("@{now}").id == "twig-1"
+    clock.now -= year
+    for text in ("@{now}", "HEAD@{now}", "@{0s}", "twig@{now}", "twig@{0s}"):
+        assert thread.resolve(text).id == "twig-1"
+    assert thread.resolve("main@{now}").id == "9abc-9"
+    assert thread.resolve("main@{1h}").id == "8abc-8"  # an hour before the last one
+    store.put("t", {"n": 10}, id="yabc", branch="main")
+    assert thread.resolve("main@{now}").id == "yabc"
+    with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
+        thread.resolve("@{2y}")
+
+
 WRONG: list[tuple[str, type[Exception], str]] = [
     ("", InvalidError, "is empty"),
     ("nope", NotFoundError, "'nope'"),

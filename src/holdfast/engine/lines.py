@@ -417,12 +417,16 @@ class LineIndex:
                 return
             start = rows[-1].key[1:]
 
-    async def at_time(self, line: Line, time: int) -> StepRef:
-        """Return the step that was saved last by a time (nanoseconds since 1970)."""
+    async def ends(self, line: Line) -> list[StepRef]:
+        """Return the last step of each branch that has steps of its own."""
         numbers = [0, *(branch.branch for branch in await self.branches(line))]
         heads = await self._backend.read([self._head_query(line, number) for number in numbers])
-        ends = [Position(*StepRef.of(row)[:2]) for rows in heads for row in rows]
-        candidates = await self.last_before(line, ends, time)
+        return [StepRef.of(row) for rows in heads for row in rows]
+
+    async def at_time(self, line: Line, time: int, ends: Sequence[StepRef] | None = None) -> StepRef:
+        """Return the step that was saved last by a time (nanoseconds since 1970), of branches that end there."""
+        ends = await self.ends(line) if ends is None else ends
+        candidates = await self.last_before(line, [Position(*end[:2]) for end in ends], time)
         if not candidates:
             raise NotFoundError("the thread has no checkpoint at or before that time", where=f"thread {line}")
         last = max(candidates, key=lambda point: (point.time, point.id, point.revision))

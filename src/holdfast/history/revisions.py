@@ -245,13 +245,15 @@ class Revisions:
         return step
 
     async def _by_time(self, text: str, point: StepRef, suffix: _Suffix, of_thread: bool) -> StepRef:
-        now = to_datetime(self._engine.context.clock())
+        ends = await self._lines.ends(self._line) if of_thread else [point]
+        # The clock may have been set back since. What was saved was saved before now.
+        now = max(self._engine.context.clock(), *(end.time for end in ends))
         try:
-            time = to_time(parse_time(suffix.time, now))
+            time = to_time(parse_time(suffix.time, to_datetime(now)))
         except InvalidError as error:
             raise _invalid(error.what, text, suffix.column + 2, error.hint) from None
         if of_thread:
-            return await self._lines.at_time(self._line, time)
+            return await self._lines.at_time(self._line, time, ends)
         await self.branches()
         for end in self._graph.stretches(Position(point.branch, point.seq)):
             if points := await self._lines.last_before(self._line, [end], time):
