@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Delete
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.row_format import Line
+from holdfast.errors import CorruptError, NotFoundError
 from holdfast.history.log_walk import LogWalk, StepLabels, VisitedStep, abbreviations
 
 LINE = Line("", "t")
@@ -86,10 +91,47 @@ def test_short_ids() -> None:
         assert run(abbreviations(store._engine, LINE, [], 2)) == []
 
 
-def test_a_step_that_is_gone_ends_the_walk_there() -> None:
+def test_it_does_not_start_where_there_is_no_step() -> None:
     with holdfast.open("memory://") as store:
         store.put("t", {}, id="c0")
         walk = LogWalk(store._engine, LINE, [])
         run(walk.start([Position(0, 5), Position(0, 0)]))
         assert [visit.point.id for visit in run(walk.page(5))] == ["c0"]
         assert run(walk.page(5)) == []
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("lost", [(0, 2), (0, 0), (1, 0)])
+def test_a_step_that_is_lost_is_no_gap_in_a_log(lost: tuple[int, int], reopened: bool, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with holdfast.open(url) as store:
+        for number in range(5):
+            store.put("t", {"n": number}, id=f"c{number}")
+        store.thread("t").fork("other", at="c1")
+        for number in range(3):
+            store.put("t", {"n": number}, id=f"b{number}", branch="other")
+        assert len(walked(store)) == len(store.log("t")) == 8
+        run(store._engine.context.backend.apply([Delete(STEPS, (*LINE, *lost))]))
+        with holdfast.open(url) if reopened else contextlib.nullcontext(store) as found:
+            for read in (walked, lambda store: store.log("t"), lambda store: list(store.log("t", limit=2).all())):
+                with pytest.raises(CorruptError, match="the checkpoint before this one .* is missing"):
+                    read(found)
+
+
+def test_pruned_steps_and_deleted_threads_are_not_lost() -> None:
+    with holdfast.open("memory://") as store:
+        for number in range(6):
+            store.put("t", {"n": number}, id=f"c{number}")
+        store.maintenance.prune(["t"], keep_last=2)
+        assert [each.id for each in store.log("t")] == ["c5", "c4"]
+        assert len(walked(store)) == 6
+        walk = LogWalk(store._engine, LINE, [])
+        run(walk.start([Position(0, 5)]))
+        assert [visit.point.id for visit in run(walk.page(1))] == ["c5"]
+        for number in range(40):
+            store.put("long", {"n": number}, id=f"c{number:02}")
+        walk = LogWalk(store._engine, Line("", "long"), [])
+        run(walk.start([Position(0, 39)]))
+        store.delete("long")
+        with pytest.raises(NotFoundError, match="not there any more"):
+            run(walk.page(40))

@@ -9,8 +9,8 @@ from holdfast.backends.interface import Get, Row
 from holdfast.backends.tables import STEPS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.model.steps import StepHeader
-from holdfast.engine.row_format import Line, StepRef, open_step, step_id
-from holdfast.errors import NotFoundError
+from holdfast.engine.row_format import HINT, Line, StepRef, open_step, step_id, where
+from holdfast.errors import CorruptError, HoldfastError, NotFoundError
 
 
 class StepInfo(NamedTuple):
@@ -84,10 +84,33 @@ class StepInfoReader:
             if header.parents:
                 parent = ids.get(header.parents[0][:2])
                 if parent is None:
-                    raise _deleted(line)
+                    raise await self.missing_parent(line, missing[position], header.parents[0][:2])
             heads[position] = StepInfo(missing[position], header, parent or None)
             self.keep(line, heads[position])
         return heads
+
+    async def require_parents(self, line: Line, heads: Sequence[StepInfo]) -> None:
+        """Raise `CorruptError` if a step is missing that one of these follows. Stubs of pruned steps are there."""
+        listed = {head.point[:2] for head in heads}
+        children = {
+            parent: head.point
+            for head in heads
+            if head.header.parents and (parent := head.header.parents[0][:2]) not in listed
+        }
+        if children:
+            (rows,) = await self._context.backend.read([Get(STEPS, [(*line, *place) for place in children], True)])
+            for place in children.keys() - {row.key[2:] for row in rows}:
+                raise await self.missing_parent(line, children[place], place)
+
+    async def missing_parent(self, line: Line, child: StepRef, place: tuple[int, int]) -> HoldfastError:
+        """Return the error for a step whose parent was not found: it is lost, unless both were deleted meanwhile."""
+        keys = [(*line, *child[:2]), (*line, *place)]
+        (rows,) = await self._context.backend.read([Get(STEPS, keys)])
+        if [row.key for row in rows] != keys[:1]:
+            return _deleted(line)
+        branch, seq = place
+        what = f"the checkpoint before this one (branch {branch}, number {seq}) is missing"
+        return CorruptError(what, where=where(line, child), hint=HINT)
 
 
 def _deleted(line: Line) -> NotFoundError:

@@ -72,22 +72,26 @@ class LogWalk:
             position = Position(-branch, -seq)
             visit = self._visit(position, self._rows.pop(position))
             visits.append(visit)
-            for parent in visit.parents[:1] if self._first_parents else visit.parents:
-                await self._push(parent)
+            for number, parent in enumerate(visit.parents[:1] if self._first_parents else visit.parents):
+                if not await self._push(parent) and not number:
+                    # Only what was merged may have been deleted since, with its branch.
+                    raise await self._engine.step_info.missing_parent(self._line, visit.point, parent)
         return visits
 
-    async def _push(self, position: Position) -> None:
+    async def _push(self, position: Position) -> bool:
+        """Add a step to those to visit, and return whether there is one."""
         if position in self.ids:
-            return
+            return True
         row = self._rows.get(position)
         if row is None:
             await self._read(position)
             row = self._rows.get(position)
             if row is None:
-                return  # deleted meanwhile, or the line was truncated there
+                return False
         point = StepRef.of(row)
         self.ids[position] = point.id
         heappush(self._queue, (-point.time, -point.depth, -position.branch, -position.seq))
+        return True
 
     async def _read(self, position: Position) -> None:
         """Read a step, and some before it on its branch."""

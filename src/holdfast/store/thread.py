@@ -175,7 +175,10 @@ class ThreadOperations(Generic[S]):
                 before = points[-1].id if len(rows) == size else ""
             else:
                 points, before = await search.points(line, before)
-            for head in await self._engine.step_info.describe(line, points, rows):
+            heads = await self._engine.step_info.describe(line, points, rows)
+            if search is None:
+                await self._engine.step_info.require_parents(line, heads)
+            for head in heads:
                 checkpoint = self._checkpoint(head)
                 own = checkpoint.metadata
                 if (labelled is None or checkpoint.id in labelled) and all(
