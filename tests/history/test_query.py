@@ -146,6 +146,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("tag>1", 4, "Use : = !="),
     ("before>2h", 7, "Use :"),
     ("meta=1", 5, "needs the name of an entry"),
+    ("meta.a:3..2", 8, "ends before it starts"),
     ("meta.=1", 6, "name of an entry is expected"),
     ("meta.a", 7, "an operator is expected after meta.a"),
     ("a*b", 2, "a * must be at the end"),

@@ -8,7 +8,7 @@
     id:1f0c, tag:v1, label:release, branch:main, kind:save
     step>=10, step:10..20      the number of the checkpoint in its thread
     time>2h, time:2026-11-01..2026-11-03, before:monday, after:2026-11-01T10:00
-    meta.source=loop, meta.user.plan:pro, meta.score>0.5
+    meta.source=loop, meta.user.plan:pro, meta.score>0.5, meta.n:2..3
     channel:messages, role:human
     size>1mb                   the stored size of the checkpoint, or of the thread if threads are listed
     steps>100, branches>1, created<30d, updated>7d        of the thread
@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cached_property
+from math import inf, nextafter
 from typing import TypeAlias
 
 from holdfast.engine.text_index.tokenize import TextFinder, needed
@@ -336,7 +337,7 @@ class _Parser:
         if after and not after.isspace() and after not in "()":
             raise self._error(f"{after!r} is not allowed here", self._at, "Put a space before it, or quote all")
         term = Field(name, operator, value, keys)
-        if kind in (TEXT, META):
+        if kind == TEXT or (kind == META and not _is_number_range(term)):
             return term
         try:
             bounds = _READERS[kind](term, self._now)
@@ -481,8 +482,21 @@ def _ns(moment: datetime) -> float:
     return to_time(moment) - 999
 
 
+def _exact(text: str) -> Span:
+    number = float(text)
+    return number, nextafter(number, inf)
+
+
+def _is_number_range(term: Field) -> bool:
+    """Return whether the value is a range of numbers. Other texts with two dots are texts."""
+    low, dots, high = term.value.partition("..")
+    ends = [end for end in (low, high) if end]
+    return term.operator in (":", "=", "!=") and bool(dots and ends) and all(map(_NUMBER.fullmatch, ends))
+
+
 _READERS: dict[str, Callable[[Field, datetime], Range]] = {
     NUMBER: lambda term, _: _to_range(term, _number),
     SIZE: lambda term, _: _to_range(term, _size),
     TIME: _time_range,
+    META: lambda term, _: _to_range(term, _exact),
 }

@@ -19,7 +19,7 @@ from holdfast.engine.row_format import HINT, LineSummary, StepRef
 from holdfast.engine.text_index.extract import ExtractedText, role_of
 from holdfast.engine.text_index.tokenize import FoldedText, fold
 from holdfast.errors import CorruptError
-from holdfast.history.query import And, Field, MatchAll, Not, Or, Query, TextTerm, either, every, walk
+from holdfast.history.query import And, Field, MatchAll, Not, Or, Query, Range, TextTerm, either, every, walk
 
 Spans: TypeAlias = list[tuple[int, int]]
 
@@ -257,9 +257,12 @@ def _match_size(term: Field, subject: QuerySubject) -> bool | None:
 
 
 def _in_range(term: Field, value: int) -> bool:
-    low, high = term.range
-    inside = (low is None or value >= low) and (high is None or value < high)
-    return inside is not (term.operator == "!=")
+    return _is_inside(term.range, value) is not (term.operator == "!=")
+
+
+def _is_inside(bounds: Range, value: float) -> bool:
+    low, high = bounds
+    return (low is None or value >= low) and (high is None or value < high)
 
 
 # Metadata ---------------------------------------------------------------------------------------------------------
@@ -283,19 +286,22 @@ def _below(value: Any, keys: Sequence[str]) -> list[Any]:
 
 def _compare_value(term: Field, value: Any) -> bool:
     if term.operator in _TESTS:
-        expected, actual = _number(term.value), value if _is_number(value) else _number(value)
+        expected, actual = _number(term.value), _number(value)
         test = _TESTS[term.operator]
         if expected is not None and actual is not None:
             return test(actual, expected)
         return isinstance(value, str) and expected is None and test(value, term.value)
-    if term.operator == ":" and not _is_number(value):
-        return bool(term.pattern.fullmatch(_plain(value)))
+    if term.operator == ":" and not _is_number(value) and term.pattern.fullmatch(_plain(value)):
+        return True
     return _equal(term, value)
 
 
 def _equal(term: Field, value: Any) -> bool:
-    number = _number(term.value)
+    if term.range != (None, None):
+        actual = _number(value)
+        return (actual is not None and _is_inside(term.range, actual)) or _plain(value) == term.value
     if _is_number(value):
+        number = _number(term.value)
         return (term.value, term.operator) == ("*", ":") if number is None else bool(value == number)
     return _plain(value) == term.value
 
@@ -308,15 +314,16 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _number(text: Any) -> int | float | None:
-    if not isinstance(text, str):
-        return None
+def _number(value: Any) -> int | float | None:
+    """Return a number, or that in a text."""
+    if not isinstance(value, str):
+        return value if _is_number(value) else None
     try:
-        return int(text)
+        return int(value)
     except ValueError:
         pass
     try:
-        return float(text)
+        return float(value)
     except ValueError:
         return None
 
