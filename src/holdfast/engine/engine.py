@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.engine.rewrite.rewriter import Rewriter
     from holdfast.engine.save import StepWriter
     from holdfast.engine.state_reader import StateReader
+    from holdfast.engine.step_times import StepTimes
     from holdfast.engine.text_index.indexer import TextIndexer
 
 
@@ -65,6 +66,13 @@ class Engine:
         """Closed with the store, before hooks and backend."""
 
     # Loaded on first use, so that opening a store to read it is quick.
+
+    @cached_property
+    def step_times(self) -> StepTimes:
+        """Finds steps by time."""
+        from holdfast.engine.step_times import StepTimes
+
+        return StepTimes(self.context, self.lines)
 
     @cached_property
     def projector(self) -> Projector:

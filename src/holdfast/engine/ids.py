@@ -1,4 +1,4 @@
-"""Ids of steps that sort by time, in the form of version 6 UUIDs, and what ids and names of steps cannot be."""
+"""Ids of steps that sort by time, in the form of version 6 UUIDs."""
 
 from __future__ import annotations
 
@@ -6,38 +6,9 @@ import re
 
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import check_name
-from holdfast.errors import InvalidError
 
 _GREGORIAN = 0x01B21DD213814000
 """From the start of the Gregorian calendar to 1970, in units of 100 nanoseconds."""
-
-
-LATEST = ("HEAD", "@")
-"""The revisions that name the latest step of a line."""
-
-SUFFIX = re.compile(r"(?P<kind>[~^#])(?P<count>\d*)$|@\{(?P<time>[^{}]*)\}$")
-"""The last suffix of a revision."""
-
-_RESERVED = ("", *LATEST, "main")
-
-
-def is_reserved(name: str) -> bool:
-    """Return whether a name is a revision in every line: `HEAD`, `main`, or with suffixes, as `HEAD~2` and `#12`."""
-    while match := SUFFIX.search(name):
-        name = name[: match.start()]
-    return name in _RESERVED
-
-
-def check_new_name(text: object, what: str) -> str:
-    """Return an id or a tag for a step. Raises `InvalidError` if it is empty or means another step already."""
-    name = check_name(text, what)
-    if not name:
-        raise InvalidError(f"the {what} is not empty", hint="Give another one")
-    if is_reserved(name):
-        raise InvalidError(
-            f"the {what} cannot be {name!r}: every thread has a checkpoint that is called so", hint="Give another one"
-        )
-    return name
 
 
 def new_id(time: int, after: str = "") -> str:

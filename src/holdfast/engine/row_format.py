@@ -59,6 +59,11 @@ class LineInfo(NamedTuple):
     version: int
     form: int
     pruned: int = 0
+    forked: int = 0
+
+
+AT_HEAD = -1
+"""The column `beside` of a step that was saved as HEAD, and not beside it."""
 
 
 class StepRef(NamedTuple):
@@ -75,6 +80,7 @@ class StepRef(NamedTuple):
     metadata: str
     tail: int
     size: int
+    beside: int = AT_HEAD
 
     @classmethod
     def of(cls, row: Row) -> StepRef:
@@ -97,7 +103,7 @@ class StepRef(NamedTuple):
             stub_metadata = encode_json(
                 [[parent.branch, parent.seq, parent.commit.hex()] for parent in merged]
             ).decode()
-        return self._replace(id="", revision=0, kind=PRUNED, metadata=stub_metadata, tail=0, size=0)
+        return self._replace(id="", revision=0, kind=PRUNED, metadata=stub_metadata, tail=0, size=0, beside=AT_HEAD)
 
     @property
     def merged(self) -> tuple[StepParent, ...]:

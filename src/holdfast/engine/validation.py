@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,33 @@ from holdfast.errors import InvalidError
 
 _LARGEST = 2**63 - 2
 """The largest number in a cursor: stores have no larger ones than the next."""
+
+LATEST = ("HEAD", "@")
+"""The revisions that name the latest step of a line."""
+
+SUFFIX = re.compile(r"(?P<kind>[~^#])(?P<count>\d*)$|@\{(?P<time>[^{}]*)\}$")
+"""The last suffix of a revision."""
+
+_RESERVED = (*LATEST, "main")
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a name is a revision in every line: `HEAD`, `main`, or one of them with suffixes, as `HEAD~2`."""
+    while match := SUFFIX.search(name):
+        name = name[: match.start()]
+    return name in _RESERVED
+
+
+def check_new_name(text: object, what: str) -> str:
+    """Return an id or a tag for a step. Raises `InvalidError` if it is empty or means another step already."""
+    name = check_name(text, what)
+    if not name:
+        raise InvalidError(f"the {what} is not empty", hint="Give another one")
+    if is_reserved(name):
+        raise InvalidError(
+            f"the {what} cannot be {name!r}: every thread has a checkpoint that is called so", hint="Give another one"
+        )
+    return name
 
 
 def require_mapping(value: object, what: str) -> Mapping[Any, Any]:

@@ -59,7 +59,7 @@ async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | Non
             ) from error
     time = to_time(parse_time(when, to_datetime(handle.now()).astimezone()))
     try:
-        return await handle.engine.lines.at_time(line, time)
+        return await handle.engine.step_times.last_of_line(line, time)
     except NotFoundError:
         if await handle.engine.lines.load_tip(line) is None:
             return None

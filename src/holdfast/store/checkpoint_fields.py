@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from holdfast.backends.interface import Change, Create, Put, Row
 from holdfast.backends.tables import REFS
 from holdfast.engine import validation
-from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import NAME, TAG, At, OnBranch
 from holdfast.engine.row_format import Line, check_name, readable
 from holdfast.engine.types import Checkpoint
@@ -57,14 +56,15 @@ def append_fields(
             raise InvalidError("a checkpoint follows a parent or the head of a branch: give one of them")
         at = OnBranch(check_name(branch, "name of a branch"))
     if id is not None:
-        check_new_name(id, "id of a checkpoint")
-    refs = [(NAME, check_new_name(tag, "tag"))] if tag is not None else []
+        validation.check_new_name(id, "id of a checkpoint")
+    refs = [(NAME, validation.check_new_name(tag, "tag"))] if tag is not None else []
     if labels:
         refs += [(TAG, label) for label in validation.require_names(labels, "label")]
     fields: dict[str, Any] = {
         "parent": at,
         "on_conflict": how,
         "id": id or "",
+        "keeps_head": on_conflict == "merge" or callable(on_conflict),
         "kind": check_name(kind, "kind of a checkpoint"),
     }
     if refs:

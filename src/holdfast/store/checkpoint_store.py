@@ -19,7 +19,6 @@ from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.delta_channels import FOLLOWS, KEPT, ChannelHistory
 from holdfast.engine.engine import Engine
-from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.engine.namespaces import is_thread, split_name, thread_name
@@ -27,7 +26,7 @@ from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import to_datetime
-from holdfast.engine.validation import optional_name
+from holdfast.engine.validation import check_new_name, optional_name
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner

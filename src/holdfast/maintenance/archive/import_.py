@@ -15,12 +15,12 @@ from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Table
 from holdfast.engine.copy.between_stores import CopyProgress, OnCopyProgress, StoreCopier
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
-from holdfast.engine.ids import is_reserved
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.lines import MAIN, NAME
 from holdfast.engine.namespaces import is_thread, rename_line, root_of
 from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name
 from holdfast.engine.types import Progress
+from holdfast.engine.validation import is_reserved
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import scratch_store
 from holdfast.maintenance.archive.format import (
