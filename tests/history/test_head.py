@@ -15,14 +15,15 @@ from langchain_core.runnables import RunnableConfig
 
 import holdfast
 from holdfast import Store
-from holdfast.backends.interface import Get
+from holdfast.backends.interface import Get, Put
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import AGENT_STATES
+from holdfast.backends.tables import AGENT_STATES, LINES
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import AT_HEAD, Line
+from holdfast.errors import CorruptError
 from holdfast.langgraph import HoldfastSaver
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
@@ -152,6 +153,25 @@ def test_head_stays_in_copies_and_when_others_are_pruned(store: Store, tmp_path:
     store.maintenance.prune(["t"], keep_latest=True)
     assert (n_of(store), n_of(store, "x")) == (2, 104)
     assert store.maintenance.verify().findings == []
+
+
+def test_head_stays_where_it_is_in_a_repair() -> None:
+    backend = MemoryBackend()
+    store = _over(backend)
+    for n in range(3):
+        store.put("t", {"n": n})
+    store.thread("t").fork("x", changes={"n": 100})
+    ((row,),) = run(backend.read([Get(LINES, [("", "t")])]))
+    run(backend.apply([Put(LINES, row._replace(columns=(*row.columns[:-1], 0)))]))
+    with pytest.raises(CorruptError):
+        _over(backend).put("t", {"n": 3})
+    store = _over(backend)
+    store.maintenance.repair(thread="t", accept_loss=True)
+    assert (n_of(store), n_of(store, "x")) == (2, 100)
+    store.put("t", {"n": 101}, parent=store.thread("t").resolve("x"))
+    assert (n_of(store), n_of(store, "x")) == (2, 101)
+    store.put("t", {"n": 3})
+    assert n_of(store) == n_of(store, "main") == 3
 
 
 def test_a_deleted_current_branch_gives_way_to_main(store: Store) -> None:

@@ -124,10 +124,11 @@ class ThreadOperations(Generic[S]):
     async def resolve(self, at: Revision = "HEAD") -> Checkpoint[S]:
         """Find the checkpoint that a revision names, without its state.
 
-        As in git: `HEAD` is the last one of the current branch; the name of a branch, the last one of the branch; a tag; an id, or the start of
-        one; `#12`, `draft#12` a step by its number; `X~2`, `X^`, `X^2` those before X, `X^2` the second parent of a
-        merge; `X@{2h}`, `X@{yesterday}`, `X@{2026-11-01T10:00}` as of a time. A number is a step on the branch of HEAD,
-        a datetime the last checkpoint by then. Raises `NotFoundError`, and `InvalidError` if several ids start so.
+        As in git: `HEAD` is the last one of the current branch; the name of a branch, the last one of that branch; a
+        tag; an id, or the start of one; `#12`, `draft#12` a step by its number; `X~2`, `X^`, `X^2` those before X,
+        `X^2` the second parent of a merge; `X@{2h}`, `X@{yesterday}`, `X@{2026-11-01T10:00}` as of a time. A number is
+        a step on the branch of HEAD, a datetime the last checkpoint by then. Raises `NotFoundError`, and `InvalidError`
+        if several ids start so.
         """
         point = await self._find(at)
         return self._checkpoint(await self._engine.step_info.head(self._line, point))
@@ -328,9 +329,8 @@ class ThreadOperations(Generic[S]):
 
         Raises `ConflictError` if it is not merged into another branch, if other branches start from it, or if one of
         its checkpoints has a tag or a label; not with `force`, and then branches that start from it stay as they are.
-        Pinned checkpoints and held threads raise `DeniedError`. `main` is not deleted; if HEAD is on the branch that is,
-        the thread is switched to `main` first. With `dry_run` nothing is
-        deleted, and the ids that would be are returned.
+        Pinned checkpoints and held threads raise `DeniedError`. `main` is not deleted; from the current branch, the
+        thread is switched to it first. With `dry_run` nothing is deleted, and the ids that would be are returned.
         """
         from holdfast.history import branches
 
