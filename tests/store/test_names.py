@@ -142,6 +142,9 @@ def test_a_fork_copies_nothing() -> None:
     assert sum(backend.bytes_written.values()) < 100
     backend.reset()
     store.put("t", {"messages": ["x"]}, branch="b")
+    assert +backend.rows_written == {"steps": 1, "lines": 1}  # the first one beside HEAD
+    backend.reset()
+    store.put("t", {"messages": ["x", "y"]}, branch="b")
     assert +backend.rows_written == {"steps": 1}
 
 
@@ -176,4 +179,4 @@ def test_a_branch_ends_in_the_last_revision(store: Store, branch: str) -> None:
     store.put("t", {"n": "revised"}, id="1")
     assert store.get("t", at=branch).state == {"n": "revised"}
     assert store.update("t", {"more": 1}, branch=branch).parent == "1"
-    assert store.get("t").state == {"n": "revised", "more": 1}
+    assert store.get("t", at=branch).state == {"n": "revised", "more": 1}

@@ -21,6 +21,7 @@ from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STE
 from holdfast.engine.append_batch import AppendBatch, Chain, Condition, PreparedStep
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.head_moves import HeadMoves
 from holdfast.engine.ids import new_id
 from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
@@ -36,6 +37,7 @@ from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import (
+    AT_HEAD,
     Branch,
     Line,
     LineInfo,
@@ -127,6 +129,10 @@ class AppendRequest:
     """The time of a step that is moved; now, if 0."""
     new_branch: str = ""
     """The name of a branch that starts with this step."""
+    moves_head: bool = False
+    """Whether HEAD moves to the branch of the step, which the request names or creates."""
+    keeps_head: bool = False
+    """Whether a branch that a conflict opens is beside HEAD: it will be merged."""
     merged: tuple[StepParent, ...] = ()
     """The further parents of a merge. Its time is not before theirs; its changes are relative to the first parent."""
     fold_every: int = 0
@@ -183,6 +189,7 @@ class Appender:
         self._heads = heads
         self._projector = projector
         self._indexer = indexer
+        self._head_moves = HeadMoves(lines)
 
     async def append(self, *requests: AppendRequest, chain: Chain | None = None) -> list[StepInfo]:
         """Append one step to each of some lines, all or none; several to one line follow each other.
@@ -330,7 +337,18 @@ class Appender:
         if before is None:
             tip = batch.tips[line] = await self.tip(line)
         else:
-            tip = LineTip(before.info, before.point, is_only_branch=True)
+            tip = LineTip(before.info, before.point, is_only_branch=before.point.beside == AT_HEAD)
+        names_branch = request.new_branch or request.keeps_head or isinstance(request.parent, OnBranch)
+        if (
+            names_branch
+            and tip is not None
+            and not tip.info.forked
+            and await self._head_moves.leaves(request, tip, opens=bool(occupied))
+        ):
+            await self._lines.mark_forked(line)
+            tip = await self.tip(line)
+            if before is None:
+                batch.tips[line] = tip
         if tip is not None:
             await self._require_new_id(request)  # according to this tip: it may be another one a moment later
         conditions: list[Change] = []
@@ -364,7 +382,16 @@ class Appender:
                 batch.new_versions.add(line)
         elif number is not None and parent is not None and parent.branch != number:
             position = Position(number, 0)  # the branch's first own step
-        prepared = await self.prepare(request, info, parent, loaded, conditions, position, new_branch=branches)
+        beside, moves_head = AT_HEAD, request.moves_head
+        if tip.info.forked and not moves_head:
+            beside, moves_head = await self._head_moves.place(request, tip, parent, number, opens=branches)
+        if moves_head and line not in batch.new_versions:
+            info = info._replace(version=info.version + 1)
+            conditions.append(Put(LINES, info_row(line, info)))
+            batch.new_versions.add(line)
+        prepared = await self.prepare(
+            request, info, parent, loaded, conditions, position, new_branch=branches, beside=beside
+        )
         if request.preconditions is not None:
             for precondition in await request.preconditions(again):
                 prepared.add(precondition, Condition.PRECONDITION)
@@ -418,6 +445,7 @@ class Appender:
         *,
         new_branch: bool = False,
         revision: int = 0,
+        beside: int = AT_HEAD,
     ) -> PreparedStep:
         """Prepare a step and the changes that store it: after its parent, or at a given position."""
         line = request.line
@@ -460,8 +488,9 @@ class Appender:
         for row_change in more:
             size += len(row_change.row.body)
         depth = 0 if parent is None else parent.depth + 1
+        tail = len(child.tail)
         point = StepRef(
-            *position, id, revision, depth, step.commit, time, request.kind, request.readable, len(child.tail), size
+            *position, id, revision, depth, step.commit, time, request.kind, request.readable, tail, size, beside
         )
         prepared = PreparedStep(line, info, point, step, child, parent, ws)
         for condition in conditions:

@@ -59,6 +59,11 @@ class LineInfo(NamedTuple):
     version: int
     form: int
     pruned: int = 0
+    forked: int = 0
+
+
+AT_HEAD = -1
+"""The column `beside` of a step that was saved as HEAD, and not beside it."""
 
 
 class _StubRecord(Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -85,6 +90,7 @@ class StepRef(NamedTuple):
     metadata: str
     tail: int
     size: int
+    beside: int = AT_HEAD
 
     @classmethod
     def of(cls, row: Row) -> StepRef:
@@ -107,7 +113,7 @@ class StepRef(NamedTuple):
         stub_metadata = ""
         if merged or proof is not None:
             stub_metadata = encode_json(_StubRecord(list(merged), *(proof or ()))).decode()
-        return self._replace(id="", revision=0, kind=PRUNED, metadata=stub_metadata, tail=0, size=0)
+        return self._replace(id="", revision=0, kind=PRUNED, metadata=stub_metadata, tail=0, size=0, beside=AT_HEAD)
 
     @property
     def merged(self) -> tuple[StepParent, ...]:

@@ -8,6 +8,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.line_head import end_query
 from holdfast.engine.lines import LineIndex, missing_line_error, pruned_error
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import NotFoundError
@@ -23,9 +24,7 @@ class StepTimes:
     async def ends(self, line: Line) -> list[StepRef]:
         """Return the last step of each branch that has steps of its own."""
         numbers = [0, *(branch.branch for branch in await self._lines.branches(line))]
-        heads = await self._backend.read(
-            [Scan(STEPS, (*line, number), reverse=True, limit=1, bodies=False) for number in numbers]
-        )
+        heads = await self._backend.read([end_query(line, number) for number in numbers])
         return [StepRef.of(row) for rows in heads for row in rows]
 
     async def last_of_line(self, line: Line, time: int, ends: Sequence[StepRef] | None = None) -> StepRef:

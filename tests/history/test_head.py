@@ -1,0 +1,368 @@
+"""HEAD: what the name of a thread resumes. Only a switch moves it to a branch; a fork never does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.runnables import RunnableConfig
+
+import holdfast
+from holdfast import Store
+from holdfast.backends.interface import Get, Put
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import AGENT_STATES, LINES
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import AT_HEAD, Line
+from holdfast.errors import CorruptError
+from holdfast.langgraph import HoldfastSaver
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    with holdfast.open(url, project=True) as opened:
+        for n in range(3):
+            opened.put("t", {"n": n})
+        yield opened
+
+
+def n_of(store: Store, at: str = "HEAD") -> Any:
+    return store.get("t", at=at).state["n"]
+
+
+BESIDE: dict[str, Callable[[Store], object]] = {
+    "fork with changes": lambda s: s.thread("t").fork("x", at="HEAD~1", changes={"n": 100}),
+    "put to a fork": lambda s: (s.thread("t").fork("x"), s.put("t", {"n": 100}, branch="x")),
+    "update of a fork": lambda s: (s.thread("t").fork("x"), s.update("t", {"n": 100}, branch="x")),
+    "restore on a fork": lambda s: (s.thread("t").fork("x"), s.thread("t").restore("#0", branch="x")),
+    "merge into a fork": lambda s: (
+        s.thread("t").fork("x", at="#0"),
+        s.thread("t").merge("main", "x"),
+    ),
+    "put after a step of a fork": lambda s: (
+        s.thread("t").fork("x", changes={"n": 100}),
+        s.put("t", {"n": 101}, parent=s.thread("t").resolve("x")),
+    ),
+    "a branch of a fork": lambda s: (
+        s.thread("t").fork("x", changes={"n": 100}),
+        s.put("t", {"n": 101}, parent=s.thread("t").resolve("x")),
+        s.put("t", {"n": 102}, parent=s.thread("t").resolve("x~1")),
+    ),
+}
+
+
+@pytest.mark.parametrize("save", BESIDE.values(), ids=BESIDE.keys())
+def test_what_is_saved_beside_head_does_not_move_it(store: Store, save: Callable[[Store], object]) -> None:
+    save(store)
+    for n in (2, 3, 4):
+        if n > 2:
+            store.put("t", {"n": n})
+        assert n_of(store) == n_of(store, "main") == n_of(store, "@{now}") == n
+        assert [each.name for each in store.thread("t").branches() if each.current] == ["main"]
+        assert store.thread("t").info().latest == store.get("t").id == next(iter(store.threads())).latest
+    store.thread("t").switch("x")
+    last = n_of(store, "x")
+    assert n_of(store) == last
+    store.put("t", {"n": 200})
+    assert n_of(store) == n_of(store, "x") == 200
+    assert n_of(store, "main") == 4
+    store.put("t", {"n": 5}, branch="main")
+    assert (n_of(store), n_of(store, "main")) == (200, 5)
+
+
+def test_without_forks_the_greatest_id_is_head(store: Store) -> None:
+    """As in LangGraph's own savers: a graph that returns to any of its checkpoints goes on from there."""
+    first, second, third = (each.id for each in reversed(store.log("t")))
+    store.put("t", {"n": "again"}, parent=first)
+    assert n_of(store) == "again"
+    store.put("t", {"n": "third"}, parent=third)
+    assert n_of(store) == "third"
+    store.put("t", {"n": "more"})
+    assert n_of(store, "main") == "more"
+    store.put("t", {"n": "second"}, parent=second)
+    assert n_of(store) == "second"
+
+
+def test_an_older_checkpoint_of_heads_history_opens_a_branch_that_is_head(store: Store) -> None:
+    store.thread("t").fork("x", changes={"n": 100})
+    store.put("t", {"n": "again"}, parent=store.thread("t").resolve("HEAD~1"))
+    assert n_of(store) == "again"
+    store.update("t", {"n": 101}, branch="x")
+    store.update("t", {"n": 3}, branch="main")
+    assert n_of(store) == "again"
+    store.put("t", {"n": "on"})
+    assert n_of(store) == "on"
+
+
+def test_a_conflict_that_is_merged_leaves_head_on_its_branch(store: Store) -> None:
+    base = store.get("t")
+    store.put("t", {"n": 2, "a": 1})
+    store.put("t", {"n": 2, "b": 1}, parent=base, on_conflict="merge")
+    assert store.get("t").state == {"n": 2, "a": 1, "b": 1} == store.get("t", at="main").state
+    store.thread("t").fork("x", changes={"n": 100})
+    base = store.get("t")
+    store.put("t", {**base.state, "c": 1})
+    store.put("t", {**base.state, "d": 1}, parent=base, on_conflict="merge")
+    assert store.get("t").state == {"n": 2, "a": 1, "b": 1, "c": 1, "d": 1} == store.get("t", at="main").state
+
+
+def test_head_stays_where_it_is_in_a_new_revision() -> None:
+    with holdfast.open("memory://") as store:
+        for n in range(3):
+            store.put("t", {"n": n}, id=f"a{n}")
+        store.thread("t").fork("x", at="a0", changes={"n": 100})
+        store.put("t", {"n": 1, "revised": True}, id="a1", parent="a0")
+        assert store.get("t").id == "a2"
+        assert store.get("t").branch == store.get("t", at="main").branch != 0
+        store.put("t", {"n": 0, "revised": True}, id="a0")  # the fork is moved, too
+        assert store.get("t").id == store.get("t", at="main").id == "a2"
+        store.put("t", {"n": 3})
+        assert (n_of(store), n_of(store, "main"), n_of(store, "x")) == (3, 3, 100)
+        assert store.maintenance.verify("t").findings == []
+
+
+def test_head_stays_in_copies_and_when_others_are_pruned(store: Store, tmp_path: Path) -> None:
+    store.thread("t").fork("x", changes={"n": 100})
+    for n in range(101, 105):
+        store.update("t", {"n": n}, branch="x")
+    store.export(tmp_path / "f")
+    with holdfast.open("memory://") as copy, holdfast.open("memory://") as imported:
+        store.copy_to(copy)
+        imported.import_(tmp_path / "f")
+        for each in (copy, imported):
+            assert (n_of(each), n_of(each, "x")) == (2, 104)
+            each.put("t", {"n": 3})
+            assert (n_of(each), n_of(each, "x")) == (3, 104)
+    saver = HoldfastSaver(store)
+    saver.copy_thread("t", "u")
+    assert store.get("u").state == {"n": 2}
+    saver.prune(["u"])
+    assert store.get("u").state == {"n": 2}
+    assert len(store.log("u")) == 1
+    store.maintenance.prune(["t"], keep_latest=True)
+    assert (n_of(store), n_of(store, "x")) == (2, 104)
+    assert store.maintenance.verify().findings == []
+
+
+def test_head_stays_where_it_is_in_a_repair() -> None:
+    backend = MemoryBackend()
+    store = _over(backend)
+    for n in range(3):
+        store.put("t", {"n": n})
+    store.thread("t").fork("x", changes={"n": 100})
+    ((row,),) = run(backend.read([Get(LINES, [("", "t")])]))
+    run(backend.apply([Put(LINES, row._replace(columns=(*row.columns[:-1], 0)))]))
+    with pytest.raises(CorruptError):
+        _over(backend).put("t", {"n": 3})
+    store = _over(backend)
+    store.maintenance.repair(thread="t", accept_loss=True)
+    assert (n_of(store), n_of(store, "x")) == (2, 100)
+    store.put("t", {"n": 101}, parent=store.thread("t").resolve("x"))
+    assert (n_of(store), n_of(store, "x")) == (2, 101)
+    store.put("t", {"n": 3})
+    assert n_of(store) == n_of(store, "main") == 3
+
+
+def test_a_deleted_current_branch_gives_way_to_main(store: Store) -> None:
+    store.thread("t").fork("x", changes={"n": 100})
+    store.thread("t").switch("x")
+    store.put("t", {"n": 101})
+    store.put("t", {"n": 3}, branch="main")
+    assert n_of(store) == 101
+    assert len(store.thread("t").delete_branch("x", force=True, dry_run=True)) == 3
+    assert n_of(store) == 101
+    store.thread("t").delete_branch("x", force=True)
+    assert n_of(store) == n_of(store, "main") == 3
+    store.put("t", {"n": 4})
+    assert n_of(store) == n_of(store, "main") == 4
+
+
+def test_a_switch_meanwhile_is_not_lost() -> None:
+    """Whoever saves beside HEAD says where HEAD is: that must be so at the moment of the save."""
+
+    def scenario(moment: Moment, first: bool) -> None:
+        backend = InterferingBackend()
+        store, other = _over(backend), _over(backend)
+        for n in range(2):
+            store.put("t", {"n": n})
+        for name, n in (("x", 100), ("y", 200)):
+            store.thread("t").fork(name) if first else store.thread("t").fork(name, changes={"n": n})
+        with moment.interfere(backend, lambda: other.thread("t").switch("y")):
+            store.put("t", {"n": 101}, branch="x")
+        for each in (store, other, _over(backend)):
+            head = each.thread("t").resolve()
+            assert head.branch == (each.thread("t").resolve("y").branch if moment.came else 0)
+            assert n_of(each, "x") == 101
+
+    for first in (True, False):  # whether nothing was saved beside HEAD before
+        assert at_every_moment(partial(scenario, first=first))
+
+
+def test_a_graph_that_returns_to_a_checkpoint_meanwhile_is_not_lost() -> None:
+    """Before anything is saved beside HEAD that moves HEAD, afterwards it is beside HEAD itself."""
+    moved: list[bool] = []
+
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend()
+        store, other = _over(backend), _over(backend)
+        ids = [store.put("t", {"n": n}).id for n in range(3)]
+        store.put("t", {"n": "again"}, parent=ids[0])
+        store.thread("t").fork("x")
+        back: list[str] = []
+        with moment.interfere(backend, lambda: back.append(other.put("t", {"n": "back"}, parent=ids[2]).id)):
+            store.put("t", {"n": 101}, branch="x")
+        for each in (store, other, _over(backend)):
+            if back:
+                point = run(each._engine.lines.find(Line("", "t"), back[0]))
+                assert n_of(each) == ("back" if point.beside == AT_HEAD else "again")
+                moved.append(point.beside == AT_HEAD)
+            else:
+                assert n_of(each) == "again"
+            assert n_of(each, "x") == 101
+
+    at_every_moment(scenario, at_least=2)
+    assert set(moved) == {True, False}
+
+
+# Against a model ------------------------------------------------------------------------------------------------------
+
+
+def _over(backend: Any) -> Store:
+    return Store(Engine(EngineContext(backend, MemoryCache(1 << 20), project=True)), "")
+
+
+@dataclass
+class Branch:
+    """A branch: the checkpoint it starts from, and its own."""
+
+    name: str
+    base: str | None
+    own: list[str] = field(default_factory=list)
+
+
+class Model:
+    """The branches of a thread, and the one that is current."""
+
+    def __init__(self) -> None:
+        self.branches = [Branch("main", None)]
+        self.current = self.branches[0]
+        self.forked = False
+
+    def of(self, id: str) -> Branch:
+        return next(branch for branch in self.branches if id in branch.own)
+
+    def named(self, name: str) -> Branch:
+        return next(branch for branch in self.branches if branch.name == name)
+
+    def head(self) -> str:
+        return self.current.own[-1]
+
+    def history(self, id: str | None) -> list[str]:
+        if id is None:
+            return []
+        branch = self.of(id)
+        return [*self.history(branch.base), *branch.own[: branch.own.index(id) + 1]]
+
+    def fork(self, name: str, at: str) -> Branch:
+        self.branches.append(Branch(name, at))
+        return self.branches[-1]
+
+    def after(self, parent: str) -> Branch:
+        """Return the branch of a checkpoint that follows another, and move HEAD as that does."""
+        branch = self.of(parent)
+        if branch.own[-1] != parent:
+            branch = self.fork("", parent)
+        if not self.forked or parent in self.history(self.head()):
+            self.current = branch
+        return branch
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "branch", "parent", "fork", "edit", "switch", "delete", "revise"]),
+        st.integers(0, 1 << 16),
+        st.booleans(),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS)
+def test_any_operations_as_in_a_model(operations: list[tuple[str, int, bool]]) -> None:
+    shared, model = MemoryBackend(), Model()
+    stores = [_over(shared), _over(shared)]
+    model.current.own.append(stores[0].put("t", {"n": 0}).id)
+    for number, (what, chance, other) in enumerate(operations, 1):
+        store = stores[other]
+        thread = store.thread("t")
+        names = [branch.name for branch in model.branches if branch.name]
+        ids = [id for branch in model.branches for id in branch.own]
+        name, id = names[chance % len(names)], ids[chance % len(ids)]
+        if what == "put":
+            model.current.own.append(thread.put({"n": number}).id)
+        elif what == "branch":
+            branch = model.named(name)
+            model.forked |= branch is not model.current
+            branch.own.append(thread.put({"n": number}, branch=name).id)
+        elif what == "parent":
+            model.after(id).own.append(thread.put({"n": number}, parent=id).id)
+        elif what == "fork":
+            thread.fork(f"fork {number}", at=id)
+            model.fork(f"fork {number}", id)
+        elif what == "edit":
+            edited = thread.fork(f"fork {number}", at=id, changes={"n": number})
+            assert edited.head is not None
+            model.fork(f"fork {number}", id).own.append(edited.head)
+            model.forked = True
+        elif what == "switch":
+            switched = thread.switch(name)
+            model.forked = True
+            if model.named(name) is not model.current:
+                model.current = model.named(name)
+                model.current.own.append(switched.id)
+            assert switched.id == model.head()
+        elif what == "delete" and name != "main":
+            branch = model.named(name)
+            if any(each.base in branch.own for each in model.branches):
+                continue
+            thread.delete_branch(name, force=True)
+            model.branches.remove(branch)
+            if branch is model.current:
+                model.current = model.named("main")
+                model.current.own.append(thread.resolve("main").id)
+        elif what == "revise":
+            thread.put({"n": number, "revised": True}, id=id)  # and what follows it is moved with it
+        check(stores, model)
+
+
+def check(stores: list[Store], model: Model) -> None:
+    """Everything that knows a HEAD knows the same."""
+    head = model.head()
+    for store in (*stores, _over(stores[0]._engine.context.backend)):
+        thread = store.thread("t")
+        assert store.get("t").id == thread.resolve("HEAD").id == thread.info().latest == head
+        assert [each.head for each in thread.branches() if each.current] == [head]
+        history = model.history(head)
+        assert [thread.resolve(f"#{n}").id for n in range(len(history))] == history
+        for branch in model.branches:
+            if branch.name:
+                assert thread.resolve(branch.name).id == (branch.own[-1] if branch.own else branch.base)
+        saver = HoldfastSaver(store)
+        on: RunnableConfig = {"configurable": {"thread_id": "t"}}
+        found = saver.get_tuple(on)
+        assert found is not None
+        assert found.checkpoint["id"] == head
+    (rows,) = run(stores[0]._engine.context.backend.read([Get(AGENT_STATES, [("", "t")])]))
+    assert rows[0].columns[0] == head
