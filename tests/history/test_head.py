@@ -22,7 +22,6 @@ from holdfast.backends.tables import AGENT_STATES, LINES
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import AT_HEAD, Line
 from holdfast.errors import CorruptError
 from holdfast.langgraph import HoldfastSaver
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
@@ -162,7 +161,7 @@ def test_head_stays_where_it_is_in_a_repair() -> None:
         store.put("t", {"n": n})
     store.thread("t").fork("x", changes={"n": 100})
     ((row,),) = run(backend.read([Get(LINES, [("", "t")])]))
-    run(backend.apply([Put(LINES, row._replace(columns=(*row.columns[:-1], 0)))]))
+    run(backend.apply([Put(LINES, row._replace(columns=(*row.columns[:-1], "zz")))]))
     with pytest.raises(CorruptError):
         _over(backend).put("t", {"n": 3})
     store = _over(backend)
@@ -210,8 +209,7 @@ def test_a_switch_meanwhile_is_not_lost() -> None:
 
 
 def test_a_graph_that_returns_to_a_checkpoint_meanwhile_is_not_lost() -> None:
-    """Before anything is saved beside HEAD that moves HEAD, afterwards it is beside HEAD itself."""
-    moved: list[bool] = []
+    """Whoever saves beside HEAD says where HEAD is: that is where the graph has moved it."""
 
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend()
@@ -219,20 +217,86 @@ def test_a_graph_that_returns_to_a_checkpoint_meanwhile_is_not_lost() -> None:
         ids = [store.put("t", {"n": n}).id for n in range(3)]
         store.put("t", {"n": "again"}, parent=ids[0])
         store.thread("t").fork("x")
-        back: list[str] = []
-        with moment.interfere(backend, lambda: back.append(other.put("t", {"n": "back"}, parent=ids[2]).id)):
+        with moment.interfere(backend, lambda: other.put("t", {"n": "back"}, parent=ids[2])):
             store.put("t", {"n": 101}, branch="x")
         for each in (store, other, _over(backend)):
-            if back:
-                point = run(each._engine.lines.find(Line("", "t"), back[0]))
-                assert n_of(each) == ("back" if point.beside == AT_HEAD else "again")
-                moved.append(point.beside == AT_HEAD)
-            else:
-                assert n_of(each) == "again"
+            assert n_of(each) == ("back" if moment.came else "again")
             assert n_of(each, "x") == 101
 
-    at_every_moment(scenario, at_least=2)
-    assert set(moved) == {True, False}
+    assert at_every_moment(scenario)
+
+
+MEANWHILE: dict[str, Callable[[Store], object]] = {
+    "beside HEAD": lambda s: s.put("t", {"n": 101}, branch="x"),
+    "after HEAD": lambda s: s.put("t", {"n": 3}),
+    "after a step, as HEAD": lambda s: s.put("t", {"n": 3}, parent=s.thread("t").resolve("main").id),
+    "before HEAD": lambda s: s.put("t", {"n": "back"}, parent=s.thread("t").resolve("#0").id),
+}
+
+
+@pytest.mark.parametrize("save", MEANWHILE.values(), ids=MEANWHILE.keys())
+def test_a_switch_is_not_lost_by_what_is_saved_meanwhile(save: Callable[[Store], object]) -> None:
+    before: list[bool] = []
+
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend()
+        store, other = _over(backend), _over(backend)
+        for n in range(3):
+            store.put("t", {"n": n})
+        for name, n in (("x", 100), ("y", 200)):
+            store.thread("t").fork(name, changes={"n": n})
+
+        def act() -> None:
+            before.append(n_of(other) == 2)
+            save(other)
+
+        with moment.interfere(backend, act):
+            switched = store.thread("t").switch("y")
+        if not moment.came or before[-1]:  # and not after HEAD was switched
+            for each in (store, other, _over(backend)):
+                assert each.thread("t").resolve().id == switched.id
+                assert n_of(each) == n_of(each, "y") == n_of(each, "@{now}") == 200
+
+    at_every_moment(scenario)
+    assert sum(before) > 10
+
+
+def test_a_graph_that_is_running_does_not_undo_a_switch() -> None:
+    """It names the checkpoints that it follows: those are on the branch that HEAD was switched away from."""
+
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend()
+        store, other = _over(backend), _over(backend)
+        last = store.put("t", {"n": 0})
+        store.thread("t").fork("x", changes={"n": 100})
+        with moment.interfere(backend, lambda: other.thread("t").switch("x")):
+            for n in range(1, 4):
+                last = store.put("t", {"n": n}, parent=last)
+        for each in (store, other, _over(backend)):
+            assert (n_of(each), n_of(each, "main"), n_of(each, "x")) == (100 if moment.came else 3, 3, 100)
+            assert n_of(each, "@{now}") == n_of(each)
+
+    assert at_every_moment(scenario, at_least=3)
+
+
+def test_head_is_read_consistently_while_it_is_moved() -> None:
+    """The end of the branch that HEAD was on may be beside it when it is read."""
+
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend()
+        store, other = _over(backend), _over(backend)
+        store.put("t", {"n": 0})
+        store.thread("t").fork("x", changes={"n": 100})
+
+        def move() -> None:
+            other.thread("t").switch("x")
+            other.put("t", {"n": "beside"}, branch="main")
+
+        with moment.interfere(backend, move):
+            assert n_of(store) in (0, 100)
+        assert n_of(store) == (100 if moment.came else 0)
+
+    assert at_every_moment(scenario, kinds=["read"], at_least=2)
 
 
 # Against a model ------------------------------------------------------------------------------------------------------
@@ -257,7 +321,10 @@ class Model:
     def __init__(self) -> None:
         self.branches = [Branch("main", None)]
         self.current = self.branches[0]
-        self.forked = False
+        self.beside: set[str] = set()
+        """What was saved beside HEAD."""
+        self.switched_from = ""
+        """What was HEAD before the last switch."""
 
     def of(self, id: str) -> Branch:
         return next(branch for branch in self.branches if id in branch.own)
@@ -281,11 +348,22 @@ class Model:
     def after(self, parent: str) -> Branch:
         """Return the branch of a checkpoint that follows another, and move HEAD as that does."""
         branch = self.of(parent)
+        was_head = parent not in self.beside and parent > self.switched_from
         if branch.own[-1] != parent:
             branch = self.fork("", parent)
-        if not self.forked or parent in self.history(self.head()):
+        if was_head or (parent != self.switched_from and parent in self.history(self.head())):
             self.current = branch
         return branch
+
+    def switch(self, name: str, id: str, left: str = "") -> None:
+        self.switched_from = left or self.head()
+        self.current = self.named(name)
+        self.current.own.append(id)
+
+    def add(self, branch: Branch, id: str) -> None:
+        branch.own.append(id)
+        if branch is not self.current:
+            self.beside.add(id)
 
 
 OPERATIONS = st.lists(
@@ -311,37 +389,32 @@ def test_any_operations_as_in_a_model(operations: list[tuple[str, int, bool]]) -
         ids = [id for branch in model.branches for id in branch.own]
         name, id = names[chance % len(names)], ids[chance % len(ids)]
         if what == "put":
-            model.current.own.append(thread.put({"n": number}).id)
+            model.add(model.current, thread.put({"n": number}).id)
         elif what == "branch":
-            branch = model.named(name)
-            model.forked |= branch is not model.current
-            branch.own.append(thread.put({"n": number}, branch=name).id)
+            model.add(model.named(name), thread.put({"n": number}, branch=name).id)
         elif what == "parent":
-            model.after(id).own.append(thread.put({"n": number}, parent=id).id)
+            model.add(model.after(id), thread.put({"n": number}, parent=id).id)
         elif what == "fork":
             thread.fork(f"fork {number}", at=id)
             model.fork(f"fork {number}", id)
         elif what == "edit":
             edited = thread.fork(f"fork {number}", at=id, changes={"n": number})
             assert edited.head is not None
-            model.fork(f"fork {number}", id).own.append(edited.head)
-            model.forked = True
+            model.add(model.fork(f"fork {number}", id), edited.head)
         elif what == "switch":
             switched = thread.switch(name)
-            model.forked = True
             if model.named(name) is not model.current:
-                model.current = model.named(name)
-                model.current.own.append(switched.id)
+                model.switch(name, switched.id)
             assert switched.id == model.head()
         elif what == "delete" and name != "main":
             branch = model.named(name)
             if any(each.base in branch.own for each in model.branches):
                 continue
+            left = model.head()
             thread.delete_branch(name, force=True)
             model.branches.remove(branch)
             if branch is model.current:
-                model.current = model.named("main")
-                model.current.own.append(thread.resolve("main").id)
+                model.switch("main", thread.resolve("main").id, left)
         elif what == "revise":
             thread.put({"n": number, "revised": True}, id=id)  # and what follows it is moved with it
         check(stores, model)

@@ -71,10 +71,11 @@ class Table:
 _LINE: dict[str, type] = {"tenant": str, "line": str}
 _STEP: dict[str, type] = {**_LINE, "branch": int, "seq": int}
 
-LINES = Table("lines", _LINE, {"created": int, "version": int, "form": int, "pruned": int, "forked": int})
+LINES = Table("lines", _LINE, {"created": int, "version": int, "form": int, "pruned": int, "switched_from": str})
 """One row for each line. `version` changes with anything but an append: what a writer has cached of the line is then
 out of date. `form` numbers the sets of nodes; a rewrite of the line creates a new one. `pruned` counts the steps of
-which only stubs are left. `forked` is 1 once a step was saved beside HEAD, or HEAD was switched."""
+which only stubs are left. `switched_from` is the id of the step that was HEAD when HEAD was last switched
+to another branch."""
 
 BRANCHES = Table(
     "branches", {**_LINE, "branch": int}, {"base_branch": int, "base_length": int, "created": int, "name": str}

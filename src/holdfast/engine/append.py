@@ -337,18 +337,7 @@ class Appender:
         if before is None:
             tip = batch.tips[line] = await self.tip(line)
         else:
-            tip = LineTip(before.info, before.point, is_only_branch=before.point.beside == AT_HEAD)
-        names_branch = request.new_branch or request.keeps_head or isinstance(request.parent, OnBranch)
-        if (
-            names_branch
-            and tip is not None
-            and not tip.info.forked
-            and await self._head_moves.leaves(request, tip, opens=bool(occupied))
-        ):
-            await self._lines.mark_forked(line)
-            tip = await self.tip(line)
-            if before is None:
-                batch.tips[line] = tip
+            tip = LineTip(before.info, before.point, is_only_branch=False)
         if tip is not None:
             await self._require_new_id(request)  # according to this tip: it may be another one a moment later
         conditions: list[Change] = []
@@ -382,16 +371,20 @@ class Appender:
                 batch.new_versions.add(line)
         elif number is not None and parent is not None and parent.branch != number:
             position = Position(number, 0)  # the branch's first own step
-        beside, moves_head = AT_HEAD, request.moves_head
-        if tip.info.forked and not moves_head:
-            beside, moves_head = await self._head_moves.place(request, tip, parent, number, opens=branches)
-        if moves_head and line not in batch.new_versions:
-            info = info._replace(version=info.version + 1)
+        head = batch.head(line) if batch.results else None
+        move = await self._head_moves.place(request, tip, head, parent, number, opens=branches)
+        left = move.switched_from
+        if move.to_other_branch and line not in batch.new_versions:
+            switched_from = info.switched_from if left is None else left.id
+            info = info._replace(version=info.version + 1, switched_from=switched_from)
             conditions.append(Put(LINES, info_row(line, info)))
             batch.new_versions.add(line)
         prepared = await self.prepare(
-            request, info, parent, loaded, conditions, position, new_branch=branches, beside=beside
+            request, info, parent, loaded, conditions, position, new_branch=branches, beside=move.beside
         )
+        if left is not None:
+            end = await self._lines.head(line, left.branch)
+            prepared.add(Expect(STEPS, (*line, end.branch, end.seq + 1), None), Condition.PRECONDITION)
         if request.preconditions is not None:
             for precondition in await request.preconditions(again):
                 prepared.add(precondition, Condition.PRECONDITION)

@@ -165,5 +165,10 @@ class AppendBatch:
                 return each
         return None
 
+    def head(self, line: Line) -> StepRef | None:
+        """Return the step of this batch that is HEAD of a line."""
+        step = self.step(line, None, None)
+        return None if step is None else step.point
+
     def free_branch(self, line: Line) -> int:
         return 1 + max((each.point.branch for each in self.steps if each.line == line), default=0)

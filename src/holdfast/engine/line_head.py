@@ -14,6 +14,8 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.row_format import AT_HEAD, Line, StepRef
 
+_BESIDE = list(STEPS.columns).index("beside")
+
 _PAGE = 256
 """How many steps are read at a time where HEAD's branch is gone."""
 
@@ -29,14 +31,21 @@ def end_query(line: Line, branch: int, bodies: bool = False) -> Scan:
 
 
 async def find_head(backend: Backend, line: Line, newest: Row, bodies: bool = False) -> Row:
-    """Return the row of HEAD, given that of the step with the greatest id."""
-    branch = StepRef.of(newest).beside
-    if branch == AT_HEAD:
-        return newest
-    (rows,) = await backend.read([end_query(line, branch, bodies)])
-    if rows and not StepRef.of(rows[0]).pruned:
-        return rows[0]
-    return await _find_last_head(backend, line, newest, bodies)
+    """Return the row of HEAD, given that of the step with the greatest id.
+
+    Only rows that are read with their bodies are checked for damage. Whoever takes that step for HEAD reads it so; if
+    it names another branch, it is read so here. Lists, which are not to fail because of damage, read from a store
+    that checks nothing.
+    """
+    while (branch := newest.columns[_BESIDE]) != AT_HEAD:
+        ends, latest = await backend.read([end_query(line, int(branch), bodies), newest_query(line, bodies=True)])
+        if latest and latest[0].columns[_BESIDE] != branch:
+            newest = latest[0]  # HEAD was moved meanwhile, and the end of that branch may be beside it by now
+        elif ends and not StepRef.of(ends[0]).pruned:
+            return ends[0]
+        else:
+            return await _find_last_head(backend, line, newest, bodies)
+    return newest
 
 
 async def _find_last_head(backend: Backend, line: Line, newest: Row, bodies: bool) -> Row:

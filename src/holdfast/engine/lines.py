@@ -108,7 +108,7 @@ class LineIndex:
         if not lines:
             self._context.cache.drop(("line", line))
             return None
-        latest = StepRef.of(await find_head(self._backend, line, newest[0])) if newest else None
+        latest = StepRef.of(await find_head(self._context.stored, line, newest[0])) if newest else None
         sole = not branches and [row.key for row in newest] == [row.key for row in head]
         tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock))
         if tip.is_paused:
@@ -171,26 +171,10 @@ class LineIndex:
         """Return the condition that a step exists."""
         return Expect(STEPS, (*line, point.branch, point.seq), point[2:])
 
-    def new_version(self, line: Line, info: LineInfo, *, forked: int = 0) -> list[Change]:
+    def new_version(self, line: Line, info: LineInfo) -> list[Change]:
         """Return the condition that a line is unchanged, and a change of its version, which invalidates cached tips."""
-        renewed_info = info._replace(version=info.version + 1, forked=forked or info.forked)
+        renewed_info = info._replace(version=info.version + 1)
         return [self.line_unchanged(line, info), Put(LINES, info_row(line, renewed_info))]
-
-    async def is_forked(self, line: Line) -> bool:
-        """Return whether steps were saved beside HEAD, or HEAD was switched."""
-        (rows,) = await self._backend.read([Get(LINES, [tuple(line)])])
-        return bool(rows and info_of(rows[0]).forked)
-
-    async def mark_forked(self, line: Line) -> None:
-        """Store that steps are saved beside HEAD, or that HEAD was switched, before the first time.
-
-        From then on, whatever moves HEAD to another branch changes the version of the line.
-        """
-        info = await self.info(line)
-        while not info.forked:
-            await self._backend.apply(self.new_version(line, info, forked=1))
-            self._context.cache.drop(("line", line))
-            info = await self.info(line)
 
     async def delete(self, *lines: Line) -> bool:
         """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
@@ -294,7 +278,7 @@ class LineIndex:
                     sum(point.seq + 1 for point in points) - info.pruned,
                     1 + len(numbers),
                     sum(point.size for point in points),
-                    StepRef.of(await find_head(self._backend, line, latest[0])) if latest else None,
+                    StepRef.of(await find_head(self._context.stored, line, latest[0])) if latest else None,
                 )
             )
         return summaries

@@ -59,7 +59,7 @@ class LineInfo(NamedTuple):
     version: int
     form: int
     pruned: int = 0
-    forked: int = 0
+    switched_from: str = ""
 
 
 AT_HEAD = -1
@@ -113,7 +113,7 @@ class StepRef(NamedTuple):
         stub_metadata = ""
         if merged or proof is not None:
             stub_metadata = encode_json(_StubRecord(list(merged), *(proof or ()))).decode()
-        return self._replace(id="", revision=0, kind=PRUNED, metadata=stub_metadata, tail=0, size=0, beside=AT_HEAD)
+        return self._replace(id="", revision=0, kind=PRUNED, metadata=stub_metadata, tail=0, size=0)
 
     @property
     def merged(self) -> tuple[StepParent, ...]:

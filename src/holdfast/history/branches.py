@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.ids import is_reserved
-from holdfast.engine.line_head import end_query
+from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.lines import MAIN, OnBranch
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.projection.rows import relabelled
@@ -51,14 +52,15 @@ async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
     main = "" if any(other.name == MAIN.name for other in others) else MAIN.name
     branches = [MAIN_BRANCH._replace(created=info.created, name=main), *others]
     bases = [Position(branch.base_branch, branch.base_length - 1) for branch in branches]
-    latest = await engine.lines.latest_step(line)
-    starts, *ends = await read_despite_damage(
+    starts, newest, *ends = await read_despite_damage(
         engine.context.backend,
         [
             Get(STEPS, [(*line, *base) for base in dict.fromkeys(bases) if base.seq >= 0], required=True),
+            newest_query(line),
             *(end_query(line, branch.branch) for branch in branches),
         ],
     )
+    latest = StepRef.of(await find_head(engine.context.stored, line, newest[0])) if newest else None
     heads = [StepRef.of(rows[0]) if rows else None for rows in ends]
     points = {Position(*point[:2]): point for point in map(StepRef.of, starts)}
     descriptions = []
@@ -225,14 +227,14 @@ async def _is_merged(engine: Engine, line: Line, head: StepRef, others: Sequence
 
 async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
     """Make a branch the current one: unless HEAD is on it, by appending a step without changes, which becomes HEAD."""
-    await engine.lines.mark_forked(line)
+    switched = None
     while True:
         newest = await engine.lines.find(line, None)
         number = await engine.lines.branch(line, check_name(name, "name of a branch"))
+        # A branch without steps of its own that starts at HEAD is not the current one yet.
+        if newest.branch == number:
+            return switched or await engine.step_info.head(line, newest)
         head = await engine.lines.find(line, OnBranch(name))
-        # A branch without steps of its own that starts at the latest step is not the current one yet.
-        if head.id == newest.id and newest.branch == number:
-            return await engine.step_info.head(line, head)
         state = await engine.lines.read_step(line, head, partial(engine.states.packed, line))
         request = AppendRequest(
             line,
@@ -240,13 +242,13 @@ async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
             parent=OnBranch(name),
             id=await latest_id(engine, line, head),
             kind=SWITCH,
+            time=max(engine.context.clock(), newest.time),
             moves_head=True,
             **step_fields(engine, line, {"switched": name}, await engine.delta_reader().unread(line, head)),
         )
-        try:
-            return (await engine.writer.save(request))[0]
-        except HeadMoved:
-            continue
+        # Once more: a step that was saved meanwhile may have a greater id, and HEAD be where that says.
+        with suppress(HeadMoved):
+            (switched,) = await engine.writer.save(request)
 
 
 async def fork(engine: Engine, line: Line, point: StepRef, name: str, edit: Edit) -> StepInfo:

@@ -8,8 +8,7 @@
     main, draft           the last one of a branch
     #12, draft#12         step 12 of the history of HEAD, or of another revision
     X~2, X^, X^2          two before X; the parent of X; the second parent of X, which is a merge
-    X@{2h}, @{yesterday}  the last one by that time in the history of X; if X is HEAD or missing and the thread was
-                          never forked, in the thread
+    X@{2h}, @{yesterday}  the last one by that time in the history of X; if X is HEAD or missing, what was HEAD then
 
 The part before a suffix is looked up as an id, a tag, a branch, and the start of an id, in this order. The whole text
 is tried before any part of it: an id may end in `~2`. Suffixes are applied from left to right. `~`, `^` and `#` follow
@@ -51,7 +50,7 @@ async def resolve(engine: Engine, line: Line, at: Revision) -> StepRef:
             raise InvalidError(f"the checkpoint {at.id} belongs to thread {at.thread!r}", where=f"thread {line}")
         return await engine.lines.find(line, at.id)
     if isinstance(at, datetime):
-        return await Revisions(engine, line).at_time(to_time(parse_time(at, at)))
+        return await engine.step_times.last_of_line(line, to_time(parse_time(at, at)))
     if isinstance(at, bool) or not isinstance(at, int | str):
         raise InvalidError(
             f"a checkpoint is named by text, a number, a datetime or a Checkpoint, not by {type(at).__name__}",
@@ -246,7 +245,6 @@ class Revisions:
         return step
 
     async def _by_time(self, text: str, point: StepRef, suffix: _Suffix, of_thread: bool) -> StepRef:
-        of_thread = of_thread and not await self._lines.is_forked(self._line)
         ends = await self._engine.step_times.ends(self._line) if of_thread else [point]
         # The clock may have been set back since. What was saved was saved before now.
         now = max(self._engine.context.clock(), *(end.time for end in ends))
@@ -256,32 +254,14 @@ class Revisions:
             raise _invalid(error.what, text, suffix.column + 2, error.hint) from None
         if of_thread:
             return await self._engine.step_times.last_of_line(self._line, time, ends)
-        step = await self._last_before(point, time)
-        if step is None:
-            raise NotFoundError(
-                f"{text[: suffix.column]!r} has no checkpoint at or before that time",
-                where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
-            )
-        return step
-
-    async def at_time(self, time: int) -> StepRef:
-        """Return HEAD as of a time. What HEAD was before it was switched is not stored: then, along its history."""
-        if not await self._lines.is_forked(self._line):
-            return await self._engine.step_times.last_of_line(self._line, time)
-        step = await self._last_before(await self._lines.find(self._line, None), time)
-        if step is None:
-            raise NotFoundError("HEAD has no checkpoint at or before that time", where=f"thread {self._line}")
-        if step.pruned:
-            raise self._pruned_error("HEAD", step)
-        return step
-
-    async def _last_before(self, point: StepRef, time: int) -> StepRef | None:
-        """Return the last step by a time in the history of another."""
         await self.branches()
         for end in self._graph.stretches(Position(point.branch, point.seq)):
             if points := await self._engine.step_times.last_of_branches(self._line, [end], time):
                 return points[0]
-        return None
+        raise NotFoundError(
+            f"{text[: suffix.column]!r} has no checkpoint at or before that time",
+            where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
+        )
 
     async def _at(self, position: Position, text: str) -> StepRef:
         (rows,) = await self._backend.read([Scan(STEPS, (*self._line, *position), bodies=False, required=1)])

@@ -58,12 +58,11 @@ class ThreadOperations(Generic[S]):
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
 
         The parent is HEAD, unless one is given (a checkpoint, or its id), or a branch by its name. What is saved to
-        another branch than that of HEAD does not move HEAD. If
-        another writer saved after the same parent first, `on_conflict` decides: `"overwrite"`, the default without a
-        parent, saves after the new latest checkpoint; `"branch"`, the default with one, opens a branch;
-        `"merge"` merges that branch into the one of the parent at once, with a function in place of it to resolve what
-        both sides changed (see `merge`); what stays unresolved raises `ConflictError`, and the state is on its branch;
-        `"raise"` raises `ConflictError`, and nothing is saved.
+        another branch than that of HEAD does not move HEAD. If another writer saved after the same parent first,
+        `on_conflict` decides: `"overwrite"`, the default without a parent, saves after the new HEAD; `"branch"`, the
+        default with one, opens a branch; `"merge"` merges that branch into the one of the parent at once, with a
+        function in place of it to resolve what both sides changed (see `merge`); what stays unresolved raises
+        `ConflictError`, and the state is on its branch; `"raise"` raises `ConflictError`, and nothing is saved.
 
         An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
         revision of it. Such ids must increase: HEAD is the checkpoint with the greatest id on its branch. `tag` and
@@ -127,7 +126,7 @@ class ThreadOperations(Generic[S]):
         As in git: `HEAD` is the last one of the current branch; the name of a branch, the last one of that branch; a
         tag; an id, or the start of one; `#12`, `draft#12` a step by its number; `X~2`, `X^`, `X^2` those before X,
         `X^2` the second parent of a merge; `X@{2h}`, `X@{yesterday}`, `X@{2026-11-01T10:00}` as of a time. A number is
-        a step on the branch of HEAD, a datetime the last checkpoint by then. Raises `NotFoundError`, and `InvalidError`
+        a step on the branch of HEAD, a datetime what was HEAD then. Raises `NotFoundError`, and `InvalidError`
         if several ids start so.
         """
         point = await self._find(at)

@@ -17,10 +17,10 @@ from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STE
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import check_row
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN
 from holdfast.engine.model.large_pointers import PIECE
 from holdfast.engine.model.nodes import decode_node
 from holdfast.engine.row_format import (
+    AT_HEAD,
     Branch,
     Line,
     LineInfo,
@@ -32,6 +32,7 @@ from holdfast.engine.row_format import (
 )
 from holdfast.engine.state_loader import FoldedTree, StateLoader
 from holdfast.errors import CorruptError, HoldfastError, NotFoundError
+from holdfast.history.branches import SWITCH
 
 T = TypeVar("T")
 
@@ -191,11 +192,14 @@ async def new_info(backend: Backend, line: Line, fresh: LineInfo, sources: Seque
     holes: list[UnreadableRange] = []
     async for row in scan_readable_rows(backend, FOLDS, tuple(line), holes, bodies=False):
         form = max(form, int(row.columns[0]))
-    branches = [Branch.of(row) async for row in scan_readable_rows(backend, BRANCHES, tuple(line), holes)]
-    times = [branch.created for branch in branches]
+    times = [Branch.of(row).created async for row in scan_readable_rows(backend, BRANCHES, tuple(line), holes)]
+    heads, switched = [""], ""
     async for row in scan_readable_rows(backend, STEPS, tuple(line), holes, bodies=False):
-        times.append(StepRef.of(row).time)
-        break
-    # Whoever gave a branch a name may have saved to it.
-    forked = any(branch.name not in ("", MAIN.name) for branch in branches)
-    return fresh._replace(form=form, created=min(times, default=fresh.created), forked=int(forked))
+        point = StepRef.of(row)
+        times.append(point.time)
+        if point.beside == AT_HEAD:
+            heads.append(point.id)
+        if point.kind == SWITCH:
+            switched = max(switched, point.id)
+    switched_from = max((id for id in heads if id < switched), default="")
+    return fresh._replace(form=form, created=min(times, default=fresh.created), switched_from=switched_from)
