@@ -10,6 +10,9 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.backends.runtime.drivers import run
+from holdfast.engine.leases import Lease
+from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError, HoldfastError
 from tests.support.nightly import mostly_nightly
 
@@ -91,6 +94,23 @@ def test_no_loss_is_forgotten_until_a_copy_restores_it(good: Path, tmp_path: Pat
         with pytest.raises(DeniedError, match="case 7"):
             store.delete(THREADS[7])
         store.delete(THREADS[1])
+
+
+def test_a_loss_is_not_forgotten_while_a_thread_cannot_be_compared(good: Path, tmp_path: Path) -> None:
+    copy = f"sqlite:///{good.parent}/copy.db"
+    with holdfast.open(zeroed(good, tmp_path, "refs", "leaf")) as store:
+        assert not store.maintenance.repair().ok
+        lease = Lease(store._engine.context, Line("", THREADS[7]), "rewrite")
+        run(lease.acquire())
+        report = store.maintenance.repair(copy)
+        assert len(report.problems) == 1, "another process is rewriting the thread"
+        assert [each.code for each in report.left] == ["lost-rows"]
+        with pytest.raises(DeniedError, match="may have been lost"):
+            store.delete(THREADS[7])
+        run(lease.release())
+        assert store.maintenance.repair(copy).ok
+        with pytest.raises(DeniedError, match="case 7"):
+            store.delete(THREADS[7])
 
 
 def test_a_loss_can_be_accepted(good: Path, tmp_path: Path) -> None:

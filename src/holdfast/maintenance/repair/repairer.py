@@ -209,7 +209,7 @@ class _Repair:
         self._report_lost_entries()
         await self._rebuild_derived(report)
         left = [each for each in report.damage if not each.thread]
-        if lost and self._sources and threads is None and not self._dry_run and not self.done.left:
+        if lost and self._sources and threads is None and not self._dry_run and self.done.ok:
             await remove_mark(self._engine.context.backend, self._tenant)
             left = [each for each in left if each.code is not FindingCode.LOST_ROWS]
         if left and not self._dry_run:
