@@ -18,6 +18,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import NODES, STEPS, Table
 from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.journal_sender import SendTask
 from holdfast.backends.wrappers.mirror import MirrorBackend
 from holdfast.backends.wrappers.store_diff import RowDifference
 from holdfast.errors import CorruptError, DeniedError, OutcomeUnknownError, TransientError
@@ -134,7 +135,12 @@ def test_a_copy_that_does_not_answer_is_waited_for_once(strict: bool, monkeypatc
     assert run(store.status())["trouble"] == ""
     waits: list[int] = []
     wait_sent = store._sender.wait_sent
-    monkeypatch.setattr(store._sender, "wait_sent", lambda n, seconds: waits.append(n) or wait_sent(n, seconds))
+
+    def count_waits(number: int, seconds: float) -> SendTask:
+        waits.append(number)
+        return wait_sent(number, seconds)
+
+    monkeypatch.setattr(store._sender, "wait_sent", count_waits)
     for n in range(1, 4):
         if strict:
             with pytest.raises(TransientError, match="does not keep up"):
