@@ -35,12 +35,15 @@ from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.leases import Lease
+from holdfast.engine.lines import NAME, TAG
+from holdfast.engine.lost_rows import mark_row, marked_tables
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import (
     LEASE,
+    PIN,
     PRUNED,
     Branch,
     Line,
@@ -521,6 +524,15 @@ class RepairAttempt:
             self._changes.append(Put(space, found[0]))
         else:
             self._changes.append(Delete(space, finding.key))
+            if space is REFS and finding.code is FindingCode.DAMAGED_ROW and finding.key[2] not in _NO_HOLDS:
+                await self._mark_lost_hold()
+
+    async def _mark_lost_hold(self) -> None:
+        """Mark the store: what a damaged hold said, or whether a damaged row was one, is unknown."""
+        tenant = self._line.tenant
+        tables = {*await marked_tables(self._backend, tenant), REFS.name}
+        self._changes.append(Put(REFS, mark_row(tenant, tables, self._ground.clock())))
+        self.mended.lost_hold = True
 
     async def _is_restored(self, id: str) -> bool:
         """Return whether a missing checkpoint was restored."""
@@ -566,6 +578,10 @@ class RepairAttempt:
 
 _OTHERS = {table.name: table for table in (REFS, LINKS, QUARANTINE)}
 """Tables whose damaged rows are replaced by those of a source, or removed."""
+
+
+_NO_HOLDS = (NAME, TAG, PIN, LEASE)
+"""The kinds of refs that are no holds, even if something in them is damaged."""
 
 
 def _strip(stored: Row | None) -> Row | None:
