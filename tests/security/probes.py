@@ -468,6 +468,7 @@ _IN_HAND = dict.fromkeys(
     (
         "autosave_error",
         "mark_changed",
+        "update_field",
         "configuration",
         "context",
         "conversation",
