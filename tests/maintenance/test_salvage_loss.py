@@ -13,7 +13,7 @@ import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
-from holdfast.errors import DeniedError, HoldfastError
+from holdfast.errors import CorruptError, DeniedError, HoldfastError
 from tests.support.nightly import mostly_nightly
 
 THREADS = [f"thread {number:02}" for number in range(24)]
@@ -123,6 +123,11 @@ def test_a_damaged_hold_that_no_copy_has_is_not_forgotten(good: Path, tmp_path: 
     connection.execute(f"UPDATE refs SET {damage} WHERE kind = 'hold'")
     connection.close()
     with holdfast.open(path) as store:
+        with pytest.raises(CorruptError, match="may be a hold"):
+            store.delete(THREADS[7])
+        with pytest.raises(CorruptError):
+            store.maintenance.prune(THREADS[7], keep_last=1)
+        assert len(store.log(THREADS[7])) == STEPS
         assert [each.code for each in store.maintenance.repair(dry_run=True).left] == ["lost-rows"]
         assert [each.code for each in store.maintenance.repair().left] == ["lost-rows"]
         assert [each.space for each in store.maintenance.quarantine()] == ["refs"]
@@ -142,9 +147,10 @@ def test_a_damaged_tag_or_pin_is_no_hold(good: Path, tmp_path: Path) -> None:
     connection.execute("UPDATE refs SET time = time + 1 WHERE kind IN ('name', 'pin')")
     connection.close()
     with holdfast.open(path) as store:
-        assert store.maintenance.repair().ok
-        assert len(store.maintenance.quarantine()) == 2
         store.delete(THREADS[5])
+        assert store.maintenance.repair().ok
+        assert len(store.maintenance.quarantine()) == 1
+        store.delete(THREADS[6])
 
 
 def test_a_loss_can_be_accepted(good: Path, tmp_path: Path) -> None:

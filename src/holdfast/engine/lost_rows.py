@@ -8,7 +8,7 @@ deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from holdfast.backends.interface import Backend, Delete, Get, Row
 from holdfast.backends.tables import REFS, Key
@@ -18,6 +18,16 @@ from holdfast.engine.checked_rows import protect_row
 def mark_key(tenant: str) -> Key:
     """Return the key of the mark of a tenant. It belongs to no line."""
     return (tenant, "", "setting", "lost rows", "")
+
+
+def mark_query(tenant: str) -> Get:
+    """Return the query for the mark of a tenant."""
+    return Get(REFS, [mark_key(tenant)])
+
+
+def tables_of(rows: Sequence[Row]) -> list[str]:
+    """Return the tables from which rows may be missing, by the answer to `mark_query`."""
+    return str(rows[0].columns[0]).split() if rows else []
 
 
 def mark_row(tenant: str, tables: Iterable[str], now: int) -> Row:
@@ -32,8 +42,8 @@ def stored_mark(tenant: str, tables: Iterable[str], now: int) -> Row:
 
 async def marked_tables(backend: Backend, tenant: str) -> list[str]:
     """Return the tables from which rows may be missing."""
-    (rows,) = await backend.read([Get(REFS, [mark_key(tenant)])])
-    return str(rows[0].columns[0]).split() if rows else []
+    (rows,) = await backend.read([mark_query(tenant)])
+    return tables_of(rows)
 
 
 async def remove_mark(backend: Backend, tenant: str) -> None:

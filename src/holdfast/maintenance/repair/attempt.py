@@ -35,7 +35,6 @@ from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.leases import Lease
-from holdfast.engine.lines import NAME, TAG
 from holdfast.engine.lost_rows import mark_row, marked_tables
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import parse_pointer
@@ -43,7 +42,6 @@ from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import (
     LEASE,
-    PIN,
     PRUNED,
     Branch,
     Line,
@@ -51,6 +49,7 @@ from holdfast.engine.row_format import (
     StepRef,
     fold_row,
     info_row,
+    may_be_hold,
     node_row,
     object_rows,
     open_fold,
@@ -524,7 +523,7 @@ class RepairAttempt:
             self._changes.append(Put(space, found[0]))
         else:
             self._changes.append(Delete(space, finding.key))
-            if space is REFS and finding.code is FindingCode.DAMAGED_ROW and finding.key[2] not in _NO_HOLDS:
+            if space is REFS and finding.code is FindingCode.DAMAGED_ROW and any(map(may_be_hold, there)):
                 await self._mark_lost_hold()
 
     async def _mark_lost_hold(self) -> None:
@@ -578,10 +577,6 @@ class RepairAttempt:
 
 _OTHERS = {table.name: table for table in (REFS, LINKS, QUARANTINE)}
 """Tables whose damaged rows are replaced by those of a source, or removed."""
-
-
-_NO_HOLDS = (NAME, TAG, PIN, LEASE)
-"""The kinds of refs that are no holds, even if something in them is damaged."""
 
 
 def _strip(stored: Row | None) -> Row | None:
