@@ -11,11 +11,12 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from benchmarks.measure import Figure, in_turns
 from holdfast.codec import Codec
-from holdfast.engine.model import diff_maps, flatten, pack_state
+from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.fold import fold
 from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Set, apply_map
+from holdfast.engine.model.packed_state import flatten, pack_state
 from holdfast.engine.model.workspace import Workspace
 
 codec = Codec()

@@ -203,7 +203,7 @@ def test_a_transition_is_merged_with_what_another_saved() -> None:
 def test_both_sides_cannot_change_the_form_of_the_fields() -> None:
     base, mine, theirs = (pack_state(default_codec, {"schema": each}) for each in ("1", "2", "3"))
     with pytest.raises(ConflictError, match="both sides changed the schema"):
-        resolve_conflict(default_codec, "merge", Sides(base, mine, theirs), "here")
+        resolve_conflict(default_codec, "merge", Sides(base, mine, theirs), {}, "here")
 
 
 def test_an_agent_that_saves_itself_while_it_is_saved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -452,6 +452,36 @@ def test_tidying_has_collections_moved_together_that_are_half_empty(
     assert len(store.scan(NODES)) == 1
 
 
+class _ServerWithLogin(MongoServer):
+    """A server on which only users with a password may do anything."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.run_tool("sh", "-c", f"umask 377; echo keyofthemembers1 > {self.directory}/key")
+
+    def command(self) -> list[str | Path]:
+        return [*super().command(), "--auth", "--keyFile", self.directory / "key"]
+
+
+def test_a_user_who_may_only_read_and_write_verifies_and_repairs() -> None:
+    with _ServerWithLogin().start() as server:
+        with MongoClient[dict[str, Any]](server.url, directConnection=True) as client:
+            client.admin.command("createUser", "root", pwd="root", roles=["root"])
+        admin = server.url.replace("//", "//root:root@") + "&authSource=admin"
+        with MongoClient[dict[str, Any]](admin) as client:
+            client.admin.command("createUser", "app", pwd="app", roles=[{"role": "readWrite", "db": "test"}])
+        url = server.url.replace("//", "//app:app@") + "&authSource=admin"
+        with holdfast.open(url, connect_timeout=60) as store:
+            store.put("chat", {"n": 1})
+            assert store.maintenance.verify().findings == []
+            with MongoClient[dict[str, Any]](admin) as client:
+                client.test.steps.update_one({}, {"$set": {"kind": "altered"}})
+            assert [each.code for each in store.maintenance.verify().damage] == ["wrong-column"]
+            assert len(store.maintenance.repair().repaired) == 1
+            store.maintenance.compact()
+            store.delete("chat")
+
+
 def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "_IDLE_MICROSECONDS", 200_000)
     store = _open(url, timeout=120)

@@ -36,7 +36,7 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, CorruptError, DeniedError, InvalidError, OutcomeUnknownError
 from holdfast.testing import Stores
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import fewer_examples, mostly_nightly
 
 NUMBERS = itertools.count()
 
@@ -52,6 +52,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 class TestSmallEpochs(Histories, Races):
     """The parts of the suite that are about one process, where every third batch is folded."""
+
+    histories = fewer_examples().max_examples
 
     @pytest.fixture
     def stores(self) -> Iterator[Stores]:

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite import use_lock
+from holdfast.backends.interface import Change
+from holdfast.backends.sqlite import backend, use_lock
 
 SHELL = shutil.which("sqlite3")
 
@@ -147,3 +149,75 @@ def test_the_last_store_of_a_process_still_writes_the_log_back(tmp_path: Path) -
     second.close()
     assert [each.name for each in tmp_path.iterdir()] == ["agents.db"]
     assert use_lock._locks == {}
+
+
+PUT = """
+import sys, holdfast
+from holdfast.backends.sqlite import backend
+backend._CHECKPOINT_PAGES = 10
+with holdfast.open(sys.argv[1], busy_timeout=0.2) as store:
+    try:
+        for n in range(int(sys.argv[2])):
+            store.put("other", {"n": n, "text": "x" * 2000})
+        print("stored")
+    except holdfast.errors.TransientError as error:
+        print(error.code)
+"""
+
+
+def put_elsewhere(path: Path, count: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PUT, str(path), str(count)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(use_lock._SET_LOCK is None, reason="this system has no locks of open files")
+def test_two_processes_never_write_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another SQLite in this process drops the locks of SQLite in the middle of a commit."""
+    path = tmp_path / "agents.db"
+    answers: list[str] = []
+    apply_change = backend._apply_change
+
+    def disturbed(cursor: apsw.Cursor, change: Change) -> bool:
+        if not answers:
+            connect_once(path, "SELECT count(*) FROM lines")
+            answers.append(put_elsewhere(path, 1))
+        return apply_change(cursor, change)
+
+    with holdfast.open(path) as store:
+        store.put("chat", {"n": 0})
+        monkeypatch.setattr(backend, "_apply_change", disturbed)
+        store.put("chat", {"n": 1})
+        assert answers == ["busy"]
+        assert put_elsewhere(path, 1) == "stored"  # control: when this one does not write
+        assert store.get("chat").state == {"n": 1}
+        assert store.maintenance.verify().findings == []
+
+
+@pytest.mark.skipif(use_lock._SET_LOCK is None, reason="this system has no locks of open files")
+def test_a_log_written_back_below_a_reader_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another SQLite in this process drops the locks of SQLite in the middle of a check."""
+    path = tmp_path / "agents.db"
+    found: list[list[str]] = []
+    check = backend._check
+
+    def disturbed(cursor: apsw.Cursor, _: None) -> list[str]:
+        if not found:
+            monkeypatch.setattr(backend, "refresh_index", disturb)
+        found.append(check(cursor, None))
+        return found[-1]
+
+    def disturb(cursor: apsw.Cursor) -> None:
+        cursor.execute("SELECT count(*) FROM steps").fetchall()
+        monkeypatch.setattr(backend, "refresh_index", lambda _: None)
+        connect_once(path, "SELECT count(*) FROM lines")
+        assert put_elsewhere(path, 60) == "stored"
+
+    with holdfast.open(path) as store:
+        for n in range(50):
+            store.put("chat", {"n": n})
+        monkeypatch.setattr(backend, "_check", disturbed)
+        assert store.maintenance.verify().findings == []
+        assert [bool(each) for each in found] == [True, False]

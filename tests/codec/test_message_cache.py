@@ -33,6 +33,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError, UnsupportedError
 from tests.codec.values import identical
 from tests.support.cases import case
+from tests.support.nightly import fewer_examples
 
 codec = Codec()
 
@@ -269,6 +270,7 @@ def changeable(value: Any) -> list[Any]:
     return [value, *changeable(vars(value))] if hasattr(value, "__dict__") else []
 
 
+@fewer_examples()
 @given(data=st.data(), values=st.lists(messages, min_size=1, max_size=12), more=st.lists(messages, max_size=10))
 def test_unpacking_again_is_unpacking(data: st.DataObject, values: list[Any], more: list[Any]) -> None:
     if data.draw(st.integers(0, 3)) == 0:
@@ -471,6 +473,7 @@ channels = st.one_of(texts, st.lists(messages, min_size=14, max_size=20), st.lis
 states = st.dictionaries(st.sampled_from(["messages", "more", "text", "n"]), channels, max_size=4)
 
 
+@fewer_examples()
 @given(data=st.data(), cache_bytes=st.sampled_from([0, 5_000, 40_000, 1 << 24]))
 def test_lines_and_channels_do_not_get_mixed_up(data: st.DataObject, cache_bytes: int) -> None:
     cache = MemoryCache(cache_bytes)

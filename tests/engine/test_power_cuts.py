@@ -13,6 +13,7 @@ from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
 from tests.engine.lines import Clock, store_on
+from tests.support.nightly import mostly_nightly
 from tests.support.sqlite.powercut import Labels, Log, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
@@ -121,7 +122,7 @@ def allowed(saved: dict[str, Any], thread: str, under_way: Any) -> list[dict[str
     return ways
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", mostly_nightly(range(2), daily=[0]))
 def test_nothing_acknowledged_is_lost_by_a_power_cut(seed: int) -> None:
     assert check_cuts(recorded("full"), verify, cuts=250, seed=seed) == 250
 

@@ -305,6 +305,32 @@ def test_what_was_added_since_is_brought(source: Store, tmp_path: Path) -> None:
     check_same(source, target)
 
 
+def test_holds_pins_tags_and_labels_of_a_thread_that_exists_are_brought(source: Store, tmp_path: Path) -> None:
+    target = store_on(MemoryBackend())
+    source.copy_to(target)
+    thread = source.thread("thread 0")
+    thread.hold(reason="case 9")
+    thread.pin(reason="for later")
+    thread.tag("v9")
+    thread.label("seen")
+    source.export(tmp_path / "f")
+    target.put("thread 0", {"goes": "on"})
+    assert target.import_(tmp_path / "f", dry_run=True).threads == ("thread 0",)
+    assert target.thread("thread 0").holds() == []
+    report = target.import_(tmp_path / "f")
+    assert (report.threads, report.skipped, report.rows) == (("thread 0",), ("thread 1", "thread 2"), 4)
+    imported = target.thread("thread 0")
+    assert [each.reason for each in imported.holds()] == ["case 9"]
+    assert [each.reason for each in imported.pins()] == ["for later"]
+    assert imported.tags()["v9"] == thread.tags()["v9"]
+    assert imported.labels()["seen"] == thread.labels()["seen"]
+    with pytest.raises(DeniedError, match="case 9"):
+        imported.delete()
+    assert imported.get().state == {"goes": "on"}
+    assert is_sound(target, "thread 0")
+    assert target.import_(tmp_path / "f").threads == ()
+
+
 def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
     """A file knows nothing of holds, pins, names and branches that the thread got here, and takes none of them away."""
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())

@@ -23,7 +23,11 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HoldfastSa
         yield opened
 
 
-@pytest.mark.parametrize("rules", [{"keep_last": 1}, {"keep_last": 3}, {"keep_where": "step:1..3"}], ids=str)
+@pytest.mark.parametrize(
+    "rules",
+    mostly_nightly([{"keep_last": 1}, {"keep_last": 3}, {"keep_where": "step:1..3"}], daily=[{"keep_last": 3}]),
+    ids=str,
+)
 def test_delta_channels_are_carried_along(saver: HoldfastSaver, rules: dict[str, Any]) -> None:
     graph = deltas_on(saver)
     store: Any = saver.store

@@ -23,6 +23,7 @@ from tests.engine.lines import store_on
 from tests.engine.pruned import Mortal
 from tests.maintenance import damage
 from tests.maintenance.damage import LINE, Damage, Rows, damage_in, found_in, loaded, picture, small
+from tests.support.nightly import mostly_nightly
 
 SPOILED = (STEPS, FOLDS, NODES, OBJECTS)
 
@@ -71,19 +72,19 @@ def check_salvage(rows: Rows, count: int, seed: int) -> None:
         assert mended.quarantined or what[0] == "missing", what
 
 
-@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("pruned", mostly_nightly([False, True], daily=[True]))
 def test_from_an_intact_copy_all_is_equal_again(pruned: bool) -> None:
     check_from_copy(small(pruned=pruned), 30, 1)
 
 
-@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("pruned", mostly_nightly([False, True], daily=[True]))
 def test_without_one_all_that_reads_is_kept(pruned: bool) -> None:
     check_salvage(small(pruned=pruned), 30, 2)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("pruned", mostly_nightly([False, True], daily=[True]))
 def test_both_for_much_more(pruned: bool, seed: int) -> None:
     check_from_copy(small(pruned=pruned), 200, seed)
     check_salvage(small(pruned=pruned), 200, seed)

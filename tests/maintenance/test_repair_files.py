@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from holdfast.engine.checked_rows import is_intact
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, TransientError, UnavailableError
 from holdfast.maintenance.verify.heads import StoreHeads
 from holdfast.store.store import Store
+from tests.support.nightly import mostly_nightly
 
 Truth = dict[str, dict[str, Any]]
 
@@ -269,8 +271,13 @@ def chat(folder: Path, pattern: str) -> Path:
     return next(folder.glob(f"tenant=/line=chat/{pattern}"))
 
 
-@pytest.mark.parametrize("pattern", ["birth", "fold/*", "log/*.00000001.*/01"])
-@pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
+@pytest.mark.parametrize(
+    ("how", "pattern"),
+    mostly_nightly(
+        list(itertools.product(["flipped", "cut", "missing"], ["birth", "fold/*", "log/*.00000001.*/01"])),
+        daily=[("flipped", "birth"), ("cut", "fold/*"), ("missing", "log/*.00000001.*/01")],
+    ),
+)
 def test_a_damaged_or_missing_file_of_a_thread_is_found_and_mended(tmp_path: Path, pattern: str, how: str) -> None:
     truth, _ = made("file", tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "broken")

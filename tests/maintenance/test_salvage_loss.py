@@ -10,7 +10,10 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.errors import DeniedError, HoldfastError
+from holdfast.backends.runtime.drivers import run
+from holdfast.engine.leases import Lease
+from holdfast.engine.row_format import Line
+from holdfast.errors import CorruptError, DeniedError, HoldfastError
 from tests.support.nightly import mostly_nightly
 
 THREADS = [f"thread {number:02}" for number in range(24)]
@@ -91,6 +94,63 @@ def test_no_loss_is_forgotten_until_a_copy_restores_it(good: Path, tmp_path: Pat
         with pytest.raises(DeniedError, match="case 7"):
             store.delete(THREADS[7])
         store.delete(THREADS[1])
+
+
+def test_a_loss_is_not_forgotten_while_a_thread_cannot_be_compared(good: Path, tmp_path: Path) -> None:
+    copy = f"sqlite:///{good.parent}/copy.db"
+    with holdfast.open(zeroed(good, tmp_path, "refs", "leaf")) as store:
+        assert not store.maintenance.repair().ok
+        lease = Lease(store._engine.context, Line("", THREADS[7]), "rewrite")
+        run(lease.acquire())
+        report = store.maintenance.repair(copy)
+        assert len(report.problems) == 1, "another process is rewriting the thread"
+        assert [each.code for each in report.left] == ["lost-rows"]
+        with pytest.raises(DeniedError, match="may have been lost"):
+            store.delete(THREADS[7])
+        run(lease.release())
+        assert store.maintenance.repair(copy).ok
+        with pytest.raises(DeniedError, match="case 7"):
+            store.delete(THREADS[7])
+
+
+@pytest.mark.parametrize(
+    "damage", ["time = time + 1", "name = 'another case'", "kind = 'hole'", "body = zeroblob(length(body))"]
+)
+def test_a_damaged_hold_that_no_copy_has_is_not_forgotten(good: Path, tmp_path: Path, damage: str) -> None:
+    path, copy = tmp_path / "agents.db", f"sqlite:///{good.parent}/copy.db"
+    shutil.copy(good, path)
+    connection = apsw.Connection(str(path))
+    connection.execute(f"UPDATE refs SET {damage} WHERE kind = 'hold'")
+    connection.close()
+    with holdfast.open(path) as store:
+        with pytest.raises(CorruptError, match="may be a hold"):
+            store.delete(THREADS[7])
+        with pytest.raises(CorruptError):
+            store.maintenance.prune(THREADS[7], keep_last=1)
+        assert len(store.log(THREADS[7])) == STEPS
+        assert [each.code for each in store.maintenance.repair(dry_run=True).left] == ["lost-rows"]
+        assert [each.code for each in store.maintenance.repair().left] == ["lost-rows"]
+        assert [each.space for each in store.maintenance.quarantine()] == ["refs"]
+        assert store.maintenance.verify().damage[0].code == "lost-rows"
+        with pytest.raises(DeniedError, match="may have been lost"):
+            store.delete(THREADS[7])
+        assert store.maintenance.repair(copy).ok
+        with pytest.raises(DeniedError, match="case 7"):
+            store.delete(THREADS[7])
+        store.delete(THREADS[1])
+
+
+def test_a_damaged_tag_or_pin_is_no_hold(good: Path, tmp_path: Path) -> None:
+    path = tmp_path / "agents.db"
+    shutil.copy(good, path)
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE refs SET time = time + 1 WHERE kind IN ('name', 'pin')")
+    connection.close()
+    with holdfast.open(path) as store:
+        store.delete(THREADS[5])
+        assert store.maintenance.repair().ok
+        assert len(store.maintenance.quarantine()) == 1
+        store.delete(THREADS[6])
 
 
 def test_a_loss_can_be_accepted(good: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidError
 from holdfast.maintenance.jobs.schedule import CronSchedule, PeriodicSchedule, parse
+from tests.support.nightly import fewer_examples
 
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2080, 1, 1), timezones=st.just(UTC))
 ZONES = ["", "UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"]
@@ -86,6 +87,7 @@ def test_the_zone_that_the_moment_is_written_in_does_not_matter(text: str, momen
     assert parse(text).next_after(elsewhere) == parse(text).next_after(moment)
 
 
+@fewer_examples()
 @given(crons(), MOMENTS)
 def test_cron_is_what_looking_at_every_minute_finds(text: str, moment: datetime) -> None:
     words = text.split()

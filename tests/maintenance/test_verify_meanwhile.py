@@ -20,6 +20,7 @@ from holdfast.store.store import Store
 from tests.engine.lines import Clock, backend, store_on
 from tests.engine.pruned import dropping_ids, prune
 from tests.support.interference import InterferingBackend
+from tests.support.nightly import mostly_nightly
 
 
 class Others:
@@ -71,7 +72,7 @@ class Others:
             store.thread(thread).pin(choose(store.log(thread, limit=20)).id)
 
 
-@pytest.mark.parametrize("often", [0.1, 0.4])
+@pytest.mark.parametrize("often", mostly_nightly([0.1, 0.4], daily=[0.1]))
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path) -> None:
     for seed in range(3 if kind == "memory" else 2):

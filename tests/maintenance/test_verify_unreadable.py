@@ -16,6 +16,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import CorruptError
 from holdfast.store.store import Store
+from tests.support.nightly import mostly_nightly
 
 LOG = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS)
 
@@ -44,7 +45,7 @@ class DamagedBackend(Wrapper):
         return await self.inner.read(queries)
 
 
-@pytest.mark.parametrize("with_heads", [False, True], ids=["", "heads"])
+@pytest.mark.parametrize("with_heads", mostly_nightly([False, True], daily=[True]), ids=["", "heads"])
 def test_reads_of_any_table_may_fail_from_any_moment_on(with_heads: bool) -> None:
     backend = DamagedBackend(run(MemoryBackend.open("memory://")))
     context = EngineContext(backend, MemoryCache(1 << 20), fold_every=3, project=True)

@@ -468,6 +468,7 @@ _IN_HAND = dict.fromkeys(
     (
         "autosave_error",
         "mark_changed",
+        "update_field",
         "configuration",
         "context",
         "conversation",
@@ -513,7 +514,7 @@ HARMLESS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("tokens", "__len__"), "counted in memory"),
     },
     "session": dict.fromkeys(
-        ("by", "ended", "id", "metadata", "on_end", "reason", "scope", "started", "status", "user"),
+        ("by", "ended", "id", "metadata", "on_end", "owner", "reason", "scope", "started", "status", "user"),
         "what whoever handed it over had in hand",
     ),
 }

@@ -15,6 +15,7 @@ from holdfast.backends.tables import EVENTS
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
+from tests.support.nightly import mostly_nightly
 from tests.support.sqlite.powercut import Labels, Log, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
@@ -84,7 +85,7 @@ def verify(folder: Path, labels: Labels) -> None:
         run(backend.close())
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", mostly_nightly(range(2), daily=[0]))
 def test_nothing_acknowledged_is_lost_by_a_power_cut(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.state.writer.FOLD_EVERY", 4)
     assert check_cuts(recorded("full"), verify, cuts=200, seed=seed) == 200

@@ -118,7 +118,7 @@ SECONDS = ("set", "set new", "set both", "update", "come back", "start anew")
     ("kind", "first", "on_end"),
     mostly_nightly(
         list(itertools.product(("memory", "sqlite"), ("end", "collect", "resume", "delete"), ("archive", "delete"))),
-        daily=[("memory", "end", "delete"), ("memory", "collect", "archive"), ("memory", "resume", "archive")],
+        daily=[("memory", "end", "delete"), ("memory", "collect", "archive")],
     ),
 )
 def test_whatever_others_do_meanwhile(kind: str, first: str, on_end: OnEnd, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import holdfast
 from holdfast.engine.model.packed_state import as_map
 from holdfast.engine.paths import parse_path, path_text
 from holdfast.errors import InvalidError
+from tests.support.nightly import fewer_examples
 
 
 class Color(Enum):
@@ -52,6 +53,7 @@ def test_a_path_is_read_back_as_it_was_formatted(rest: list[Any], channel: str) 
     assert parse_path(path_text((channel, *rest))) == (channel, *rest)
 
 
+@fewer_examples()
 @given(
     st.dictionaries(KEYS, VALUES, min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 999), VALUES, st.sampled_from(["set", "remove", "add"])), min_size=1, max_size=6),

@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+_ORDINARY = settings.get_profile("dev").max_examples
 
 
 def mostly_nightly(cases: Iterable[Any], *, daily: Collection[Any]) -> list[Any]:
@@ -13,6 +16,12 @@ def mostly_nightly(cases: Iterable[Any], *, daily: Collection[Any]) -> list[Any]
     known = list(cases)
     check_daily(known, daily)
     return [case if case in daily else pytest.param(*_tuple(case), marks=pytest.mark.nightly) for case in known]
+
+
+def fewer_examples(part: int = 3) -> settings:
+    """Return settings for a law whose examples take long: the ordinary run tries a part of the usual number."""
+    usual = settings().max_examples
+    return settings(max_examples=usual if usual > _ORDINARY else usual // part)
 
 
 def check_daily(cases: Collection[Any], daily: Collection[Any]) -> None:

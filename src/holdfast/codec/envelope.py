@@ -155,7 +155,10 @@ def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
-    return version, codec, method, protection, _HEADER.size + key_length + schema_length, schema_length, size
+    end = _HEADER.size + key_length + schema_length
+    if len(record) < end:
+        raise CorruptError("a record is shorter than its header", where=where, hint=_HINT)
+    return version, codec, method, protection, end, schema_length, size
 
 
 # Protection
@@ -180,15 +183,18 @@ def protect(record: bytes, context: RecordContext, sealer: Sealer | None = None)
 def expose(body: bytes, context: RecordContext, keys: Mapping[bytes, Sealer] | None = None) -> bytes:
     """Return the record in the body of a row, nothing for an empty one. `CorruptError` if a byte of the row differs."""
     if len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[5] == Protection.CHECKSUM:
-        record = body[:-_CHECKSUM_SIZE]
-        if body[-_CHECKSUM_SIZE:] != _checksum(record, context.encode()):
-            raise CorruptError(_DIFFERS, where=str(context), hint=_HINT)
+        record = _check(body, context)
         return record if record != _EMPTY else b""
     where = str(context)
-    _, _, _, protection, start, schema_length, _ = _parse(body, where)
+    try:
+        _, _, _, protection, start, schema_length, _ = _parse(body, where)
+    except UnsupportedError:
+        _check(body, context)  # from a newer release; otherwise a damaged byte says so
+        raise
     if protection == Protection.CHECKSUM:
         raise CorruptError("a row was damaged: it is shorter than its checksum", where=where, hint=_HINT)
-    if protection != Protection.SEALED:
+    if protection != Protection.SEALED or start - schema_length == _HEADER.size:
+        _check(body, context)
         raise UnsupportedError(
             f"a row is protected by method {protection}, which this release does not know",
             where=where,
@@ -216,6 +222,14 @@ def strip(body: bytes) -> bytes:
 
 _HINT = "Repair it from a mirror or a backup"
 _DIFFERS = "a row was damaged: its checksum differs"
+
+
+def _check(body: bytes, context: RecordContext) -> bytes:
+    """Return a body without its checksum. `CorruptError` if that differs."""
+    record = body[:-_CHECKSUM_SIZE]
+    if body[-_CHECKSUM_SIZE:] != _checksum(record, context.encode()):
+        raise CorruptError(_DIFFERS, where=str(context), hint=_HINT)
+    return record
 
 
 def _checksum(record: bytes, context: bytes) -> bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.backends.interface import Backend, Expect, Get, Query, Scan
+from holdfast.backends.interface import Backend, Expect, Get, Row, Scan
 from holdfast.backends.tables import LINES, REFS
-from holdfast.engine.lost_rows import marked_tables
+from holdfast.codec.envelope import DAMAGED
+from holdfast.engine.checked_rows import read_despite_damage
+from holdfast.engine.lost_rows import mark_query, tables_of
 from holdfast.engine.namespaces import root_of
-from holdfast.engine.row_format import HOLD, Line
-from holdfast.errors import DeniedError
+from holdfast.engine.row_format import HOLD, Line, may_be_hold
+from holdfast.errors import CorruptError, DeniedError
 
 
 async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expect]:
@@ -17,26 +19,40 @@ async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expec
     belong to. `DeniedError` if there is a hold on one."""
     every = list(dict.fromkeys(lines))
     every += dict.fromkeys(root for line in every if (root := root_of(line)) not in every)
-    queries: list[Query] = [Get(LINES, [tuple(line)]) for line in every]
-    queries += [Scan(REFS, (*line, HOLD)) for line in every]
-    pages = await backend.read(queries)
-    for tenant in dict.fromkeys(line.tenant for line in every):
-        if REFS.name in await marked_tables(backend, tenant):
+    queries = [Get(LINES, [tuple(line)]) for line in every]
+    queries += [mark_query(tenant) for tenant in dict.fromkeys(line.tenant for line in every)]
+    found = await backend.read(queries)
+    # All refs: in a damaged row, the kind may be what is damaged.
+    refs = await read_despite_damage(backend, [Scan(REFS, tuple(line)) for line in every])
+    for mark in found[len(every) :]:
+        if REFS.name in tables_of(mark):
             raise DeniedError(
-                "a hold on the thread may have been lost when the damaged store was salvaged",
+                "a hold on the thread may have been lost when the damaged store was repaired",
                 where=f"thread {every[0]}",
                 hint="Repair the store from a copy: holdfast repair --from URL. If there is none, check which threads "
                 "must be held, and accept the loss: holdfast repair --accept-loss",
             )
-    for rows in pages[len(every) :]:
-        if rows:
-            tenant, name, _, reason, _ = map(str, rows[0].key)
-            raise DeniedError(
-                f"the thread is held{': ' + reason if reason else ''}",
-                where=f"thread {Line(tenant, name)}",
-                hint="Release it first, if that is yours to decide",
-            )
+    for line, rows in zip(every, refs, strict=True):
+        for row in rows:
+            _check_ref(line, row)
     return [
         Expect(LINES, tuple(line), rows[0].columns if rows else None)
-        for line, rows in zip(every, pages[: len(every)], strict=True)
+        for line, rows in zip(every, found[: len(every)], strict=True)
     ]
+
+
+def _check_ref(line: Line, row: Row) -> None:
+    """Raise an error if a row is a hold, or may be a damaged one."""
+    if row.body == DAMAGED and may_be_hold(row):
+        raise CorruptError(
+            "a row is damaged that may be a hold on the thread",
+            where=f"thread {line}",
+            hint="Repair the store from a copy: holdfast repair --from URL",
+        )
+    if row.key[2] == HOLD:
+        reason = str(row.key[3])
+        raise DeniedError(
+            f"the thread is held{': ' + reason if reason else ''}",
+            where=f"thread {line}",
+            hint="Release it first, if that is yours to decide",
+        )

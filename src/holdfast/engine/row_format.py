@@ -171,6 +171,11 @@ PIN, HOLD, LEASE = "pin", "hold", "lease"
 """Kinds of references. The names of pins and holds are reasons. Holds and leases refer to no step."""
 
 
+def may_be_hold(ref: Row) -> bool:
+    """Return whether a damaged reference may be a hold. Holds and leases alone refer to no step."""
+    return ref.key[2] == HOLD or (not ref.columns[0] and ref.key[2] != LEASE)
+
+
 def is_about_step(ref: Row) -> bool:
     """Return whether a reference refers to a step, and is removed with it."""
     return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE)

@@ -18,6 +18,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import NODES, STEPS, Table
 from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.journal_sender import SendTask
 from holdfast.backends.wrappers.mirror import MirrorBackend
 from holdfast.backends.wrappers.store_diff import RowDifference
 from holdfast.errors import CorruptError, DeniedError, OutcomeUnknownError, TransientError
@@ -116,6 +117,44 @@ def test_a_strict_mirror_does_not_go_on_alone() -> None:
     store._patience = 120
     assert run(store.apply([Create(STEPS, step(1))])) is None
     assert len(contents(remote)["steps"]) == 2
+    run(store.close())
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_copy_that_does_not_answer_is_waited_for_once(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises no error either: only that entries do not arrive tells that it is away."""
+    held = Held(MemoryBackend())
+    store = mirror(MemoryBackend(), held, patience=0.3, strict=strict)
+    held.gate.clear()
+    if strict:
+        with pytest.raises(OutcomeUnknownError, match="not yet in the copy"):
+            run(store.apply([Create(STEPS, step(0))]))
+    else:
+        assert run(store.apply([Create(STEPS, step(0))])) is None
+    assert held.reached.is_set()
+    assert run(store.status())["trouble"] == ""
+    waits: list[int] = []
+    wait_sent = store._sender.wait_sent
+
+    def count_waits(number: int, seconds: float) -> SendTask:
+        waits.append(number)
+        return wait_sent(number, seconds)
+
+    monkeypatch.setattr(store._sender, "wait_sent", count_waits)
+    for n in range(1, 4):
+        if strict:
+            with pytest.raises(TransientError, match="does not keep up"):
+                run(store.apply([Create(STEPS, step(n))]))
+        else:
+            assert run(store.apply([Create(STEPS, step(n))])) is None
+    assert waits == []
+    assert len(contents(store.inner)["steps"]) == (1 if strict else 4)
+    assert run(store.status())["degraded"] == 1
+    held.gate.set()
+    assert settled(store)["degraded"] == 0, "also without another write"
+    store._patience = 120
+    assert run(store.apply([Create(STEPS, step(9))])) is None
+    assert len(waits) == 1
     run(store.close())
 
 

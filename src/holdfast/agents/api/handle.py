@@ -28,6 +28,8 @@ from holdfast.agents.storage.record import Status, error_text
 from holdfast.agents.transfer.offer import Transfer
 from holdfast.agents.transfer.transfer import resolve_receiver, transfer
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.engine.model.operators import UpdateOperator
+from holdfast.engine.paths import require_path
 from holdfast.errors import InvalidError
 from holdfast.state.api import sync_or_async_property
 
@@ -120,6 +122,21 @@ class AgentOperations:
         """Report a change that is not detected otherwise, such as of an attribute, so that it is saved automatically in
         time. With `Autosave(write_through=True)` and a `Store`, it is saved when this returns."""
         self.persister.mark_changed(count)
+
+    def update_field(self, path: str | tuple[Any, ...], operator: UpdateOperator) -> Any:
+        """Change a field, or a value in the dicts of one, by an operator: `agent.update_field("served", Increment(1))`.
+        Returns the new value.
+
+        The next save stores the operator. If another process saved the agent first and `on_conflict` is `"merge"`, the
+        operator is applied to what that process saved, and is not compared with it.
+        """
+        persister, keys = self.persister, require_path(path)
+        with persister.lock:
+            fields = persister.spec.persist(persister.agent)
+            value = persister.data.operators.apply(persister.line.handle.codec, fields, keys, operator)
+            persister.spec.set_field(persister.agent, keys[0], fields)
+        persister.mark_changed()
+        return value
 
     @sync_and_async
     async def flush(self) -> int:

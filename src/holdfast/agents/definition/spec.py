@@ -106,6 +106,13 @@ class Spec:
             rest = {name: value for name, value in rest.items() if name not in persistent}
         return rest
 
+    def set_field(self, agent: object, name: str, fields: Mapping[str, Any]) -> None:
+        """Give an agent one of its fields, which were changed otherwise as little as possible."""
+        if self.find_method(agent, "persist") is None:
+            setattr(agent, name, fields[name])
+        else:
+            self.restore(agent, fields)
+
     def create(self, configuration: Mapping[str, Any], where: str) -> Any:
         """Create an agent. Raises `InvalidError` if that is impossible with this configuration."""
         try:

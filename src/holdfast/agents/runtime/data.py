@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from holdfast.agents.runtime.field_operators import CapturedRuns, FieldOperators
 from holdfast.agents.runtime.message_buffer import MessageBuffer, UnsavedMessages
 from holdfast.agents.storage.agent_line import Delta
 from holdfast.agents.storage.record import AgentPosition, PendingChange, Status
+from holdfast.engine import validation
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.events import Event
 from holdfast.engine.model.packed_state import Packed
@@ -32,6 +34,7 @@ class AgentData:
     pending: PendingChange | None = None
     undeclared_fields: dict[str, Any] = field(default_factory=dict)
     """Saved fields that the class no longer declares. They stay with the agent."""
+    operators: FieldOperators = field(default_factory=FieldOperators)
 
     @property
     def position(self) -> AgentPosition:
@@ -50,6 +53,7 @@ class CapturedState(NamedTuple):
     packed: dict[bytes, Packed]
     messages: UnsavedMessages
     position: AgentPosition
+    operators: CapturedRuns
     mark: int = 0
     """How many changes were counted at the capture."""
 
@@ -61,6 +65,7 @@ class SavedState(NamedTuple):
     channels: dict[bytes, Packed]
     messages: int
     tokens: int
+    operators: FieldOperators
 
 
 class Attempt(NamedTuple):
@@ -75,3 +80,14 @@ class Attempt(NamedTuple):
     earlier: Attempt | None = None
     """Such a step that was still uncertain at this attempt: if it was saved after all, it is what this one conflicted
     with."""
+
+
+def apply_changes(value: dict[str, Any], before: Mapping[str, Any], after: Any) -> bool:
+    """Change entries of a dict as those of another were changed. Returns whether any was."""
+    after = validation.require_mapping(after, "part of the state of the agent, as a hook left it")
+    removed = [name for name in before if name not in after]
+    new = {name: each for name, each in after.items() if name not in before or each != before[name]}
+    for name in removed:
+        value.pop(name, None)
+    value.update(new)
+    return bool(removed or new)

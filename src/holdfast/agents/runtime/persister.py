@@ -16,8 +16,9 @@ from typing import Any
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec, warn_of_unsaved
 from holdfast.agents.runtime.autosave import AutosaveWorker
-from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState
+from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState, apply_changes
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
+from holdfast.agents.runtime.field_operators import CapturedRuns
 from holdfast.agents.runtime.message_buffer import UnsavedMessages
 from holdfast.agents.runtime.metrics import count_step
 from holdfast.agents.runtime.two_phase import Lifecycle, make_save_lock
@@ -33,7 +34,7 @@ from holdfast.engine.ids import new_id
 from holdfast.engine.model.diff import diff
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Set
-from holdfast.engine.model.packed_state import Packed, flatten, pack_name, pack_state, unpack_name, unpack_state
+from holdfast.engine.model.packed_state import Packed, as_map, flatten, pack_name, pack_state, unpack_name, unpack_state
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
@@ -52,7 +53,7 @@ _ATTEMPTS = 1000
 
 _MAX_PAUSE = 0.05
 
-_METADATA = pack_name("metadata")
+_METADATA, _FIELDS = pack_name("metadata"), pack_name("fields")
 
 _DICTS = ("configuration", "context", "tools", "workflow", "metadata")
 """The dicts of an agent's data."""
@@ -208,12 +209,17 @@ class AgentPersister:
         delta = Delta(base_count=messages.base_count, added=added)
         if messages.is_rewrite or (added and not messages.base_count):
             delta.messages, delta.added = list(added), ()
+        operators: CapturedRuns = {}
         for name, value in packed.items():
-            change = diff(self._saved_channels[name], value) if name in self._saved_channels else Set(flatten(value))
+            saved = self._saved_channels.get(name)
+            if saved is not None and name == _FIELDS and self.data.operators:
+                change, operators = self.data.operators.capture(as_map(saved) or {}, value)
+            else:
+                change = Set(flatten(value)) if saved is None else diff(saved, value)
             if change is not None:
                 delta.put[unpack_name(name)] = change
         delta.removed = [unpack_name(name) for name in self._saved_channels if name not in packed]
-        return CapturedState(delta, packed, messages, position, mark)
+        return CapturedState(delta, packed, messages, position, operators, mark)
 
     def _pack_messages(self, messages: UnsavedMessages) -> list[bytes]:
         """Pack the messages to add. Those that were packed for a save that failed are not packed again: otherwise the
@@ -384,6 +390,7 @@ class AgentPersister:
         self._belongs_to_parent = False
         self._message_cache = (0, 0, [])
         self.data.conversation.mark_saved(attempt.captured.messages)
+        self.data.operators.mark_saved(attempt.captured.operators)
         count_step(self.statistics, attempt.events)
         if self.tracker is not None:
             self.tracker.record_step(attempt.captured.mark)
@@ -457,9 +464,10 @@ class AgentPersister:
         with self.lock:
             messages = self.data.conversation.unsaved_messages()
             sides = Sides(self._saved_channels, self._pack_channels(messages), theirs)
+            runs = self.data.operators.current_runs(*(as_map(side[_FIELDS]) or {} for side in sides[:2]))
             if messages.is_rewrite and how != "overwrite" and record.messages != messages.base_count:
                 raise conflict
-            state = resolve_conflict(line.handle.codec, how, sides, self.where)
+            state = resolve_conflict(line.handle.codec, how, sides, runs, self.where)
             self.check_valid(state["state"], state["fields"])
             if how != "overwrite":
                 self._apply(state)
@@ -467,6 +475,8 @@ class AgentPersister:
                 self.data.position = AgentPosition(state["status"], state["state"], self._pending(state))
             # Last: an agent that could not apply the state must not continue from there.
             self.point, self._saved_channels = newest, theirs
+            merged = pack_state(line.handle.codec, {"fields": state["fields"]})
+            self.data.operators.rebase(*(as_map(side[_FIELDS]) or {} for side in (theirs, merged)))
             if not messages.is_rewrite:  # messages of both sides are retained in any case
                 self.data.conversation.rebase(record.messages, record.tokens, self.read_messages)
 
@@ -507,9 +517,9 @@ class AgentPersister:
         after = validation.require_mapping(after, "state of the agent, as a hook left it")
         with self.lock:
             for name in _DICTS:
-                _apply_changes(getattr(self.data, name), before[name], after.get(name, {}))
+                apply_changes(getattr(self.data, name), before[name], after.get(name, {}))
             fields = {**self.data.undeclared_fields, **self.spec.persist(self.agent)}
-            if _apply_changes(fields, before["fields"], after.get("fields", {})):
+            if apply_changes(fields, before["fields"], after.get("fields", {})):
                 self.data.undeclared_fields = self.spec.restore(self.agent, fields)
 
     async def load(self, point: StepRef) -> AgentRecord:
@@ -536,7 +546,7 @@ class AgentPersister:
         conversation = self.data.conversation
         with self.lock:
             channels = self._pack_channels(conversation.unsaved_messages())
-            return SavedState(self.point, channels, len(conversation), conversation.tokens)
+            return SavedState(self.point, channels, len(conversation), conversation.tokens, self.data.operators.copy())
 
     async def revert(self, saved: SavedState) -> None:
         """Return to a saved state: fields, conversation, tools and all else. The step that follows saves it again."""
@@ -546,6 +556,7 @@ class AgentPersister:
             messages = await self.line.read_messages(saved.point, 0, saved.messages)
         with self.lock:
             self._apply(unpack_state(self.line.handle.codec, saved.channels))
+            self.data.operators = saved.operators.copy()
             if moved:
                 conversation.replace(messages)
             else:
@@ -585,14 +596,3 @@ class AgentPersister:
 
     def now(self) -> datetime:
         return to_datetime(self.line.handle.now())
-
-
-def _apply_changes(value: dict[str, Any], before: Mapping[str, Any], after: Any) -> bool:
-    """Change entries of a dict as those of another were changed. Returns whether any was."""
-    after = validation.require_mapping(after, "part of the state of the agent, as a hook left it")
-    removed = [name for name in before if name not in after]
-    new = {name: each for name, each in after.items() if name not in before or each != before[name]}
-    for name in removed:
-        value.pop(name, None)
-    value.update(new)
-    return bool(removed or new)

@@ -13,6 +13,7 @@ from holdfast.agents.definition.options import OnConflict
 from holdfast.agents.storage.record import DICTS, PENDING
 from holdfast.codec import Codec
 from holdfast.engine.model.merge import PackedConflict, PackedResolution, merge
+from holdfast.engine.model.operator_runs import OperatorRuns
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_name, unpack_state
 from holdfast.engine.paths import path_text
 from holdfast.errors import ConflictError, InvalidError
@@ -28,9 +29,9 @@ class Sides(NamedTuple):
     theirs: PackedMap
 
 
-def resolve_conflict(codec: Codec, how: OnConflict, sides: Sides, where: str) -> dict[str, Any]:
-    """Return the values of the channels to save instead of the agent's own. Raises `ConflictError` if the sides cannot
-    be merged."""
+def resolve_conflict(codec: Codec, how: OnConflict, sides: Sides, runs: OperatorRuns, where: str) -> dict[str, Any]:
+    """Return the values of the channels to save instead of the agent's own. `runs` are the operators that were applied
+    to its fields. Raises `ConflictError` if the sides cannot be merged."""
     _check_position(codec, sides, where)
     others = {name: _pick(codec, sides, name, where) for name in _other_channels(sides)}
     base, mine, theirs = (_select(side, DICTS) for side in sides)
@@ -48,7 +49,8 @@ def resolve_conflict(codec: Codec, how: OnConflict, sides: Sides, where: str) ->
         # Values that cannot be saved are found before they reach the agent.
         merged = unpack_state(codec, pack_state(codec, {name: dict(result[name]) for name in DICTS}))
     else:
-        merge_result = merge(base, mine, theirs, _join_insertions)
+        field_runs = {(pack_name("fields"), *path): run for path, run in runs.items()}
+        merge_result = merge(base, theirs, mine, _join_insertions, their_runs=field_runs)
         if merge_result.conflicts:
             raise _merge_error(codec, merge_result.conflicts, where)
         merged = unpack_state(codec, merge_result.state)
@@ -93,7 +95,7 @@ def _join_insertions(conflict: PackedConflict) -> PackedResolution | None:
     """Retain all items that both sides inserted at the same position of a list: first those that were saved first."""
     if conflict.path and isinstance(conflict.path[-1], slice) and conflict.base == []:
         if isinstance(conflict.ours, list) and isinstance(conflict.theirs, list):
-            return PackedResolution([*conflict.theirs, *conflict.ours])
+            return PackedResolution([*conflict.ours, *conflict.theirs])
     return None
 
 

@@ -17,6 +17,11 @@ from holdfast.backends.mongodb.row_mapping import Document, id_range
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.tables import READABLE, TABLES
 
+_log = logging.getLogger("holdfast.mongodb")
+
+_FORBIDDEN = frozenset({13, 59, 115, 303, 8000})
+"""Not authorized, or unknown to a router or a service."""
+
 _WORTHWHILE = 1 << 20
 """The least free bytes for which a collection is compacted."""
 
@@ -35,11 +40,18 @@ async def size(collections: Collections) -> int:
 
 
 async def find_damage(collections: Collections) -> list[str]:
-    """Run MongoDB's `validate`, and return its errors; and find readable rows whose key was changed by hand."""
+    """Run MongoDB's `validate` if this user may, and return its errors; and find readable rows whose key was changed by
+    hand."""
     findings: list[str] = []
     for collection in collections.all:
         # In the background: otherwise it would block writers, and wait for every transaction.
-        result = await collections.database.command("validate", collection.name, background=True)
+        try:
+            result = await collections.database.command("validate", collection.name, background=True)
+        except OperationFailure as error:
+            if error.code not in _FORBIDDEN:
+                raise
+            _log.info("collections are not validated: %s", error)
+            break
         if not result.get("valid"):
             errors = result.get("errors") or ["it is not valid"]
             findings += [f"{collection.name}: {error}" for error in errors]
@@ -89,18 +101,12 @@ async def _remove_if_empty(collections: Collections, lock: Document) -> None:
         await collections.commits.delete_one({"_id": lock["_id"], "last": lock["last"]})
 
 
-_log = logging.getLogger("holdfast.mongodb")
-
-
 DRIVER_NAME = "holdfast"
 """The driver name that the server shows for connections of Holdfast."""
 
 
 _IDLE_MICROSECONDS = 5_000_000
 """How long a transaction may be idle. A typical one takes some thousand microseconds."""
-
-
-_MAY_NOT_LIST = frozenset({13, 59, 115, 303, 8000})
 
 
 async def end_orphaned_transactions(collections: Collections) -> None:
@@ -122,7 +128,7 @@ async def end_orphaned_transactions(collections: Collections) -> None:
         if found:
             await admin.command("killSessions", [{"id": each["lsid"]["id"]} for each in found])
     except OperationFailure as error:
-        if error.code not in _MAY_NOT_LIST:
+        if error.code not in _FORBIDDEN:
             raise
         # Some hosted servers do not allow it. They end such transactions later.
         _log.info("cannot list orphaned transactions: %s", error)

@@ -61,7 +61,7 @@ from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, refresh_index
 from holdfast.backends.tables import WORDS
 from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, redacted_url, url_to_path
-from holdfast.errors import ConfigError, DeniedError, UnavailableError
+from holdfast.errors import ConfigError, CorruptError, DeniedError, UnavailableError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -161,8 +161,12 @@ class SQLiteBackend(Backend):
         return await call
 
     async def check(self) -> list[str]:
-        call: BlockingCall[list[str]] = BlockingCall(lambda: self._read_with(_check, None))
-        return await call
+        first = await BlockingCall(lambda: self._read_with(_check, None))
+        if not first or self._settings.exclusive:
+            return first
+        # As in `_read_with`. Damage is found again, in the same words.
+        second = await BlockingCall(lambda: self._read_with(_check, None))
+        return [each for each in second if each in first]
 
     async def tidy(self) -> None:
         if not self._settings.read_only:
@@ -241,7 +245,8 @@ class SQLiteBackend(Backend):
         failed = self._settings.path in _failed
         connection.set_busy_handler(self._lock_wait if failed else None)
         try:
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            with self._connections.turn(self._settings.busy_timeout if failed else 0):
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             _failed.discard(self._settings.path)
         except (*errors.BUSY, apsw.FullError):  # on a full disk the log stays, so that space can be freed
             if failed:
@@ -278,7 +283,18 @@ class SQLiteBackend(Backend):
     # Reading
 
     def _read_with(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
-        """Call a function with a connection for reading."""
+        """Call a function with a connection for reading.
+
+        If another SQLite in this process dropped the locks (see `use_lock`), another process may write the log back
+        while this one reads, and what is read may look like damage. So damage must be found twice."""
+        try:
+            return self._read_waiting(action, argument)
+        except CorruptError:
+            if self._settings.exclusive:
+                raise
+            return self._read_waiting(action, argument)
+
+    def _read_waiting(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
         began = time.monotonic()
         try:
             try:
@@ -304,9 +320,8 @@ class SQLiteBackend(Backend):
 
     def _commit(self, batches: list[Batch], outcomes: list[Outcome]) -> None:
         """Commit a group of batches; see `holdfast.backends.runtime.group_commit.Commit`."""
-        with self._connections.writing:
+        with self._connections.write() as cursor:
             began = time.monotonic()
-            cursor = self._connections.writer()
             connection = cursor.connection
             try:
                 if connection.in_transaction:
@@ -432,13 +447,12 @@ class SQLiteBackend(Backend):
             self._queue.drain()
         while self._write_part(self._vacuum_part):
             self._queue.drain()
-        with self._connections.writing:
-            self._checkpoint(self._connections.writer().connection, truncate=True)
+        with self._connections.write() as cursor:
+            self._checkpoint(cursor.connection, truncate=True)
 
     def _write_part(self, part: Callable[[apsw.Cursor], bool]) -> bool:
         """Run a part of a long task in a transaction. Returns whether there is more."""
-        with self._connections.writing:
-            cursor = self._connections.writer()
+        with self._connections.write() as cursor:
             connection = cursor.connection
             try:
                 # Started as a writer: a reader that becomes one is refused if anybody wrote in between.

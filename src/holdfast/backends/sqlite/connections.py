@@ -22,8 +22,9 @@ import apsw
 from holdfast.backends.runtime.group_commit import copy_error
 from holdfast.backends.sqlite import database_file, use_lock
 from holdfast.backends.sqlite.continuity import FileIdentity
-from holdfast.backends.sqlite.database_file import FileOptions
-from holdfast.backends.sqlite.errors import is_damage
+from holdfast.backends.sqlite.database_file import FileOptions, LockWait
+from holdfast.backends.sqlite.errors import is_damage, translate
+from holdfast.backends.sqlite.use_lock import UseLock
 from holdfast.errors import HoldfastError
 
 T = TypeVar("T")
@@ -58,28 +59,29 @@ class SQLiteConnections:
         self._writer: apsw.Cursor | None = None
         self._idle: list[apsw.Cursor] = []
         self._in_use: dict[int, apsw.Cursor | None] = {}
-        self._locked = False
+        self._use_lock: UseLock | None = None
+        self._is_locked = False
 
     def _lock_file(self, cursor: apsw.Cursor) -> apsw.Cursor:
         """Lock the file as long as there are connections, now that one of them has opened it."""
         settings = self._settings
-        if not self._locked and settings.vfs is None and not settings.exclusive and not settings.frozen:
+        if not self._is_locked and settings.vfs is None and not settings.exclusive and not settings.frozen:
             cursor.execute("PRAGMA user_version").fetchall()
             with self._lock:
-                if not self._locked:
-                    use_lock.acquire(settings.path)
-                    self._locked = True
-                    self._forget = weakref.finalize(self, _unlock, settings.path)
-                    self._forget.atexit = False
+                if not self._is_locked:
+                    self._use_lock, self._is_locked = use_lock.acquire(settings.path), True
+                    if self._use_lock is not None:
+                        self._forget = weakref.finalize(self, _unlock, self._use_lock)
+                        self._forget.atexit = False
         return cursor
 
     @contextmanager
     def _unlocked_file(self) -> Iterator[None]:
         """Unlock the file, for the connections to be closed: the last one writes the log back."""
-        lock = None
-        if self._locked:
+        lock, self._use_lock, self._is_locked = self._use_lock, None, False
+        if lock is not None:
             self._forget.detach()
-            lock, self._locked = use_lock.release(self._settings.path), False
+            lock = lock if use_lock.release(lock) else None
         try:
             yield
         finally:
@@ -89,6 +91,17 @@ class SQLiteConnections:
     def configure(self, settings: FileOptions) -> None:
         """Use other options for the connections that are opened from now on."""
         self._settings = settings
+
+    @contextmanager
+    def write(self) -> Iterator[apsw.Cursor]:
+        """Yield the connection for writing, while no other store writes."""
+        with self.writing:
+            cursor = self.writer()
+            try:
+                with self.turn(self._settings.busy_timeout):
+                    yield cursor
+            except apsw.BusyError as error:
+                raise translate(error, self._settings.url) from error
 
     # For writing. Called under `writing`
 
@@ -103,6 +116,25 @@ class SQLiteConnections:
         self._writer = self._lock_file(database_file.open_viewer(self._settings))
         self.identity.record()
         return self._writer
+
+    @contextmanager
+    def turn(self, timeout: float) -> Iterator[None]:
+        """Exclude the writers of other stores. `apsw.BusyError` if one of them writes for longer than a timeout."""
+        lock = self._use_lock
+        if lock is not None:
+            self._wait_for_turn(lock, timeout)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.end_writing()
+
+    def _wait_for_turn(self, lock: UseLock, timeout: float) -> None:
+        def begin() -> None:
+            if not lock.begin_writing():
+                raise apsw.BusyError("another store is writing")
+
+        LockWait(timeout).retry(begin, time.monotonic())
 
     def writer(self) -> apsw.Cursor:
         """Return the connection for writing. Nothing is written to a file that has lost its name."""
@@ -296,10 +328,9 @@ class SQLiteConnections:
         self._at_fork()
 
 
-def _unlock(path: str) -> None:
+def _unlock(lock: UseLock) -> None:
     """Unlock the file of a store that was dropped without being closed."""
-    lock = use_lock.release(path)
-    if lock is not None:
+    if use_lock.release(lock):
         lock.close()
 
 

@@ -202,7 +202,7 @@ class JournalSender:
                     f"the copy is at entry {cursor.number}, and the journal begins at {begins}: "
                     "one of them was reset to an older state",
                     where=self._remote.url,
-                    hint="Empty the copy, and it is filled again",
+                    hint="Remove the copy, with all its rows, and open the pair again: it is filled",
                 )
             return True
         self._send(cursor, rows)
@@ -228,7 +228,7 @@ class JournalSender:
             raise ReplicaMismatch(
                 "the local store was reset to an older state: the copy has entries that it lacks",
                 where=self._local.url,
-                hint="Empty the local store and open with restore=true, or empty the copy",
+                hint="Remove the local store and open with restore=true, or remove the copy and open the pair again",
             )
         self._cursor = cursor
         self._signal_started()

@@ -51,7 +51,8 @@ class MirrorBackend(ReplicatingBackend):
     ) -> None:
         super().__init__(local, remote, identity, patience=patience, **settings)
         self._strict = strict
-        self._degraded = False
+        self._overdue: int | None = None
+        """The last entry that the copy did not take in time; None unless the mirror is degraded."""
 
     @classmethod
     def _options(cls) -> tuple[str, ...]:
@@ -63,19 +64,24 @@ class MirrorBackend(ReplicatingBackend):
 
     async def status(self) -> dict[str, int | float | str]:
         """As for `write-behind:`; and whether the mirror is degraded."""
-        return {**await super().status(), "degraded": int(self._degraded)}
+        await self._rejoin()
+        return {**await super().status(), "degraded": int(self._overdue is not None)}
 
     # Writing
 
     async def apply(self, batch: Batch) -> int | None:
-        if self._degraded:
-            await self._rejoin()
+        if not await self._rejoin() and self._strict and self._sender.fatal_error is None:
+            raise TransientError(
+                f"the copy does not keep up: {self._sender.trouble or 'it is catching up'}",
+                where=self.remote.url,
+                hint="Nothing was written. Try again when the copy is back, or open without strict",
+            )
         number, refused = await self._write(batch)
-        if refused is not None or number is None or self._degraded:
+        if refused is not None or number is None or self._overdue is not None:
             return refused
         if await self._sender.wait_sent(number, self._patience):
             return None
-        self._degraded = True
+        self._overdue = number
         if self._sender.fatal_error is not None:
             raise OutcomeUnknownError(
                 f"stored here, and will not be in the copy: {self._sender.fatal_error.what}",
@@ -91,17 +97,14 @@ class MirrorBackend(ReplicatingBackend):
             )
         return None
 
-    async def _rejoin(self) -> None:
-        """Wait for the copy again, if it has caught up."""
-        ((last,),) = await self.inner.read([journal.LAST])
-        if not self._sender.trouble and journal.parse_row(last).number - self._sender.sent <= _NEAR:
-            self._degraded = False
-        elif self._strict:
-            raise TransientError(
-                f"the copy does not keep up: {self._sender.trouble or 'it is catching up'}",
-                where=self.remote.url,
-                hint="Nothing was written. Try again when the copy is back, or open without strict",
-            )
+    async def _rejoin(self) -> bool:
+        """Wait for the copy again, if it has caught up. Returns whether writers wait for it."""
+        overdue, sender = self._overdue, self._sender
+        if overdue is not None and not sender.trouble and sender.sent >= overdue:
+            ((last,),) = await self.inner.read([journal.LAST])
+            if journal.parse_row(last).number - sender.sent <= _NEAR:
+                self._overdue = None
+        return self._overdue is None
 
     # Reading and healing
 

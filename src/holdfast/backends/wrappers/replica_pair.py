@@ -230,8 +230,8 @@ def diverged_error(remote: Backend, table: str, line: str) -> ReplicaMismatch:
         f"the copy differs from the local store: a row of {table}, of {line!r}, is not as it was left. One of the two "
         "stores was written directly, or has lost rows. Nothing was replaced",
         where=remote.url,
-        hint="Write only through the pair. Save what only the copy has, such as with copy_to from it; then empty the "
-        "copy, and it is filled again",
+        hint="Write only through the pair. Save what only the copy has, such as with copy_to from it; then remove the "
+        "copy itself, not only its threads, and open the pair again: it is filled",
     )
 
 

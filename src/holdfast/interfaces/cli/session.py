@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.state import Session
-    from holdfast.store import IdentityView, Store
+    from holdfast.store import Page
 
 _HEADS = ("SESSION", "STATUS", "USER", "STARTED", "METADATA")
 _COLORS = {"active": "green", "expired": "yellow"}
@@ -37,7 +37,7 @@ _Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
 
 def session_record(found: Session) -> dict[str, Any]:
     """Return a session as a record, without its state."""
-    names = ("id", "status", "scope", "user", "metadata", "started", "ended", "reason", "on_end", "by")
+    names = ("id", "status", "scope", "user", "metadata", "started", "ended", "reason", "on_end", "owner", "by")
     return {name: getattr(found, name) for name in names} | {"scope": str(found.scope)}
 
 
@@ -51,13 +51,16 @@ def session(session: CliContext) -> None:
     holdfast session end chat-1
     """
     if click.get_current_context().invoked_subcommand is None:
-        _list(session, open_as(session, None), None, None, {}, "", None)
+        _show(session, open_as(session, None).sessions.list(), None, filtered=False)
 
 
 @command("start")
 @click.argument("id", required=False)
 @click.option("--user", metavar="NAME", help="The user: the scope of the session is in the user's.")
 @click.option("--agent", metavar="NAME", help="The agent of the session.")
+@click.option(
+    "--owner", metavar="IDENTITY", help="The identity that may manage it and use its state: agent:researcher."
+)
 @click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Metadata; may be repeated.")
 @click.option("--ttl", type=SPAN, metavar="SPAN", help="The longest duration: 8h, 1d.")
 @click.option("--idle", type=SPAN, metavar="SPAN", help="The longest duration without activity: 30m.")
@@ -76,6 +79,7 @@ def start(
     id: str | None,
     user: str | None,
     agent: str | None,
+    owner: str | None,
     meta: tuple[str, ...],
     ttl: timedelta | None,
     idle: timedelta | None,
@@ -96,6 +100,7 @@ def start(
         id,
         user=user,
         agent=agent,
+        owner=owner,
         metadata=pairs(meta, "--meta"),
         ttl=ttl,
         idle=idle,
@@ -111,6 +116,7 @@ def start(
 
 @command("list")
 @click.option("--user", metavar="NAME", help="Only sessions of this user.")
+@click.option("--owner", metavar="IDENTITY", help="Only sessions that this identity owns.")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only sessions with this status.")
 @click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Only sessions with this metadata; may be repeated.")
 @click.option("--after", default="", metavar="ID", help="Start after this session.")
@@ -119,6 +125,7 @@ def start(
 def list_(
     session: CliContext,
     user: str | None,
+    owner: str | None,
     status: _Status | None,
     meta: tuple[str, ...],
     after: str,
@@ -131,19 +138,13 @@ def list_(
     holdfast session list --user alice
     holdfast session list --status expired --json
     """
-    _list(session, open_as(session, identity), user, status, pairs(meta, "--meta"), after, limit)
+    sessions = open_as(session, identity).sessions.list(
+        user=user, owner=owner, status=status, metadata=pairs(meta, "--meta"), cursor=after
+    )
+    _show(session, sessions, limit, filtered=bool(user or owner or status or meta))
 
 
-def _list(
-    session: CliContext,
-    store: Store | IdentityView,
-    user: str | None,
-    status: _Status | None,
-    metadata: dict[str, Any],
-    after: str,
-    limit: int | None,
-) -> None:
-    sessions = store.sessions.list(user=user, status=status, metadata=metadata, cursor=after)
+def _show(session: CliContext, sessions: Page[Session], limit: int | None, *, filtered: bool) -> None:
     listed = islice(sessions.all(), limit)
     if session.json:
         session.emit_all(map(session_record, listed))
@@ -152,7 +153,7 @@ def _list(
     now = datetime.now(UTC)
     rows = ((each.id, each.status, each.user or "", ago(each.started, now), _format(each.metadata)) for each in listed)
     if not session.out.long_table(_HEADS, rows, shrink="METADATA", styles={"SESSION": "yellow"}):
-        session.note("There are no such sessions." if user or status or metadata else "There are no sessions.")
+        session.note("There are no such sessions." if filtered else "There are no sessions.")
 
 
 def _format(metadata: Mapping[str, Any]) -> str:
@@ -264,7 +265,7 @@ def collect(session: CliContext, limit: int, dry_run: bool) -> None:
     holdfast session collect
     """
     if dry_run:
-        _list(session, session.open(), None, "expired", {}, "", limit)
+        _show(session, session.open().sessions.list(status="expired"), limit, filtered=True)
         return
     done = session.open(write=True).sessions.collect(limit)
     text = f"Ended {plural(done.ended, 'session')}, deleted {done.forgotten:,}"

@@ -108,12 +108,18 @@ async def import_threads(
             lacking = [line for line in lines if await copier.lacks(line)]
             for line in lacking:
                 await _add_existing(scratch, engine, line, archive.name)
-            skipped = tuple(line.name for line in lines if line not in lacking)
-            imported = tuple(line.name for line in lacking)
-            if dry_run or not lacking:
+            refs = {line: await _missing_refs(scratch, engine, line) for line in lines if line not in lacking}
+            imported = tuple(line.name for line in lines if refs.get(line, True))
+            skipped = tuple(line.name for line in lines if not refs.get(line, True))
+            if dry_run or not imported:
                 return ImportReport(imported, skipped, 0, 0, reader.contents())
-            report = await copier.copy(selection.tenant, lacking)
-            return ImportReport(imported, skipped, report.rows, report.bytes, reader.contents())
+            rows = size = 0
+            if lacking:
+                report = await copier.copy(selection.tenant, lacking)
+                rows, size = report.rows, report.bytes
+            for line, missing in refs.items():
+                rows += await _add_refs(engine, copier, line, missing)
+            return ImportReport(imported, skipped, rows, size, reader.contents())
     finally:
         archive.close()
 
@@ -171,6 +177,24 @@ async def _add_existing(scratch: Engine, engine: Engine, line: Line, file: str) 
     changes += [Ensure(WRITES, row) async for row in scan_rows(engine.context.backend, WRITES, tuple(line))]
     await scratch.context.backend.apply(changes)
     scratch.context.cache.drop_all(line)
+
+
+async def _missing_refs(scratch: Engine, engine: Engine, line: Line) -> list[Row]:
+    """Return the tags, labels, pins and holds in a file that the store lacks, of a thread whose steps it has."""
+    existing = {row.key async for row in scan_rows(engine.context.backend, REFS, tuple(line), bodies=False)}
+    return [row async for row in scan_rows(scratch.context.backend, REFS, tuple(line)) if row.key not in existing]
+
+
+async def _add_refs(engine: Engine, copier: StoreCopier, line: Line, refs: Sequence[Row]) -> int:
+    """Add tags, labels, pins and holds to a thread, and return their number."""
+    while refs:
+        info = await engine.lines.info(line)
+        if await copier.lacks(line):
+            raise ConflictError("the thread was pruned meanwhile", where=f"thread {line}", hint="Import it again")
+        changes = [*engine.lines.new_version(line, info), *(Ensure(REFS, row) for row in refs)]
+        if await engine.context.backend.apply(changes) is None:
+            break
+    return len(refs)
 
 
 def _copy_progress(progress: Progress) -> OnCopyProgress:

@@ -35,6 +35,7 @@ from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.leases import Lease
+from holdfast.engine.lost_rows import mark_row, marked_tables
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
@@ -48,6 +49,7 @@ from holdfast.engine.row_format import (
     StepRef,
     fold_row,
     info_row,
+    may_be_hold,
     node_row,
     object_rows,
     open_fold,
@@ -521,6 +523,15 @@ class RepairAttempt:
             self._changes.append(Put(space, found[0]))
         else:
             self._changes.append(Delete(space, finding.key))
+            if space is REFS and finding.code is FindingCode.DAMAGED_ROW and any(map(may_be_hold, there)):
+                await self._mark_lost_hold()
+
+    async def _mark_lost_hold(self) -> None:
+        """Mark the store: what a damaged hold said, or whether a damaged row was one, is unknown."""
+        tenant = self._line.tenant
+        tables = {*await marked_tables(self._backend, tenant), REFS.name}
+        self._changes.append(Put(REFS, mark_row(tenant, tables, self._ground.clock())))
+        self.mended.lost_hold = True
 
     async def _is_restored(self, id: str) -> bool:
         """Return whether a missing checkpoint was restored."""

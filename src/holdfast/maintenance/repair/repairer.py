@@ -19,7 +19,7 @@ from holdfast.backends.interface import Backend, Delete, Put
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.backends.tables import LINES, TABLES, WORDS
+from holdfast.backends.tables import LINES, REFS, TABLES, WORDS
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
@@ -41,7 +41,7 @@ from holdfast.maintenance.repair.store_files import (
     seem_damaged,
 )
 from holdfast.maintenance.verify.heads import StoreHeads
-from holdfast.maintenance.verify.verifier import VerifyReport, verify
+from holdfast.maintenance.verify.verifier import VerifyReport, lost_rows_finding, verify
 from holdfast.security.handle import HasHandle
 
 _CACHE_BYTES = 16 << 20
@@ -209,7 +209,10 @@ class _Repair:
         self._report_lost_entries()
         await self._rebuild_derived(report)
         left = [each for each in report.damage if not each.thread]
-        if lost and self._sources and threads is None and not self._dry_run and not self.done.left:
+        lost_hold = any(each.lost_hold for each in self.done.repaired)
+        if lost_hold and not lost:
+            left.append(lost_rows_finding(self._tenant, [REFS.name]))
+        elif lost and self._sources and threads is None and not self._dry_run and self.done.ok and not lost_hold:
             await remove_mark(self._engine.context.backend, self._tenant)
             left = [each for each in left if each.code is not FindingCode.LOST_ROWS]
         if left and not self._dry_run:

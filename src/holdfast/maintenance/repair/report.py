@@ -28,6 +28,8 @@ class ThreadRepairReport:
     rebuilt: int = 0
     quarantined: int = 0
     lost: list[LostCheckpoint] = field(default_factory=list)
+    lost_hold: bool = False
+    """Whether a damaged row that may have been a hold was removed."""
     sources: list[str] = field(default_factory=list)
     found: list[Finding] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
@@ -38,6 +40,7 @@ class ThreadRepairReport:
         self.rebuilt += other.rebuilt
         self.quarantined += other.quarantined
         self.lost += other.lost
+        self.lost_hold = self.lost_hold or other.lost_hold
         self.sources += [url for url in other.sources if url not in self.sources]
         self.found = self.found or other.found
         self.left = other.left

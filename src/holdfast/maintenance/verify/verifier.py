@@ -108,6 +108,12 @@ _PLAIN_FIELDS = (
 )  # fmt: skip
 
 
+def lost_rows_finding(tenant: str, tables: Sequence[str]) -> Finding:
+    """Return the finding for a store from which rows may be missing."""
+    what = f"when the damaged store was repaired, rows of {', '.join(tables)} may have been lost"
+    return Finding(FindingCode.LOST_ROWS, what, tenant)
+
+
 def level_of(level: object) -> VerifyLevel:
     """Return a level by its name."""
     for each in VerifyLevel:
@@ -199,8 +205,7 @@ class _Verification:
         except UNREADABLE:
             return  # reported as a damaged row
         if tables:
-            what = f"when a damaged file was salvaged, rows of {', '.join(tables)} may have been lost"
-            self.report.add(Finding(FindingCode.LOST_ROWS, what, self._tenant))
+            self.report.add(lost_rows_finding(self._tenant, tables))
 
     async def _total(self, after: str) -> int | None:
         if self._progress is None:

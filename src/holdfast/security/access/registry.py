@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
 from holdfast.backends.tables import LINKS, Key
+from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
-from holdfast.engine.guard import Action
+from holdfast.engine.guard import Action, Preconditions
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key, quoted, unquoted
 from holdfast.engine.namespaces import ACCESS
@@ -185,6 +186,12 @@ class AccessRegistry:
 
     async def grant(self, request: GrantRequest) -> GrantRecord:
         """Add a grant."""
+        grant, saving = self.grant_request(request)
+        await self._line.engine.writer.save(saving)
+        return grant
+
+    def grant_request(self, request: GrantRequest) -> tuple[GrantRecord, AppendRequest]:
+        """Return a grant, and the request that adds it, to be saved alone or with others."""
         now = self._clock()
         if request.until and request.until <= now:
             raise InvalidError(
@@ -211,8 +218,7 @@ class AccessRegistry:
             put = {prefix + grant.id: grant.to_dict(), _GRANT + grant.id: grant.to}
             return LineChange(self._line.pack(put), removed, [self._grant_event("grant", grant)])
 
-        await self._line.change("grant", work_out)
-        return grant
+        return grant, self._line.request("grant", work_out)
 
     async def revoke(self, id: str, check: Callable[[GrantRecord], None] = lambda _: None) -> GrantRecord:
         """Revoke a grant. `NotFoundError` if there is none; `check` may raise an objection."""
@@ -230,6 +236,17 @@ class AccessRegistry:
 
         await self._line.change("revoke", work_out)
         return done[-1]
+
+    def revoke_request(self, to: str, id: str, permit: Preconditions | None) -> AppendRequest:
+        """Return the request that revokes a grant if it exists, to be saved with others that were permitted."""
+
+        async def work_out(entries: SystemLineEntries) -> LineChange:
+            if permit is not None:
+                await permit(True)
+            found = await entries.find(f"{_BY_HOLDER}{quoted(to)}/{id}")
+            return self._revoke_change([] if found is None else [GrantRecord.load(found, ACCESS)], [])
+
+        return self._line.request("revoke", work_out)
 
     async def cut_off(self, to: str) -> int:
         """Remove all rights of an identity or a group at once: grants, roles, groups, access to its children.

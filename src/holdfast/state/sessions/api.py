@@ -22,6 +22,7 @@ from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import StoreHandle
 from holdfast.state.scope_state import AsyncState, State
 from holdfast.state.sessions.lifecycle import EXPIRED, SessionLifecycle, SessionReport
@@ -85,6 +86,11 @@ class SessionOperations:
     def on_end(self) -> OnEnd:
         """What happens to its state at the end."""
         return self._record.on_end
+
+    @property
+    def owner(self) -> str | None:
+        """The identity that owns it, if there is one."""
+        return self._record.owner or None
 
     @property
     def by(self) -> str:
@@ -153,7 +159,7 @@ class _SessionManager:
 
     An identity manages the sessions below its own path: `user:alice` those of Alice. One inside a session, as
     `user:alice/session:s1/agent:writer`, reads and touches that session. Everything else needs a grant of the session's
-    whole scope.
+    whole scope. The owner of a session has one.
     """
 
     def __init__(self, handle: StoreHandle) -> None:
@@ -162,9 +168,32 @@ class _SessionManager:
         self.lifecycle = SessionLifecycle(self.records)
         self.own = Scope.parse(handle.guard.actor) if handle.guard.actor else Scope()
 
-    def knows(self, root: Scope) -> bool:
-        """Whether a session is below the identity's path, or the identity is inside the session."""
-        return self.own.contains(root) or root.contains(self.own)
+    def knows(self, record: SessionRecord) -> bool:
+        """Whether a session is below the identity's path, or its own, or the identity is inside the session."""
+        root = record.root
+        return self.own.contains(root) or root.contains(self.own) or record.owner == self.handle.guard.actor
+
+    async def allow_start(self, root: Scope, id: str | None, owner: str) -> str:
+        """Raise `DeniedError` unless a session may be started. Returns its owner; empty for none.
+
+        An identity owns the sessions that it starts outside of its own path and of every user's. Their ids are random:
+        who could choose the id could wait in the scope of a session that others will start.
+        """
+        guard = self.handle.guard
+        if not guard.actor:
+            return owner
+        if id is None and len(root.parts) == 1 and owner in ("", guard.actor):
+            permit = await guard.allow("write", self.own, ())
+            self.records.system_line.preconditions = permit.guards
+            return guard.actor
+        if owner:
+            raise InvalidError(
+                "an identity owns sessions that it starts with a random id and without a user",
+                where=f"session {id!r} of {owner}",
+                hint="Leave out the id and the user, or let the owner of the store start the session",
+            )
+        await self.allow("write", root, root.parts[-1].name)
+        return ""
 
     async def allow(self, action: Action, root: Scope, id: str, *, inside: bool = False) -> None:
         """Raise `DeniedError` unless this is allowed with a session; `inside` allows it to identities inside.
@@ -212,6 +241,7 @@ class SessionsOperations(Generic[S]):
         *,
         user: str | None = None,
         agent: str | None = None,
+        owner: Identity | Scope | str | None = None,
         metadata: Mapping[str, Any] | None = None,
         ttl: Duration | None = None,
         idle: Duration | None = None,
@@ -225,6 +255,9 @@ class SessionsOperations(Generic[S]):
         activity, in seconds or as a timedelta. `on_end` says what happens to all state in the session's scope:
         `"delete"` removes it with its history; `"archive"` stores it for `resume` and `archived`; `"keep"` leaves it to
         be read. `retention` is how long after the end the archive and the record of the session are retained.
+
+        The owner is an identity, such as `"agent:researcher"`, that may manage the session and use its state; of a
+        session with a random id that an identity starts, it is that identity.
         """
         if on_end not in _POLICIES:
             raise InvalidError(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
@@ -241,9 +274,9 @@ class SessionsOperations(Generic[S]):
             on_end,
             parse_nanoseconds(retention, "retention", positive=True),
             self._handle.guard.actor,
-            dict(validation.require_mapping(metadata or {}, "metadata")),
+            await manager.allow_start(root, id, "" if owner is None else str(parse_identity(owner))),
+            metadata=dict(validation.require_mapping(metadata or {}, "metadata")),
         )
-        await manager.allow("write", root, name)
         await manager.lifecycle.start(name, record)
         return self._session(name, record, "active")
 
@@ -312,13 +345,14 @@ class SessionsOperations(Generic[S]):
         self,
         *,
         user: str | None = None,
+        owner: Identity | Scope | str | None = None,
         status: Status | None = None,
         metadata: Mapping[str, Any] | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[S]:
-        """List sessions in the order of their ids, a page of them: those of a user, of a status, with these entries in
-        their metadata. An identity gets those that it may know of."""
+        """List sessions in the order of their ids, a page of them: those of a user or an owner, of a status, with these
+        entries in their metadata. An identity gets those that it may know of."""
         if status is not None and status not in _STATUSES:
             raise InvalidError(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
         manager, count = _SessionManager(self._handle), validation.require_count(limit, "limit")
@@ -326,7 +360,10 @@ class SessionsOperations(Generic[S]):
         if self._handle.guard.actor:
             await self._handle.guard.allow("read", manager.own, ())
         waiting = await manager.records.list_due() if status == "expired" else None
-        link = ("user", user) if user is not None else ("status", status or "")
+        owned_by = None if owner is None else str(parse_identity(owner))
+        link: tuple[str, str] = ("status", status or "")
+        if user is not None or owned_by is not None:
+            link = ("user", user) if user is not None else ("owner", owned_by or "")
         found: list[S] = []
         after = validation.cursor_text(cursor)
         while len(found) <= count:
@@ -335,8 +372,9 @@ class SessionsOperations(Generic[S]):
             shown = {
                 id: record
                 for id, record in records.items()
-                if manager.knows(record.root)
+                if manager.knows(record)
                 and (user is None or record.user == user)
+                and (owned_by is None or record.owner == owned_by)
                 and all(key in record.metadata and record.metadata[key] == value for key, value in wanted.items())
             }
             statuses = await manager.records.status(list(shown.values()))
@@ -352,7 +390,7 @@ class SessionsOperations(Generic[S]):
             count,
             lambda session: session.id,
             lambda cursor: SessionsOperations[S].list(
-                self, user=user, status=status, metadata=metadata, limit=count, cursor=cursor
+                self, user=user, owner=owner, status=status, metadata=metadata, limit=count, cursor=cursor
             ),
         )
 

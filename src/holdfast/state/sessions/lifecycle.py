@@ -27,6 +27,8 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.system_line import EditEntries, LineChange, SystemLineEntries
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
+from holdfast.security.access.grant import BELOW_ALL
+from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.retain import removal_request
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at
@@ -82,6 +84,7 @@ class SessionLifecycle:
         self._handle = found.handle
         self._line = found.system_line
         self._engine = found.handle.engine
+        self._access = AccessRegistry(self._engine, found.handle.tenant, found.handle.guard.actor)
         self._deleted: set[Line] = set()
 
     # Ending -----------------------------------------------------------------------------------------------------
@@ -264,14 +267,21 @@ class SessionLifecycle:
     # Starting, changing, coming back ----------------------------------------------------------------------------
 
     async def start(self, id: str, record: SessionRecord) -> None:
-        """Start a session. `ConflictError` if the id exists."""
+        """Start a session, and grant its owner, if it has one, its scope. `ConflictError` if the id exists."""
         record.due = record.expires(record.started)
+        others: list[AppendRequest] = []
+        if record.owner:
+            grant, request = self._access.grant_request(
+                GrantRequest(record.owner, "both", record.root, "", BELOW_ALL, 0)
+            )
+            record.grant, others = grant.id, [request]
         try:
             with _correlation(id):
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
                 edit = self._record_edit(id, None, record, "start", call)
-                _call_after_hooks(call, await self._line.change("start", edit, self._limit(record)))
+                saving = self._line.request("start", edit, self._limit(record))
+                _call_after_hooks(call, (await self._engine.writer.save(saving, *others))[0])
         except _ConcurrentChange:
             raise ConflictError(
                 "there is a session of this id",
@@ -418,6 +428,10 @@ class SessionLifecycle:
 
         with _correlation(id):
             savings, first = self._removal(lines, guards)
+            if record.grant:
+                # The batch changes the rights: that they are unchanged is checked for this change, not as a condition.
+                savings.append(self._access.revoke_request(record.owner, record.grant, self._line.preconditions))
+                self._line.preconditions = None
             saving = self._line.request("delete", self._record_edit(id, record, None, "delete", call), first)
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         self._deleted.update(each.line for each in lines)

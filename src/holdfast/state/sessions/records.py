@@ -40,6 +40,10 @@ class SessionRecord:
     on_end: OnEnd
     retention: int
     by: str = ""
+    owner: str = ""
+    """The identity that owns it by a grant of its scope; empty for none."""
+    grant: str = ""
+    """The id of that grant."""
     metadata: dict[str, Any] = field(default_factory=dict)
     ended: int = 0
     archived: bool = False
@@ -85,6 +89,8 @@ class SessionRecord:
         found: list[Link] = [("status", kind, id)]
         if self.user:
             found.append(("user", self.user, id))
+        if self.owner:
+            found.append(("owner", self.owner, id))
         if self.due:
             found.append(("due", time_key(self.due), id))
         if self.held and not self.ended:
