@@ -15,13 +15,15 @@ from langchain_core.runnables import RunnableConfig
 
 import holdfast
 from holdfast import Store
-from holdfast.backends.interface import Get, Put
+from holdfast.backends.interface import Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import AGENT_STATES, LINES
+from holdfast.backends.tables import AGENT_STATES, LINES, STEPS
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import check_row
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import CorruptError
 from holdfast.langgraph import HoldfastSaver
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
@@ -171,6 +173,62 @@ def test_head_stays_where_it_is_in_a_repair() -> None:
     assert (n_of(store), n_of(store, "x")) == (2, 101)
     store.put("t", {"n": 3})
     assert n_of(store) == n_of(store, "main") == 3
+
+
+def test_a_damaged_column_does_not_move_head() -> None:
+    """Columns of steps are read without their checksum at first."""
+    noticed = 0
+    for at_end in (False, True):
+        for number in range(5):
+            for beside in (-2, -1, 0, 1, 2, 99):
+                backend = _forked(at_end)
+                rows = _steps(backend)
+                row = rows[number]
+                run(backend.apply([Put(STEPS, row._replace(columns=(*row.columns[:-1], beside)))]))
+                try:
+                    assert n_of(_over(backend)) == 2
+                except CorruptError:
+                    noticed += 1
+                assert len(_over(backend).thread("t").branches()) == 3  # lists are not checked
+                assert [each.thread for each in _over(backend).threads()] == ["t"]
+    assert noticed > 10
+
+
+def test_a_column_that_names_no_branch() -> None:
+    """A file that somebody else has written may have it."""
+    for number in range(5):
+        for beside in (-2, 0, 1, 2, 99, 2**40):
+            backend = _forked(False)
+            row = _steps(backend)[number]
+            written = StepRef.of(row)._replace(beside=beside).row(Line("", "t"), check_row(STEPS, row).body)
+            run(EngineContext(backend, MemoryCache(1)).backend.apply([Put(STEPS, written)]))
+            store = _over(backend)
+            head = store.get("t")
+            assert [each.head for each in store.thread("t").branches() if each.current] == [head.id]
+            following = store.put("t", {"n": "on"})
+            assert following.parent == head.id
+            assert store.get("t").id == following.id
+
+
+def _forked(at_end: bool) -> MemoryBackend:
+    """A thread whose HEAD is 2, the last of all, or before what was saved beside it."""
+    backend = MemoryBackend()
+    store = _over(backend)
+    store.put("t", {"n": 0})
+    for name in "xy":
+        store.thread("t").fork(name, changes={"n": name})
+    if at_end:
+        store.put("t", {"n": 1})
+        store.put("t", {"n": 2})
+    else:
+        store.put("t", {"n": 2})
+        store.put("t", {"n": "more"}, branch="y")
+    return backend
+
+
+def _steps(backend: MemoryBackend) -> list[Row]:
+    (rows,) = run(backend.read([Scan(STEPS, ("", "t"))]))
+    return rows
 
 
 def test_a_deleted_current_branch_gives_way_to_main(store: Store) -> None:

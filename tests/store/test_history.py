@@ -160,7 +160,7 @@ def test_by_time_over_branches(clocked: tuple[Store, Clock]) -> None:
     assert store.get("t", at=second.time).id == second.id
     assert store.get("t", at=third.time).id == second.id  # HEAD was on main all the time
     assert store.get("t", at=f"b@{{{third.time.isoformat()}}}").id == third.id
-    with pytest.raises(NotFoundError, match="HEAD has no checkpoint at or before"):
+    with pytest.raises(NotFoundError, match="the thread has no checkpoint at or before"):
         store.get("t", at=first.time - timedelta(seconds=1))
 
 
