@@ -64,8 +64,7 @@ def check(store: Store) -> None:
     assert (store.thread("t").tags(), store.thread("t").labels()) == ({"good": "02"}, {"x": ["02"], "y": ["02"]})
     assert store.get("t", at="what if").id == "08"
     assert store.get("t").id == "07"
-    latest = Checkpointer(store).get_tuple("t")
-    assert latest is not None
+    (latest, *_) = Checkpointer(store).list("t", limit=1)
     assert [(write.channel, write.value) for write in latest.pending_writes] == [("answer", 42), ("why", None)]
 
 

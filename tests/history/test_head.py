@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from langchain_core.runnables import RunnableConfig
 
 import holdfast
-from holdfast import Store
-from holdfast.backends.interface import Get, Put, Row, Scan
+from holdfast import Checkpointer, Store
+from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, LINES, STEPS
@@ -104,6 +104,20 @@ def test_an_older_checkpoint_of_heads_history_opens_a_branch_that_is_head(store:
     assert n_of(store) == "again"
     store.put("t", {"n": "on"})
     assert n_of(store) == "on"
+
+
+def test_lists_of_checkpointers_begin_with_head(store: Store) -> None:
+    """Whoever lists one takes it for the latest."""
+    fork = store.thread("t").fork("x", changes={"n": 100}).head
+    saver = Checkpointer(store)
+    for _ in range(2):
+        (latest,) = saver.list("t", limit=1)
+        assert latest == saver.get_tuple("t")
+        listed = [each.id for each in saver.list("t", limit=2).all()]
+        assert listed == [each.id for each in store.log("t") if each.id not in (fork, store.get("t", at="x").id)]
+        store.update("t", {"n": 101}, branch="x")
+        store.update("t", {"n": 3})
+    assert saver.get_tuple("t", fork) is not None
 
 
 def test_a_conflict_that_is_merged_leaves_head_on_its_branch(store: Store) -> None:
@@ -208,6 +222,22 @@ def test_a_column_that_names_no_branch() -> None:
             following = store.put("t", {"n": "on"})
             assert following.parent == head.id
             assert store.get("t").id == following.id
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
+def test_head_stays_on_its_branch_when_steps_are_lost(is_gone: bool) -> None:
+    for at_end in (False, True):
+        for number in range(1, 5):  # and not the first, which all others need
+            backend = _forked(at_end)
+            row = _steps(backend)[number]
+            damaged = row._replace(body=bytes([*row.body[:-1], row.body[-1] ^ 1]))
+            run(backend.apply([Delete(STEPS, row.key) if is_gone else Put(STEPS, damaged)]))
+            store = _over(backend)
+            store.maintenance.repair(thread="t", accept_loss=True)
+            assert [each.name for each in store.thread("t").branches() if each.current] == ["main"]
+            assert store.get("t").id == store.get("t", at="main").id
+            assert n_of(store) == 2 or row.key[2] == 0
+            assert store.maintenance.verify().findings == []
 
 
 def _forked(at_end: bool) -> MemoryBackend:
