@@ -136,7 +136,7 @@ def test_people_find_a_step_with_the_tools_of_redis(url: str, store: RedisBacken
     value: Any = raw.hget(key_of(url, "steps:tenant+line+"), "a0+b17+")
     line, body = value.split(b"\n")
     assert line.startswith(b"id-17+a2+[")
-    assert json.loads(line[9:]) == [0, "ab", 0, "save", '{"a": 1}', 0, 0]
+    assert json.loads(line[9:]) == [0, "ab", 0, "save", '{"a": 1}', 0, 0, 0]
     assert body == b"body"
     about: Any = raw.hgetall(key_of(url, "store"))
     assert about[b"steps"].split() == [name.encode() for name in STEPS.columns]
