@@ -121,7 +121,7 @@ class SQLiteConnections:
     def turn(self, timeout: float) -> Iterator[None]:
         """Exclude the writers of other stores. `apsw.BusyError` if one of them writes for longer than a timeout."""
         lock = self._use_lock
-        if lock is not None:
+        if lock is not None and not lock.begin_writing():
             self._wait_for_turn(lock, timeout)
         try:
             yield
