@@ -1,4 +1,4 @@
-"""Pages of a SQLite file are zeroed: a salvage finds what is left, names what is lost, and forgets no loss."""
+"""Pages of a SQLite file are zeroed, and holds damaged: a repair finds what is left, and forgets no loss."""
 
 from __future__ import annotations
 
@@ -108,3 +108,53 @@ def test_a_damaged_index_alone_loses_nothing(good: Path, tmp_path: Path) -> None
         assert readable(store) == set(THREADS)
         assert report.files is not None
         assert report.files.lost == []
+
+
+DAMAGED_HOLDS = {
+    "time": "time = time + 1",
+    "reason": "name = 'case 6'",
+    "kind": "kind = 'hole'",
+    "thread": f"line = '{THREADS[8]}'",
+    "name": "line = 'thread :7'",
+}
+
+
+@pytest.mark.parametrize("column", DAMAGED_HOLDS)
+def test_a_damaged_hold_forbids_deleting_until_a_copy_restores_it(good: Path, tmp_path: Path, column: str) -> None:
+    path, empty = tmp_path / "agents.db", f"sqlite:///{tmp_path}/empty.db"
+    shutil.copy(good, path)
+    holdfast.open(empty).close()
+    connection = apsw.Connection(str(path))
+    connection.execute(f"UPDATE refs SET {DAMAGED_HOLDS[column]} WHERE kind = 'hold'")
+    assert connection.changes() == 1
+    connection.close()
+    with holdfast.open(path) as store:
+        assert [each.code for each in store.maintenance.verify().damage] == ["damaged-row"]
+        report = store.maintenance.repair()
+        assert [each.code for each in report.left] == ["lost-rows"]
+        assert len(report.repaired) == 1
+        assert len(list(store.threads())) == len(THREADS)
+        for thread in THREADS[6:9]:
+            with pytest.raises(DeniedError, match="may have been lost"):
+                store.delete(thread)
+        # A store that knows nothing of these threads restores no hold of theirs.
+        assert [each.code for each in store.maintenance.repair(empty).left] == ["lost-rows"]
+        assert store.maintenance.repair(f"sqlite:///{good.parent}/copy.db").ok
+        with pytest.raises(DeniedError, match="case 7"):
+            store.delete(THREADS[7])
+        store.delete(THREADS[8])
+
+
+def test_a_damaged_hold_is_repaired_at_once_if_there_is_a_copy(good: Path, tmp_path: Path) -> None:
+    for column, change in DAMAGED_HOLDS.items():
+        path = tmp_path / f"{column}.db"
+        shutil.copy(good, path)
+        connection = apsw.Connection(str(path))
+        connection.execute(f"UPDATE refs SET {change} WHERE kind = 'hold'")
+        connection.close()
+        with holdfast.open(path) as store:
+            assert store.maintenance.repair(f"sqlite:///{good.parent}/copy.db").ok
+            assert store.maintenance.verify().findings == []
+            with pytest.raises(DeniedError, match="case 7"):
+                store.delete(THREADS[7])
+            store.delete(THREADS[8])

@@ -23,7 +23,7 @@ async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expec
     for tenant in dict.fromkeys(line.tenant for line in every):
         if REFS.name in await marked_tables(backend, tenant):
             raise DeniedError(
-                "a hold on the thread may have been lost when the damaged store was salvaged",
+                "a hold on the thread may have been lost when the damaged store was repaired",
                 where=f"thread {every[0]}",
                 hint="Repair the store from a copy: holdfast repair --from URL. If there is none, check which threads "
                 "must be held, and accept the loss: holdfast repair --accept-loss",

@@ -1,8 +1,9 @@
 """The mark of a store that lost rows which nobody can name.
 
-When a damaged SQLite file is salvaged, rows of unreadable pages are gone, and what is left looks intact. The mark says
-from which tables rows may be missing. While it is there, the store counts as damaged, a repair compares every thread
-with its sources, and nothing that a legal hold may protect is deleted.
+When a damaged SQLite file is salvaged, rows of unreadable pages are gone, and what is left looks intact. And if a
+repair removes a damaged name or hold, not even its thread is certain. The mark says from which tables rows may be
+missing. While it is there, the store counts as damaged, a repair compares every thread with its sources, and nothing
+that a legal hold may protect is deleted.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ def mark_key(tenant: str) -> Key:
     return (tenant, "", "setting", "lost rows", "")
 
 
+def mark_row(tenant: str, tables: Iterable[str], now: int) -> Row:
+    """Return the mark."""
+    return Row(mark_key(tenant), (" ".join(sorted(set(tables))), now))
+
+
 def stored_mark(tenant: str, tables: Iterable[str], now: int) -> Row:
     """Return the mark as it is stored."""
-    return protect_row(REFS, Row(mark_key(tenant), (" ".join(sorted(tables)), now)))
+    return protect_row(REFS, mark_row(tenant, tables, now))
 
 
 async def marked_tables(backend: Backend, tenant: str) -> list[str]:

@@ -35,6 +35,7 @@ from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.leases import Lease
+from holdfast.engine.lost_rows import mark_row, marked_tables
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
@@ -521,6 +522,10 @@ class RepairAttempt:
             self._changes.append(Put(space, found[0]))
         else:
             self._changes.append(Delete(space, finding.key))
+        if found is None and finding.code is FindingCode.DAMAGED_ROW and space is REFS and finding.key[2] != LEASE:
+            # Perhaps a hold, and perhaps of another thread: until it is restored, nothing may be deleted.
+            tables = [*await marked_tables(self._backend, self._line.tenant), REFS.name]
+            self._changes.append(Put(REFS, mark_row(self._line.tenant, tables, self._ground.clock())))
 
     async def _is_restored(self, id: str) -> bool:
         """Return whether a missing checkpoint was restored."""
@@ -532,8 +537,10 @@ class RepairAttempt:
         """Apply the changes, unless the line was changed."""
         fresh = info._replace(version=info.version + 1, pruned=self._pruned)
         right = bool(before) and before[0] == protect_row(LINES, info_row(self._line, info))
+        # Otherwise, it is no more than the name in a damaged row.
+        is_line = bool(before) or any(chain.length for chain in self._chains.chains.values())
         nothing_else = not self._changes and right and info == info._replace(pruned=self._pruned)
-        if nothing_else:
+        if nothing_else or not (self._changes or is_line):
             self._count()
             return True
         # What was appended to an unchanged end is checked in the next pass.
@@ -547,7 +554,9 @@ class RepairAttempt:
             reason = "it counts other pruned checkpoints" if right else "it is not what was written"
             self._changes.append(await self._keeper.keep(LINES, before[0], reason))
         conditions = [self._lease.condition(), Expect(LINES, tuple(self._line), before[0].columns if before else None)]
-        batch = [*conditions, *ends, *self._changes, Put(LINES, info_row(self._line, fresh))]
+        batch = [*conditions, *ends, *self._changes]
+        if is_line:
+            batch.append(Put(LINES, info_row(self._line, fresh)))
         if await self._backend.apply(batch) is not None:
             if not await self._lease.is_valid():
                 raise ConflictError(

@@ -41,7 +41,7 @@ from holdfast.maintenance.repair.store_files import (
     seem_damaged,
 )
 from holdfast.maintenance.verify.heads import StoreHeads
-from holdfast.maintenance.verify.verifier import VerifyReport, verify
+from holdfast.maintenance.verify.verifier import VerifyReport, find_lost_rows, verify
 from holdfast.security.handle import HasHandle
 
 _CACHE_BYTES = 16 << 20
@@ -205,17 +205,29 @@ class _Repair:
         if self._heads is not None:
             missing |= {each.thread for each in report.findings if each.code is FindingCode.GONE_THREAD}
         await self._repair_threads(report, threads, lost=lost)
+        left = [each for each in report.damage if not each.thread]
+        if not lost and (more := await find_lost_rows(self._engine.context.backend, self._tenant)):
+            left, lost = left + more, True  # a damaged row was no more than removed
+            for source in self._sources:
+                missing |= set(await source.names(self._tenant))
+            if self._sources:
+                await self._repair_threads(report, threads, lost=True)
         await self._copy_missing(sorted(missing - set(await self._names())))
         self._report_lost_entries()
         await self._rebuild_derived(report)
-        left = [each for each in report.damage if not each.thread]
-        if lost and self._sources and threads is None and not self._dry_run and not self.done.left:
+        done = threads is None and not self._dry_run and not self.done.left
+        if lost and done and await self._have_sources_all():
             await remove_mark(self._engine.context.backend, self._tenant)
             left = [each for each in left if each.code is not FindingCode.LOST_ROWS]
         if left and not self._dry_run:
             again = await own_findings(self._engine.context.backend)
             left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.message in again]
         self.done.left += left
+
+    async def _have_sources_all(self) -> bool:
+        """Return whether the sources have every thread: of others, they cannot tell what was lost."""
+        known = {name for source in self._sources for name in await source.names(self._tenant)}
+        return known.issuperset(await self._names())
 
     async def verify(self, threads: Sequence[str] | None, progress: Progress | None = None) -> VerifyReport:
         """Verify threads, or all of them."""
