@@ -93,6 +93,25 @@ def test_no_loss_is_forgotten_until_a_copy_restores_it(good: Path, tmp_path: Pat
         store.delete(THREADS[1])
 
 
+def test_a_copy_restores_checkpoints_from_the_middle_of_a_thread(tmp_path: Path) -> None:
+    """The first repair leaves stubs of what is lost. What was pruned stays so, though the copy has it."""
+    path, copy = tmp_path / "good.db", f"sqlite:///{tmp_path}/copy.db"
+    with holdfast.open(path) as store:
+        for n in range(40):
+            store.put("chat", {"n": n, f"part {n % 5}": f"{n} said something, at some length. " * 20})
+        store.copy_to(copy)
+        store.maintenance.prune("chat", keep_last=38)
+        before = [each.id for each in store.log("chat")]
+    assert len(before) == 38
+    with holdfast.open(zeroed(path, tmp_path, "steps", "leaf")) as store:
+        assert store.maintenance.repair().lost
+        assert len(store.log("chat")) < 38
+        assert store.maintenance.repair(copy).ok
+        assert [each.id for each in store.log("chat")] == before
+        assert [store.get("chat", each).state["n"] for each in before] == list(range(39, 1, -1))
+        assert store.maintenance.verify(level="decode").findings == []
+
+
 def test_a_loss_can_be_accepted(good: Path, tmp_path: Path) -> None:
     with holdfast.open(zeroed(good, tmp_path, "refs", "leaf")) as store:
         assert not store.maintenance.repair().ok

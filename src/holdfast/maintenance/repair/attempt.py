@@ -42,6 +42,7 @@ from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import (
     LEASE,
+    LOST_STUB,
     PRUNED,
     Branch,
     Line,
@@ -114,7 +115,8 @@ class RepairAttempt:
             self.mended.left = damage  # another release, or a key, may be able to read it
             return True
         same = await self._same(check.info)
-        if not damage and not self._whole and not await self._is_cut(check, same):
+        is_complete = not damage and not self._whole and not (self._sources and check.lost_steps)
+        if is_complete and not await self._is_cut(check, same):
             return True
         (before,) = await self._stored.read([Get(LINES, [tuple(self._line)])])
         info = check.info or await new_info(self._backend, self._line, self._lines.new_info(), self._sources)
@@ -425,7 +427,8 @@ class RepairAttempt:
         self.mended.lost.append(LostCheckpoint(self._line.name, id, *place, reason))
         if there is not None:
             self._changes.append(await self._keeper.keep(STEPS, there, reason))
-        self._stubs[place] = StepRef(*place, "", 0, depth, commit or bytes(32), self._time, PRUNED, "", 0, self._size)
+        stub = StepRef(*place, "", 0, depth, commit or bytes(32), self._time, PRUNED, LOST_STUB, 0, self._size)
+        self._stubs[place] = stub
 
     def _settle(self, branches: Mapping[int, Branch]) -> None:
         """Return the lengths of branches that are still needed."""

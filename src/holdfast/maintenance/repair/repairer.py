@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,15 @@ from holdfast.backends.interface import Backend, Delete, Put
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.backends.tables import LINES, TABLES, WORDS
+from holdfast.backends.tables import LINES, STEPS, TABLES, WORDS
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.lost_rows import remove_mark
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import Progress
-from holdfast.errors import ConflictError, InvalidError
+from holdfast.errors import ConflictError, CorruptError, InvalidError
 from holdfast.maintenance.repair.line import repair_line
 from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport
 from holdfast.maintenance.repair.sources import RepairSource
@@ -269,7 +269,7 @@ class _Repair:
         if self._sources:
             existing = await self._names()
             selected = existing if threads is None or whole else [name for name in threads if name in existing]
-            names |= {name for name in selected if whole or await self._is_behind(name)}
+            names |= {name for name in selected if whole or await self._is_behind(name) or await self._has_lost(name)}
         for name in sorted(names):
             await self._thread(name, whole=whole or name in behind)
 
@@ -285,6 +285,15 @@ class _Repair:
             for entry in entries[known:]:
                 reason = f"{entry} of its log is damaged or missing, and no source has what was saved with it"
                 report.lost.append(LostCheckpoint(name, "", 0, -1, reason))
+
+    async def _has_lost(self, name: str) -> bool:
+        """Return whether a thread has stubs of lost checkpoints, which a source may have."""
+        line, holes = (self._tenant, name), list[UnreadableRange]()
+        async for row in scan_readable_rows(self._engine.context.backend, STEPS, line, holes, bodies=False):
+            with suppress(CorruptError):
+                if StepRef.of(row).lost:
+                    return True
+        return False
 
     async def _is_behind(self, name: str) -> bool:
         """Return whether a source has more of a thread to which only appends happened."""

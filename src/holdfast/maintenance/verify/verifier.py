@@ -332,9 +332,9 @@ class _Verification:
             self.report.add(Finding(FindingCode.ORPHAN, what, *line, space=tables[0], key=tuple(line)))
 
     async def _is_damaged(self, line: Line) -> bool:
-        """Return whether a row of a line is not what was written: then its thread may be another one."""
-        found = await self._engine.context.stored.read([Scan(table, tuple(line), limit=2) for table in _LINE_TABLES])
-        return not all(is_intact(table, row) for table, rows in zip(_LINE_TABLES, found, strict=True) for row in rows)
+        """Return whether a name or a hold is not what was written: then it may be that of another thread."""
+        (found,) = await self._engine.context.stored.read([Scan(REFS, tuple(line))])
+        return not all(is_intact(REFS, row) for row in found)
 
 
 async def find_lost_rows(backend: Backend, tenant: str) -> list[Finding]:
