@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import sys
 import threading
 
 try:
@@ -25,8 +26,9 @@ except ImportError:  # on Windows, locks belong to open files anyway
 
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 
-_SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+_SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None) if sys.platform == "linux" else None
 _LOCK = struct.Struct("hhqqi")
+"""As Linux has it; elsewhere its parts are in another order."""
 
 _DATABASE = (0x40000002, 510)
 """The bytes of a database that all of its users lock for reading."""
