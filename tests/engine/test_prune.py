@@ -119,9 +119,10 @@ def test_stubs_are_left_where_others_follow(shared: Backend) -> None:
     assert [each.base for each in store.thread("t").branches()] == [None, None]
     for number in (0, 3):
         with pytest.raises(NotFoundError, match="pruned"):
-            store.get("t", at=number)
+            store.get("t", at=f"side#{number}")
     with pytest.raises(NotFoundError, match="was pruned"):
-        store.get("t", at=4)
+        store.get("t", at="side#4")
+    assert store.get("t").id == "2"  # what is left of HEAD's branch
     prune(store, dropping_ids("81"))
     assert [StepRef.of(row).id for row in rows_of(shared)["steps"]] == ["", "1", "2"]
     assert [each.name for each in store.thread("t").branches()] == ["main"]

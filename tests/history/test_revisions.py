@@ -66,15 +66,18 @@ def store(clock: Clock) -> Iterator[Store]:
 
 
 REVISIONS: list[tuple[str, str]] = [
-    ("HEAD", "twig-1"),
-    ("@", "twig-1"),
-    ("HEAD~", "twig-0"),
-    ("~1", "twig-0"),
-    ("HEAD~2", "draft-1"),
-    ("HEAD^^^", "draft-0"),
-    ("HEAD~3^0~0", "draft-0"),
-    ("HEAD~4", "5abc-5"),
+    ("HEAD", "9abc-9"),
+    ("@", "9abc-9"),
+    ("HEAD~", "8abc-8"),
+    ("~1", "8abc-8"),
     ("HEAD~9", "0abc-0"),
+    ("twig", "twig-1"),
+    ("twig~", "twig-0"),
+    ("twig~2", "draft-1"),
+    ("twig^^^", "draft-0"),
+    ("twig~3^0~0", "draft-0"),
+    ("twig~4", "5abc-5"),
+    ("twig~9", "0abc-0"),
     ("main", "9abc-9"),
     ("main^", "8abc-8"),
     ("draft", "draft-2"),
@@ -116,7 +119,8 @@ def test_times(store: Store) -> None:
                 == store.thread("t").resolve(f"HEAD@{{{text}}}").id
             )
             assert store.thread("t").resolve(f"twig@{{{text}}}").step == min(n, 5)
-    assert store.thread("t").resolve("twig@{now}").id == store.thread("t").resolve("@{now}").id == "twig-1"
+    assert store.thread("t").resolve("twig@{now}").id == "twig-1"
+    assert store.thread("t").resolve("@{now}").id == store.thread("t").resolve("main@{now}").id == "9abc-9"
     assert store.thread("t").resolve("draft@{now}~1").id == "draft-1"
     for text in ("@{1y}", "twig@{1y}"):
         with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
@@ -125,14 +129,20 @@ def test_times(store: Store) -> None:
 
 def test_times_after_the_clock_was_set_back(store: Store, clock: Clock) -> None:
     thread, year = store.thread("t"), 365 * 24 * HOUR
-    assert thread.resolve("@{now}").id == "twig-1"
+    assert thread.resolve("@{now}").id == "9abc-9"
     clock.now -= year
-    for text in ("@{now}", "HEAD@{now}", "@{0s}", "twig@{now}", "twig@{0s}"):
+    for text in ("twig@{now}", "twig@{0s}"):
         assert thread.resolve(text).id == "twig-1"
-    assert thread.resolve("main@{now}").id == "9abc-9"
+    for text in ("@{now}", "HEAD@{now}", "@{0s}", "main@{now}"):
+        assert thread.resolve(text).id == "9abc-9"
     assert thread.resolve("main@{1h}").id == "8abc-8"  # an hour before the last one
-    store.put("t", {"n": 10}, id="yabc", branch="main")
-    assert thread.resolve("main@{now}").id == "yabc"
+    store.put("t", {"n": 10}, id="yabc")
+    assert thread.resolve("@{now}").id == thread.resolve("main@{now}").id == "yabc"
+    for n in range(2):
+        store.put("plain", {"n": n}, id=f"p{n}")
+        clock.now -= year
+        for text in ("@{now}", "HEAD@{now}", "@{0s}", "main@{now}"):  # of the thread, which was never forked
+            assert store.thread("plain").resolve(text).id == f"p{n}"
     with pytest.raises(NotFoundError, match="no checkpoint at or before that time"):
         thread.resolve("@{2y}")
 

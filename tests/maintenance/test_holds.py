@@ -30,7 +30,7 @@ def test_pins(shared: Backend) -> None:
     store = filled(shared)
     assert store.thread("t").pin("1", reason="for the auditors") == "1"
     assert store.thread("t").pin("1", reason="for me") == "1"
-    assert store.thread("t").pin() == "81"
+    assert store.thread("t").pin("side") == "81"
     assert store.thread("t").pin("#0") == "0"
     found = {(pin.id, pin.reason) for pin in store.thread("t").pins()}
     assert found == {("1", "for the auditors"), ("1", "for me"), ("81", ""), ("0", "")}

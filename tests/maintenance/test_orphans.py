@@ -87,7 +87,7 @@ def test_what_belongs_to_nothing_goes(shared: Backend) -> None:
     before, whole = everything(shared), states(store)
     litter(shared, store)
     clock.now += 2 * DAY
-    store.put("t", {"n": "new"}, id="99")
+    store.put("t", {"n": "new"}, id="99", branch="side")
     before = everything(shared) | {name: before[name] for name in before if name not in ("steps", "lines")}
     planned = store.maintenance.sweep_orphans(dry_run=True)
     report = store.maintenance.sweep_orphans()

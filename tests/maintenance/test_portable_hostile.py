@@ -265,7 +265,7 @@ def test_a_branch_of_a_file_is_not_main(tmp_path: Path) -> None:
     def pruned(lines: list[dict[str, Any]]) -> None:
         renamed(lines)
         first = [line for line in lines if line.get("space") == "steps"][-1]
-        first["columns"][:2], first["columns"][5:] = ["", 0], ["pruned", "", 0, 0]
+        first["columns"][:2], first["columns"][5:] = ["", 0], ["pruned", "", 0, 0, -1]
         first.pop("body")
         lines[1]["columns"][3] += 1
 

@@ -134,6 +134,15 @@ def test_on_change_tells_that_nothing_was_saved_at_its_first_step_too(store: Sto
     assert autosave.step() is None
 
 
+def test_on_change_compares_with_head_and_not_with_a_fork(store: Store) -> None:
+    store.put("t", {"n": 1})
+    store.thread("t").fork("draft", changes={"n": 2})
+    assert AutoCheckpointer(store, "t", lambda: {"n": 1}, OnChange()).step() is None
+    saved = AutoCheckpointer(store, "t", lambda: {"n": 2}, OnChange()).step()
+    assert saved is not None
+    assert store.get("t").id == saved.id
+
+
 def test_on_events(store: Store) -> None:
     state = {"n": 0}
     some = AutoCheckpointer(store, "some", lambda: state, OnEvent("tool", "error"))

@@ -85,7 +85,7 @@ def test_a_thread_at_a_glance(store: Store) -> None:
     other = store.put("t", {"n": 2}, branch="b")
     thread = store.thread("t").info()
     assert (thread.thread, thread.steps, thread.branches) == ("t", 3, 2)
-    assert thread.latest == max(latest.id, other.id)
+    assert thread.latest == latest.id
     assert thread.created <= first.time <= thread.updated == max(latest.time, other.time)
     assert thread.bytes > 0
     assert store.threads() == [thread]
@@ -158,7 +158,21 @@ def test_by_time_over_branches(clocked: tuple[Store, Clock]) -> None:
     clock.now += 10**9
     store.put("t", {"n": 2}, branch="main")
     assert store.get("t", at=second.time).id == second.id
-    assert store.get("t", at=third.time).state == {"n": "b"}
+    assert store.get("t", at=third.time).id == second.id  # HEAD was on main all the time
+    assert store.get("t", at=f"b@{{{third.time.isoformat()}}}").id == third.id
+    with pytest.raises(NotFoundError, match="the thread has no checkpoint at or before"):
+        store.get("t", at=first.time - timedelta(seconds=1))
+
+
+def test_by_time_over_branches_of_graphs(clocked: tuple[Store, Clock]) -> None:
+    """Without forks, HEAD was wherever a checkpoint was saved last."""
+    store, clock = clocked
+    saved = [store.put("t", {"n": 0})]
+    for parent in (0, 0, 1, 2):
+        clock.now += 10**9
+        saved.append(store.put("t", {"n": len(saved)}, parent=saved[parent]))
+    for each in saved:
+        assert store.get("t", at=each.time).id == each.id
 
 
 def test_time_never_goes_back_along_a_line(clocked: tuple[Store, Clock]) -> None:

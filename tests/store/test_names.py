@@ -176,4 +176,4 @@ def test_a_branch_ends_in_the_last_revision(store: Store, branch: str) -> None:
     store.put("t", {"n": "revised"}, id="1")
     assert store.get("t", at=branch).state == {"n": "revised"}
     assert store.update("t", {"more": 1}, branch=branch).parent == "1"
-    assert store.get("t").state == {"n": "revised", "more": 1}
+    assert store.get("t", at=branch).state == {"n": "revised", "more": 1}

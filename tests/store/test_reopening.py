@@ -35,10 +35,11 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
         assert {each.id: store.get("t", each.id).state for each in log} == states
         assert store.get("t", at="empty").id == "020"
         assert store.get("t", at="on b").state == {"n": "revised"}
-        found = Checkpointer(store).get_tuple("t")
+        found = Checkpointer(store).get_tuple("t", "100")
         assert found is not None
         assert found.pending_writes == [("task", "c", {1})]
-        assert store.put("t", {"n": "more"}).step == log[0].step + 1
+        assert store.get("t").id == "039"
+        assert store.put("t", {"n": "more"}).step == 40
 
 
 def test_what_is_deleted_stays_deleted(tmp_path: Path) -> None:

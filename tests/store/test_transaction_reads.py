@@ -38,18 +38,25 @@ def test_a_thread_is_read_and_saved_with_state(store: Store) -> None:
         transaction.get("chat")
 
 
+CONFLICTS = ("save", "delete", "switch", "return")
+"""What changes what the thread's own name means."""
+
+
 @pytest.mark.parametrize("writes", ["state", "thread", "another thread", "both"])
 @pytest.mark.parametrize("there", [True, False])
-@pytest.mark.parametrize("meanwhile", ["save", "delete", "fork", "branch", "nothing", "elsewhere"])
+@pytest.mark.parametrize("meanwhile", [*CONFLICTS, "fork", "branch", "nothing", "elsewhere"])
 def test_who_saves_meanwhile_is_seen(store: Store, writes: str, there: bool, meanwhile: str) -> None:
     if there:
         store.put("chat", {"n": 1})
-        if meanwhile == "branch":  # a branch that exists already
+        if meanwhile in ("branch", "switch"):  # a branch that exists already
             store.thread("chat").fork("draft")
             store.put("chat", {"n": 1}, branch="main")
+        if meanwhile == "return":  # to the end of a branch that HEAD has left
+            store.put("chat", {"n": 0})
+            store.put("chat", {"n": 1}, parent=store.thread("chat").resolve("#0"))
     elif meanwhile not in ("save", "nothing", "elsewhere"):
         pytest.skip("there is nothing to change")
-    conflicts = meanwhile in ("save", "delete", "branch")
+    conflicts = meanwhile in CONFLICTS
     transaction = store.transaction()
     with pytest.raises(ConflictError) if conflicts else nullcontext() as stale, transaction:
         if there:
@@ -82,6 +89,10 @@ def change_meanwhile(store: Store, how: str) -> None:
         store.thread("chat").fork("draft")
     elif how == "branch":
         store.put("chat", {"n": 5}, branch="draft")
+    elif how == "switch":
+        store.thread("chat").switch("draft")
+    elif how == "return":
+        store.put("chat", {"n": 5}, parent=store.thread("chat").resolve("main"))
     elif how == "elsewhere":
         store.put("elsewhere", {"n": 3})
         store.state(agent="b")["k"] = 1

@@ -71,10 +71,11 @@ class Table:
 _LINE: dict[str, type] = {"tenant": str, "line": str}
 _STEP: dict[str, type] = {**_LINE, "branch": int, "seq": int}
 
-LINES = Table("lines", _LINE, {"created": int, "version": int, "form": int, "pruned": int})
+LINES = Table("lines", _LINE, {"created": int, "version": int, "form": int, "pruned": int, "switched_from": str})
 """One row for each line. `version` changes with anything but an append: what a writer has cached of the line is then
 out of date. `form` numbers the sets of nodes; a rewrite of the line creates a new one. `pruned` counts the steps of
-which only stubs are left."""
+which only stubs are left. `switched_from` is the id of the step that was HEAD when HEAD was last switched
+to another branch."""
 
 BRANCHES = Table(
     "branches", {**_LINE, "branch": int}, {"base_branch": int, "base_length": int, "created": int, "name": str}
@@ -94,11 +95,13 @@ STEPS = Table(
         "metadata": str,
         "tail": int,
         "size": int,
+        "beside": int,
     },
     {"id": ("tenant", "line", "id", "revision")},
 )
 """Steps. `depth` counts the steps before it, along its parents; `tail` those since the last folded one; `size` is the
-total of stored bytes of the branch so far. The stub of a pruned step has no id and no body."""
+total of stored bytes of the branch so far. `beside` is -1, or the number of the branch that HEAD was on when the step
+was saved on another one. The stub of a pruned step has no id and no body."""
 
 FOLDS = Table("folds", _STEP, {"form": int, "hash": bytes})
 """The roots of folded states, at the steps they were folded at; `hash` is that of the step."""

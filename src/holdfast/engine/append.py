@@ -21,6 +21,7 @@ from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STE
 from holdfast.engine.append_batch import AppendBatch, Chain, Condition, PreparedStep
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.head_moves import HeadMoves
 from holdfast.engine.ids import new_id
 from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
@@ -36,6 +37,7 @@ from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import (
+    AT_HEAD,
     Branch,
     Line,
     LineInfo,
@@ -127,6 +129,10 @@ class AppendRequest:
     """The time of a step that is moved; now, if 0."""
     new_branch: str = ""
     """The name of a branch that starts with this step."""
+    moves_head: bool = False
+    """Whether HEAD moves to the branch of the step, which the request names or creates."""
+    keeps_head: bool = False
+    """Whether a branch that a conflict opens is beside HEAD: it will be merged."""
     merged: tuple[StepParent, ...] = ()
     """The further parents of a merge. Its time is not before theirs; its changes are relative to the first parent."""
     fold_every: int = 0
@@ -183,6 +189,7 @@ class Appender:
         self._heads = heads
         self._projector = projector
         self._indexer = indexer
+        self._head_moves = HeadMoves(lines)
 
     async def append(self, *requests: AppendRequest, chain: Chain | None = None) -> list[StepInfo]:
         """Append one step to each of some lines, all or none; several to one line follow each other.
@@ -330,7 +337,7 @@ class Appender:
         if before is None:
             tip = batch.tips[line] = await self.tip(line)
         else:
-            tip = LineTip(before.info, before.point, is_only_branch=True)
+            tip = LineTip(before.info, before.point, is_only_branch=False)
         if tip is not None:
             await self._require_new_id(request)  # according to this tip: it may be another one a moment later
         conditions: list[Change] = []
@@ -364,7 +371,20 @@ class Appender:
                 batch.new_versions.add(line)
         elif number is not None and parent is not None and parent.branch != number:
             position = Position(number, 0)  # the branch's first own step
-        prepared = await self.prepare(request, info, parent, loaded, conditions, position, new_branch=branches)
+        head = batch.head(line) if batch.results else None
+        move = await self._head_moves.place(request, tip, head, parent, number, opens=branches)
+        left = move.switched_from
+        if move.to_other_branch and line not in batch.new_versions:
+            switched_from = info.switched_from if left is None else left.id
+            info = info._replace(version=info.version + 1, switched_from=switched_from)
+            conditions.append(Put(LINES, info_row(line, info)))
+            batch.new_versions.add(line)
+        prepared = await self.prepare(
+            request, info, parent, loaded, conditions, position, new_branch=branches, beside=move.beside
+        )
+        if left is not None:
+            end = await self._lines.head(line, left.branch)
+            prepared.add(Expect(STEPS, (*line, end.branch, end.seq + 1), None), Condition.PRECONDITION)
         if request.preconditions is not None:
             for precondition in await request.preconditions(again):
                 prepared.add(precondition, Condition.PRECONDITION)
@@ -418,6 +438,7 @@ class Appender:
         *,
         new_branch: bool = False,
         revision: int = 0,
+        beside: int = AT_HEAD,
     ) -> PreparedStep:
         """Prepare a step and the changes that store it: after its parent, or at a given position."""
         line = request.line
@@ -460,8 +481,9 @@ class Appender:
         for row_change in more:
             size += len(row_change.row.body)
         depth = 0 if parent is None else parent.depth + 1
+        tail = len(child.tail)
         point = StepRef(
-            *position, id, revision, depth, step.commit, time, request.kind, request.readable, len(child.tail), size
+            *position, id, revision, depth, step.commit, time, request.kind, request.readable, tail, size, beside
         )
         prepared = PreparedStep(line, info, point, step, child, parent, ws)
         for condition in conditions:

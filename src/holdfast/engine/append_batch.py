@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from holdfast.backends.interface import Change, Create, Ensure, Expect, Put
-from holdfast.backends.tables import BRANCHES, Key
+from holdfast.backends.tables import BRANCHES, STEPS, Key
 from holdfast.engine.lines import At, LineTip
 from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import Workspace
 from holdfast.engine.projection.rows import ProjectedStep, RowChanges
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
+from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
 
@@ -49,6 +49,13 @@ class PreparedStep:
         """Add a change that has a condition."""
         self.conditions[len(self.changes)] = condition
         self.changes.append(change)
+
+    def set_beside(self, branch: int) -> None:
+        """Let the step say that it is beside HEAD on that branch."""
+        self.point = self.point._replace(beside=branch)
+        for number, change in enumerate(self.changes):
+            if isinstance(change, Create) and change.space is STEPS:
+                self.changes[number] = Create(STEPS, self.point.row(self.line, change.row.body))
 
     def projected(self) -> ProjectedStep:
         """Return the step for the projector and the indexer."""
@@ -150,11 +157,18 @@ class AppendBatch:
         return next((each for each in reversed(self.steps) if each.line == line), None)
 
     def step(self, line: Line, at: At, branch: int | None) -> PreparedStep | None:
-        """Return the step of this batch that is named, or that is the last one of a branch."""
+        """Return the step of this batch that is named, that is HEAD, or that is the last one of a branch."""
         for each in reversed(self.steps):
-            if each.line == line and (at is None or each.point.id == at or each.point.branch == branch):
+            point = each.point
+            is_head = at is None and point.beside == AT_HEAD
+            if each.line == line and (is_head or point.id == at or point.branch == branch):
                 return each
         return None
+
+    def head(self, line: Line) -> StepRef | None:
+        """Return the step of this batch that is HEAD of a line."""
+        step = self.step(line, None, None)
+        return None if step is None else step.point
 
     def free_branch(self, line: Line) -> int:
         return 1 + max((each.point.branch for each in self.steps if each.line == line), default=0)

@@ -12,6 +12,7 @@ from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scala
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.leases import is_paused, pause_key
+from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
 from holdfast.engine.row_format import Branch, Line, LineInfo, LineSummary, StepRef, info_of, info_row
@@ -37,7 +38,7 @@ class Root:
 ROOT = Root()
 
 At: TypeAlias = str | Position | OnBranch | Root | None
-"""Names a step: None the latest, a string the one with that id, its position, or the head of a branch; `ROOT` is before
+"""Names a step: None is HEAD, a string the one with that id, its position, or the head of a branch; `ROOT` is before
 all of them."""
 
 NAME, TAG = "name", "tag"
@@ -94,10 +95,10 @@ class LineIndex:
     async def load_tip(self, line: Line) -> LineTip | None:
         """Read the tip of a line from the store."""
         index = [index_key(line.tenant)] if self._can_index else []
-        queries = [
+        queries: list[Query] = [
             Get(LINES, [tuple(line)]),
-            self._latest_query(line),
-            self._head_query(line, 0),
+            newest_query(line),
+            end_query(line, 0),
             Scan(BRANCHES, tuple(line), limit=1),
             Get(REFS, [pause_key(line), *index]),
         ]
@@ -107,7 +108,7 @@ class LineIndex:
         if not lines:
             self._context.cache.drop(("line", line))
             return None
-        latest = StepRef.of(newest[0]) if newest else None
+        latest = StepRef.of(await find_head(self._context.stored, line, newest[0])) if newest else None
         sole = not branches and [row.key for row in newest] == [row.key for row in head]
         tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock))
         if tip.is_paused:
@@ -259,13 +260,11 @@ class LineIndex:
         """Summarize lines, in two reads however many there are."""
         first: list[Query] = []
         for line, _ in lines:
-            first += [self._latest_query(line), self._head_query(line, 0), Scan(BRANCHES, tuple(line))]
+            first += [newest_query(line), end_query(line, 0), Scan(BRANCHES, tuple(line))]
         pages = await self._backend.read(first)
         branches = [[Branch.of(row).branch for row in rows] for rows in pages[2::3]]
         second = [
-            self._head_query(line, number)
-            for (line, _), numbers in zip(lines, branches, strict=True)
-            for number in numbers
+            end_query(line, number) for (line, _), numbers in zip(lines, branches, strict=True) for number in numbers
         ]
         heads = iter(await self._backend.read(second))
         summaries = []
@@ -279,7 +278,7 @@ class LineIndex:
                     sum(point.seq + 1 for point in points) - info.pruned,
                     1 + len(numbers),
                     sum(point.size for point in points),
-                    StepRef.of(latest[0]) if latest else None,
+                    StepRef.of(await find_head(self._context.stored, line, latest[0])) if latest else None,
                 )
             )
         return summaries
@@ -315,9 +314,10 @@ class LineIndex:
             rows, *answers = await self._backend.read([self._query(line, at, bodies, required=at is not None), *more])
         if not rows:
             raise await self._not_found(line, at)
-        if StepRef.of(rows[0]).pruned:
+        row = rows[0] if at is not None else await find_head(self._backend, line, rows[0], bodies)
+        if StepRef.of(row).pruned:
             raise pruned_error(line)
-        return rows[0], answers
+        return row, answers
 
     async def read_step(self, line: Line, point: StepRef, read: Callable[[StepRef], Awaitable[T]]) -> T:
         """Read something of a step. `NotFoundError`, and not `CorruptError`, if it was deleted or pruned meanwhile."""
@@ -331,9 +331,16 @@ class LineIndex:
                 point = now  # the line was rewritten
 
     async def latest_step(self, line: Line) -> StepRef | None:
-        """Return the latest step, if the line has one."""
-        (rows,) = await self._backend.read([self._latest_query(line)])
-        return StepRef.of(rows[0]) if rows else None
+        """Return HEAD, if the line has steps."""
+        (rows,) = await self._backend.read([newest_query(line)])
+        return StepRef.of(await find_head(self._backend, line, rows[0])) if rows else None
+
+    async def newest_step(self, line: Line) -> StepRef:
+        """Return the step with the greatest id, which may have been saved beside HEAD."""
+        (rows,) = await self._backend.read([newest_query(line)])
+        if not rows:
+            raise missing_line_error(line)
+        return StepRef.of(rows[0])
 
     async def find_id(self, line: Line, id: str, parent: At) -> Row | None:
         """Return the row of the step with an id, if there is one.
@@ -423,16 +430,10 @@ class LineIndex:
 
     def _query(self, line: Line, at: str | Position | None, bodies: bool = True, *, required: bool = False) -> Query:
         if at is None:
-            return Scan(STEPS, tuple(line), (), (), True, 1, "id", bodies, int(required))
+            return newest_query(line, bodies)
         if isinstance(at, str):
             return Scan(STEPS, (*line, at), (), (), True, 1, "id", bodies, int(required))
         return Scan(STEPS, (*line, at.branch, at.seq), bodies=bodies, required=int(required))
-
-    def _latest_query(self, line: Line) -> Query:
-        return self._query(line, None, bodies=False)
-
-    def _head_query(self, line: Line, branch: int) -> Scan:
-        return Scan(STEPS, (*line, branch), reverse=True, limit=1, bodies=False)
 
     async def _not_found(self, line: Line, at: str | Position | None) -> NotFoundError:
         if at is None or await self.load_tip(line) is None:
@@ -471,7 +472,7 @@ class LineIndex:
 
     async def head(self, line: Line, branch: int) -> StepRef:
         """Return the last step of a branch; while it has none of its own, the step that it starts from."""
-        head, rows = await self._backend.read([self._head_query(line, branch), Get(BRANCHES, [(*line, branch)])])
+        head, rows = await self._backend.read([end_query(line, branch), Get(BRANCHES, [(*line, branch)])])
         if head:
             return StepRef.of(head[0])
         if not rows:

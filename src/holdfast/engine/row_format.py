@@ -59,6 +59,11 @@ class LineInfo(NamedTuple):
     version: int
     form: int
     pruned: int = 0
+    switched_from: str = ""
+
+
+AT_HEAD = -1
+"""The column `beside` of a step that was saved as HEAD, and not beside it."""
 
 
 class _StubRecord(Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -91,6 +96,7 @@ class StepRef(NamedTuple):
     metadata: str
     tail: int
     size: int
+    beside: int = AT_HEAD
 
     @classmethod
     def of(cls, row: Row) -> StepRef:

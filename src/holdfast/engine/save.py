@@ -18,6 +18,7 @@ from holdfast.engine.append_batch import PreparedStep
 from holdfast.engine.append_queue import AppendQueue
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.line_head import find_head, newest_query
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.large_values import set_aside
@@ -27,7 +28,7 @@ from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.projection.rows import ProjectedStep
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_row, open_step
+from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, info_row, open_step
 from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.engine.step_info import StepInfo, StepInfoReader
 from holdfast.engine.text_index.indexer import TextIndexer
@@ -137,11 +138,20 @@ class StepWriter:
         request = replace(request, time=request.time or old.point.time, attached_changes=lambda _: extra)
         number = move.new_branch()
         first = await self._appender.prepare(
-            request, new_info, parent, loaded, (), Position(number, 0), new_branch=True, revision=old.point.revision + 1
+            request,
+            new_info,
+            parent,
+            loaded,
+            (),
+            Position(number, 0),
+            new_branch=True,
+            revision=old.point.revision + 1,
+            beside=old.point.beside,
         )
         move.steps.append(first)
         move.take_over_name(old.point.branch, first)
         await self._move_children(move, old, first)
+        await self._move_head(move)
         changes: list[Change] = [
             self._lines.line_unchanged(line, info),
             Put(LINES, info_row(line, new_info)),
@@ -255,9 +265,27 @@ class StepWriter:
             position,
             new_branch=position is not None,
             revision=old.point.revision + 1,
+            beside=old.point.beside,
         )
         move.steps.append(moved)
         return moved
+
+    async def _move_head(self, move: _Move) -> None:
+        """Keep HEAD where it is if it is moved, and a step beside it has the number of its branch."""
+        (rows,) = await self._context.backend.read([newest_query(move.line, bodies=True)])
+        if not rows:
+            return  # deleted meanwhile
+        newest = rows[0]
+        head = StepRef.of(await find_head(self._context.backend, move.line, newest))
+        branch = next((each.point.branch for each in move.steps if each.point.id == head.id), None)
+        point = StepRef.of(newest)
+        if branch is None or point.beside == AT_HEAD:
+            return
+        for each in move.steps:
+            if each.point.id == point.id:
+                each.set_beside(branch)
+                return
+        move.renamed.append(Put(STEPS, point._replace(beside=branch).row(move.line, newest.body)))
 
     async def _step(self, move: _Move, position: Position) -> _OldStep | None:
         """Return the step at a position, if it is the last revision of its id. If there is none, expect none."""
@@ -290,7 +318,11 @@ class _Move:
 
     def projected(self) -> list[ProjectedStep]:
         """Return the steps for the projector and the indexer; the first has the branches that are renamed."""
-        renamed = [Branch.of(change.row) for change in self.renamed if isinstance(change, Put | Create)]
+        renamed = [
+            Branch.of(change.row)
+            for change in self.renamed
+            if isinstance(change, Put | Create) and change.space is BRANCHES
+        ]
         first, *others = (each.projected() for each in self.steps)
         return [first._replace(branches=[*first.branches, *renamed]), *others]
 

@@ -8,8 +8,9 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.line_head import end_query
 from holdfast.engine.lines import LineIndex, missing_line_error, pruned_error
-from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.row_format import AT_HEAD, Line, StepRef
 from holdfast.errors import NotFoundError
 
 
@@ -23,18 +24,24 @@ class StepTimes:
     async def ends(self, line: Line) -> list[StepRef]:
         """Return the last step of each branch that has steps of its own."""
         numbers = [0, *(branch.branch for branch in await self._lines.branches(line))]
-        heads = await self._backend.read(
-            [Scan(STEPS, (*line, number), reverse=True, limit=1, bodies=False) for number in numbers]
-        )
+        heads = await self._backend.read([end_query(line, number) for number in numbers])
         return [StepRef.of(row) for rows in heads for row in rows]
 
     async def last_of_line(self, line: Line, time: int, ends: Sequence[StepRef] | None = None) -> StepRef:
-        """Return the step that was saved last by a time (nanoseconds since 1970), of branches that end there."""
+        """Return what was HEAD at a time (nanoseconds since 1970), given the ends of all branches.
+
+        That is the step that was saved last by then, or the last one of the branch that it was saved beside of.
+        """
         ends = await self.ends(line) if ends is None else ends
         candidates = await self.last_of_branches(line, [Position(*end[:2]) for end in ends], time)
         if not candidates:
             raise NotFoundError("the thread has no checkpoint at or before that time", where=f"thread {line}")
-        last = max(candidates, key=lambda point: (point.time, point.id, point.revision))
+        last = max(candidates, key=_order)
+        if last.beside != AT_HEAD:
+            heads = [point for point in candidates if point.branch == last.beside]
+            heads = heads or [point for point in candidates if point.beside == AT_HEAD] or [last]
+            id = max(heads, key=_order).id
+            last = max((point for point in candidates if point.id == id), key=_order)  # in its last revision
         if last.pruned:
             raise pruned_error(line)
         return last
@@ -62,3 +69,7 @@ class StepTimes:
                 if low <= high:
                     todo[branch] = (low, high, (low + high) // 2)
         return [best[end.branch] for end in ends if end.branch in best]
+
+
+def _order(point: StepRef) -> tuple[int, str, int]:
+    return point.time, point.id, point.revision

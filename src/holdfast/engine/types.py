@@ -140,7 +140,7 @@ class BranchInfo:
     """A branch of a thread: its name, if it has one, and the checkpoint it starts from.
 
     `head` is its last checkpoint, which is the one it starts from while it has none of its own; `ahead` is how many of
-    its own it has. The `current` one is that of the thread's latest checkpoint.
+    its own it has. HEAD is on the `current` one.
     """
 
     branch: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.ids import is_reserved
+from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.lines import MAIN, OnBranch
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.projection.rows import relabelled
@@ -50,15 +52,16 @@ async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
     main = "" if any(other.name == MAIN.name for other in others) else MAIN.name
     branches = [MAIN_BRANCH._replace(created=info.created, name=main), *others]
     bases = [Position(branch.base_branch, branch.base_length - 1) for branch in branches]
-    starts, latest, *ends = await read_despite_damage(
+    starts, newest, *ends = await read_despite_damage(
         engine.context.backend,
         [
             Get(STEPS, [(*line, *base) for base in dict.fromkeys(bases) if base.seq >= 0], required=True),
-            Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False),
-            *(Scan(STEPS, (*line, branch.branch), reverse=True, limit=1, bodies=False) for branch in branches),
+            newest_query(line),
+            *(end_query(line, branch.branch) for branch in branches),
         ],
     )
-    newest, *heads = (StepRef.of(rows[0]) if rows else None for rows in (latest, *ends))
+    latest = StepRef.of(await find_head(engine.context.stored, line, newest[0])) if newest else None
+    heads = [StepRef.of(rows[0]) if rows else None for rows in ends]
     points = {Position(*point[:2]): point for point in map(StepRef.of, starts)}
     descriptions = []
     for branch, base, own in zip(branches, bases, heads, strict=True):
@@ -72,7 +75,7 @@ async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
                 None if head.pruned else head,
                 None if start is None or start.pruned else start,
                 0 if own is None else own.seq + 1,
-                newest is not None and own is not None and own.branch == newest.branch,
+                latest is not None and own is not None and own.branch == latest.branch,
             )
         )
     return descriptions
@@ -135,8 +138,9 @@ class DeletedBranch(NamedTuple):
 async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedBranch:
     """Delete a branch and the steps that only it has.
 
-    Without `force`, raises `ConflictError` if other branches start from them, if they have tags or labels, or if they
-    are not merged into another branch. Raises `DeniedError` in any case if one is pinned or the thread is held.
+    If HEAD is on it, it moves to `main`. Without `force`, raises `ConflictError` if other branches start from them, if
+    they have tags or labels, or if they are not merged into another branch. Raises `DeniedError` in any case if one is
+    pinned or the thread is held.
     """
     await require_no_hold(engine.context.backend, [line])
     while True:
@@ -148,6 +152,8 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
         if dry_run:
             return deleted
         if any(point.branch == branch.branch for point in points):
+            if (await engine.lines.find(line, None)).branch == branch.branch:
+                await switch(engine, line, MAIN.name)
             break
         changes = [
             *engine.lines.new_version(line, info),
@@ -220,14 +226,15 @@ async def _is_merged(engine: Engine, line: Line, head: StepRef, others: Sequence
 
 
 async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
-    """Make the last step of a branch the latest of the line, if necessary by appending a step without changes."""
+    """Make a branch the current one: unless HEAD is on it, by appending a step without changes, which becomes HEAD."""
+    switched = None
     while True:
         newest = await engine.lines.find(line, None)
         number = await engine.lines.branch(line, check_name(name, "name of a branch"))
+        # A branch without steps of its own that starts at HEAD is not the current one yet.
+        if newest.branch == number:
+            return switched or await engine.step_info.head(line, newest)
         head = await engine.lines.find(line, OnBranch(name))
-        # A branch without steps of its own that starts at the latest step is not the current one yet.
-        if head.id == newest.id and newest.branch == number:
-            return await engine.step_info.head(line, head)
         state = await engine.lines.read_step(line, head, partial(engine.states.packed, line))
         request = AppendRequest(
             line,
@@ -235,12 +242,13 @@ async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
             parent=OnBranch(name),
             id=await latest_id(engine, line, head),
             kind=SWITCH,
+            time=max(engine.context.clock(), newest.time),
+            moves_head=True,
             **step_fields(engine, line, {"switched": name}, await engine.delta_reader().unread(line, head)),
         )
-        try:
-            return (await engine.writer.save(request))[0]
-        except HeadMoved:
-            continue
+        # Once more: a step that was saved meanwhile may have a greater id, and HEAD be where that says.
+        with suppress(HeadMoved):
+            (switched,) = await engine.writer.save(request)
 
 
 async def fork(engine: Engine, line: Line, point: StepRef, name: str, edit: Edit) -> StepInfo:

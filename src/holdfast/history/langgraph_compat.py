@@ -44,7 +44,7 @@ def step_fields(engine: Engine, line: Line, metadata: Mapping[str, Any], deltas:
 
 async def latest_id(engine: Engine, line: Line, parent: StepRef) -> str:
     """Generate an id that is later than all others of the line."""
-    newest = await engine.lines.find(line, None)
+    newest = await engine.lines.newest_step(line)
     return new_id(max(engine.context.clock(), newest.time), max(newest.id, parent.id))
 
 

@@ -2,13 +2,13 @@
 
 ::
 
-    HEAD, @               the latest checkpoint of the thread
+    HEAD, @               the checkpoint that the thread resumes from
     1f0c2a3b-4d5e…        the one with this id, or with the only id that starts with it (4 characters or more)
     before-the-cut        the one that has this tag
     main, draft           the last one of a branch
     #12, draft#12         step 12 of the history of HEAD, or of another revision
     X~2, X^, X^2          two before X; the parent of X; the second parent of X, which is a merge
-    X@{2h}, @{yesterday}  the last one by that time in the history of X; of the thread, if X is HEAD or missing
+    X@{2h}, @{yesterday}  the last one by that time in the history of X; if X is HEAD or missing, what was HEAD then
 
 The part before a suffix is looked up as an id, a tag, a branch, and the start of an id, in this order. The whole text
 is tried before any part of it: an id may end in `~2`. Suffixes are applied from left to right. `~`, `^` and `#` follow

@@ -17,6 +17,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
+from holdfast.engine.line_head import head_of
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.namespaces import (
     ACCESS,
@@ -336,7 +337,7 @@ class _Pass:
         if self._keep_where is not None:
             matching = await self._matching(line, self._keep_where)
         heads = _heads(points, branches)
-        last = _last_revisions(points)
+        last, head = _last_revisions(points), head_of(points)
         candidates = (
             RetentionCandidate(
                 point.time,
@@ -346,6 +347,7 @@ class _Pass:
                 tuple(names.get((PIN, point.id), ())),
                 tuple(heads.get(point[:2], ())),
                 point.id in matching,
+                point == head,
             )
             for point in sorted(last.values(), key=lambda point: point.id, reverse=True)
         )

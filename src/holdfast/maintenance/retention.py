@@ -105,7 +105,8 @@ class Retention:
         candidates = list(candidates)
         reasons: list[list[str]] = [[] for _ in candidates]
         latest_first = sorted(range(len(candidates)), key=lambda at: candidates[at].id, reverse=True)
-        for at in latest_first[:1]:
+        head = [at for at, each in enumerate(candidates) if each.is_head]
+        for at in head or latest_first[:1]:
             reasons[at].append("latest")
         for each, found in zip(candidates, reasons, strict=True):
             found += (f"last of {name}" for name in each.heads)
@@ -198,6 +199,8 @@ class RetentionCandidate(NamedTuple):
     """The named branches that it is the last checkpoint of."""
     matches: bool = False
     """Whether it matches the query."""
+    is_head: bool = False
+    """Whether the thread resumes from it. If none is said to, it is the one with the greatest id."""
 
 
 class RetentionVerdict(NamedTuple):

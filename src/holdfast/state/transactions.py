@@ -195,14 +195,10 @@ class TransactionChanges:
         found: list[Condition] = [] if own else [Expect(LINES, tuple(line), None if tip is None else tuple(tip.info))]
         if tip is None or point is None:
             return found
-        branches = [0] if tip.is_only_branch else [0, *(each.branch for each in await lines.branches(line))]
+        # What moves HEAD to another branch changes the line.
         parents = [point if each.parent is None else await lines.find(line, each.parent) for each in own]
-        for branch in branches:
-            head = await lines.head(line, branch)
-            if head not in parents:  # whoever saves there opens no branch, and becomes the latest
-                number = head.seq + 1 if head.branch == branch else 0
-                found.append(Expect(STEPS, (*line, branch, number), None))
-        return found
+        end = await lines.head(line, point.branch)
+        return found if end in parents else [*found, Expect(STEPS, (*line, end.branch, end.seq + 1), None)]
 
 
 def _stale_error(where: Scope | str, key: str = "") -> ConflictError:

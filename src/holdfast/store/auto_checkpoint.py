@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.types import Checkpoint, Revision
-from holdfast.errors import ConfigError, HoldfastError, InvalidError
+from holdfast.errors import ConfigError, HoldfastError, InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 from holdfast.time_parser import Duration, parse_seconds
 
@@ -167,8 +167,10 @@ class _AutoSaver:
         """Return the id of the checkpoint that `if_changed` compares with."""
         if self.last is not None:
             return self.last.id
-        latest = await StoreOperations.log(self.store, self.thread, limit=1)
-        return latest[0].id if latest else None
+        try:
+            return (await StoreOperations.get(self.store, self.thread, lazy=True)).id
+        except NotFoundError:
+            return None
 
     async def _save(self, **how: Any) -> Checkpoint:
         steps, since = self._steps, self._since

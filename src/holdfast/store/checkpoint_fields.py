@@ -65,6 +65,7 @@ def append_fields(
         "parent": at,
         "on_conflict": how,
         "id": id or "",
+        "keeps_head": on_conflict == "merge" or callable(on_conflict),
         "kind": check_name(kind, "kind of a checkpoint"),
     }
     if refs:

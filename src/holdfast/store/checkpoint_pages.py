@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.line_head import is_in_history
+from holdfast.engine.row_format import AT_HEAD, Line, StepRef
 from holdfast.engine.step_info import StepInfo
 
 _FIRST, _MOST = 4, 32
@@ -63,6 +65,8 @@ class CheckpointListing:
         """A heap of the lines with checkpoints that were read and are not listed yet."""
         self._short: list[Line] = list(lines)
         """Lines whose next checkpoint is not read yet."""
+        self._heads: dict[Line, tuple[StepRef, BranchGraph]] = {}
+        """HEAD and the branches of lines with forks."""
 
     async def next(self) -> list[ListedCheckpoint]:
         """Return the next checkpoints; an empty list at the end."""
@@ -98,9 +102,24 @@ class CheckpointListing:
             page = 1 if self._only is not None or len(lines) > 1 else min(count, _MOST)
             answers = await self._engine.lines.pages([(line, self._before[line]) for line in lines], max(1, page))
             for line, points in zip(lines, answers, strict=True):
-                if points and self._only in (None, points[0].id):
-                    heapq.heappush(self._ahead, _Ahead(line, deque(points)))
-                    self._before[line] = points[-1].id
+                if not points or self._only not in (None, points[0].id):
+                    continue
+                self._before[line] = points[-1].id
+                own = points if self._only is not None else await self._own(line, points)
+                if own:
+                    heapq.heappush(self._ahead, _Ahead(line, deque(own)))
+                else:
+                    self._short.append(line)
+
+    async def _own(self, line: Line, points: list[StepRef]) -> list[StepRef]:
+        """Return those of some checkpoints that are not on a fork: HEAD, what leads to it, and what was HEAD before."""
+        if all(point.beside == AT_HEAD for point in points):
+            return points
+        if line not in self._heads:
+            lines = self._engine.lines
+            self._heads[line] = await lines.find(line, None), await lines.branch_graph(line)
+        head, graph = self._heads[line]
+        return [point for point in points if point.beside == AT_HEAD or is_in_history(graph, head, point)]
 
     async def _matching(self, found: Sequence[ListedCheckpoint]) -> list[ListedCheckpoint]:
         """Return the checkpoints with the metadata of the filter."""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
+from holdfast.engine.line_head import head_of
 from holdfast.engine.lines import NAME, TAG
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
@@ -31,7 +32,8 @@ class ThreadPruner:
             lines = self._engine.lines
             wanted = {id for kind in (NAME, TAG) for _, id in await lines.refs(line, kind)}
             last = _last_revisions(points)
-            wanted.add(max(last, default=""))
+            head = head_of(points)
+            wanted.add("" if head is None else head.id)
             return {point[:2] for point in points} - {last[id][:2] for id in wanted if id in last}
 
         await self._engine.rewriter.rewrite(line, _dropping(others))

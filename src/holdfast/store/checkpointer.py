@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine import validation
 from holdfast.engine.pages import Page
 from holdfast.errors import InvalidError
 from holdfast.store.checkpoint_store import CheckpointStore, PendingWrite, SavedCheckpoint
@@ -77,12 +78,18 @@ class _Checkpointer:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[CheckpointTuple]:
-        """List the checkpoints of a thread, the latest first: those with these entries in their metadata."""
-        page = await StoreOperations.log(self.store, thread_id, metadata=metadata, limit=limit, cursor=cursor)
-        saved = [await self._checkpoints.get(thread_id, checkpoint.id) for checkpoint in page]
-        return Page(
-            [_tuple(each) for each in saved if each is not None],
-            page.next,
+        """List the checkpoints of a thread, the latest first: those with these entries in their metadata.
+
+        The first is what `get_tuple` returns. Those that were saved to forks beside it are left out; `Thread.log` has
+        them.
+        """
+        count = validation.require_count(limit, "limit")
+        entries = validation.require_mapping(metadata or {}, "metadata")
+        pages = await self._checkpoints.list_checkpoints([thread_id], before=cursor, metadata=entries, limit=count + 1)
+        return Page.cut(
+            [_tuple(each) async for page in pages for each in page],
+            count,
+            lambda each: each.id,
             lambda cursor: _Checkpointer.list(self, thread_id, metadata=metadata, limit=limit, cursor=cursor),
         )
 

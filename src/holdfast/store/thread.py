@@ -57,15 +57,15 @@ class ThreadOperations(Generic[S]):
     ) -> Checkpoint[S]:
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
 
-        The parent is the latest checkpoint, unless one is given (a checkpoint, or its id), or a branch by its name. If
-        another writer saved after the same parent first, `on_conflict` decides: `"overwrite"`, the default without a
-        parent, saves after the new latest checkpoint; `"branch"`, the default with one, opens a branch;
-        `"merge"` merges that branch into the one of the parent at once, with a function in place of it to resolve what
-        both sides changed (see `merge`); what stays unresolved raises `ConflictError`, and the state is on its branch;
-        `"raise"` raises `ConflictError`, and nothing is saved.
+        The parent is HEAD, unless one is given (a checkpoint, or its id), or a branch by its name. What is saved to
+        another branch than that of HEAD does not move HEAD. If another writer saved after the same parent first,
+        `on_conflict` decides: `"overwrite"`, the default without a parent, saves after the new HEAD; `"branch"`, the
+        default with one, opens a branch; `"merge"` merges that branch into the one of the parent at once, with a
+        function in place of it to resolve what both sides changed (see `merge`); what stays unresolved raises
+        `ConflictError`, and the state is on its branch; `"raise"` raises `ConflictError`, and nothing is saved.
 
         An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
-        revision of it. The latest checkpoint is the one with the greatest id, so such ids must increase. `tag` and
+        revision of it. Such ids must increase: HEAD is the checkpoint with the greatest id on its branch. `tag` and
         `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
         saved: the parent is returned.
         """
@@ -123,10 +123,11 @@ class ThreadOperations(Generic[S]):
     async def resolve(self, at: Revision = "HEAD") -> Checkpoint[S]:
         """Find the checkpoint that a revision names, without its state.
 
-        As in git: `HEAD` is the latest; the name of a branch, the last one of the branch; a tag; an id, or the start of
-        one; `#12`, `draft#12` a step by its number; `X~2`, `X^`, `X^2` those before X, `X^2` the second parent of a
-        merge; `X@{2h}`, `X@{yesterday}`, `X@{2026-11-01T10:00}` as of a time. A number is a step on the branch of HEAD,
-        a datetime the last checkpoint by then. Raises `NotFoundError`, and `InvalidError` if several ids start so.
+        As in git: `HEAD` is the last one of the current branch; the name of a branch, the last one of that branch; a
+        tag; an id, or the start of one; `#12`, `draft#12` a step by its number; `X~2`, `X^`, `X^2` those before X,
+        `X^2` the second parent of a merge; `X@{2h}`, `X@{yesterday}`, `X@{2026-11-01T10:00}` as of a time. A number is
+        a step on the branch of HEAD, a datetime what was HEAD then. Raises `NotFoundError`, and `InvalidError`
+        if several ids start so.
         """
         point = await self._find(at)
         return self._checkpoint(await self._engine.step_info.head(self._line, point))
@@ -277,7 +278,7 @@ class ThreadOperations(Generic[S]):
         changes: Mapping[Path, Any] | None = None,
         remove: Iterable[Path] = (),
     ) -> BranchInfo:
-        """Start a branch at a checkpoint. Copies nothing; `put(..., branch=name)` continues it.
+        """Start a branch at a checkpoint. Copies nothing; `put(..., branch=name)` continues it. HEAD stays where it is.
 
         With `changes` or `remove`, which are as in `update`, the branch begins with a checkpoint whose state is edited
         so; both are made, or neither.
@@ -291,7 +292,7 @@ class ThreadOperations(Generic[S]):
             made = await self._lines.fork(line, point, branch)
             return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created), point.id)
         first = (await branches.fork(self._engine, line, point, branch, self._edit(changes or {}, remove))).point
-        return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1, current=True)
+        return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1)
 
     @sync_and_async
     async def branches(self) -> list[BranchInfo]:
@@ -327,8 +328,8 @@ class ThreadOperations(Generic[S]):
 
         Raises `ConflictError` if it is not merged into another branch, if other branches start from it, or if one of
         its checkpoints has a tag or a label; not with `force`, and then branches that start from it stay as they are.
-        Pinned checkpoints and held threads raise `DeniedError`. `main` is not deleted. With `dry_run` nothing is
-        deleted, and the ids that would be are returned.
+        Pinned checkpoints and held threads raise `DeniedError`. `main` is not deleted; from the current branch, the
+        thread is switched to it first. With `dry_run` nothing is deleted, and the ids that would be are returned.
         """
         from holdfast.history import branches
 
@@ -336,9 +337,9 @@ class ThreadOperations(Generic[S]):
 
     @sync_and_async
     async def switch(self, branch: str) -> Checkpoint[S]:
-        """Make a branch the current one: its last checkpoint becomes the latest of the thread.
+        """Make a branch the current one: HEAD moves to it, and what names no branch continues there.
 
-        Unless the latest is one of its own already, a checkpoint of kind `switch` is saved on it; it changes nothing.
+        Unless HEAD is on it already, a checkpoint of kind `switch` is saved on it, with an unchanged state.
         """
         from holdfast.history import branches
 

@@ -124,9 +124,46 @@ def test_a_fork_with_an_edit_and_a_restore(store: holdfast.Store) -> None:
     end = store.get("t").id
     graph.invoke({"log": ["two"]}, on("t"))
     store.thread("t").fork("edited", at=end, changes={"log": ["changed"]})
+    store.thread("t").switch("edited")
     assert graph.invoke({"log": ["three"]}, on("t"))["log"] == ["changed", "three", "a", "b"]
     store.thread("t").restore(at=end)
     assert graph.invoke({"log": ["four"]}, on("t"))["log"] == ["one", "a", "b", "four", "a", "b"]
+
+
+def test_a_fork_does_not_move_the_thread_of_a_graph(store: holdfast.Store) -> None:
+    """The graph resumes the thread by its name from where it was; a fork is run by the id of its checkpoint."""
+    graph, saver = talking(store)
+    thread = store.thread("t")
+    graph.invoke({"log": ["one"]}, on("t"))
+    end = store.get("t").id
+    graph.invoke({"log": ["two"]}, on("t"))
+    two = ["one", "a", "b", "two", "a", "b"]
+    fork = thread.fork("edited", at=end, changes={"log": ["changed"]}).head
+    thread.fork("draft", at=end)
+    thread.update({"log": ["drafted"]}, branch="draft")
+    for _ in range(2):
+        assert log_of(graph) == next(each.values["log"] for each in graph.get_state_history(on("t"))) == two
+        assert graph.invoke({"log": ["on"]}, on("t"))["log"] == [*two, "on", "a", "b"]
+        two = log_of(graph)
+        # The fork, on its own.
+        tried = graph.invoke({"log": ["try"]}, on("t", checkpoint_id=fork))
+        assert tried["log"] == ["changed", "try", "a", "b"]
+    assert thread.get(at="edited").state["log"] == ["changed", "try", "a", "b"]  # the second try is on a branch of it
+    graph.update_state(on("t", checkpoint_id=thread.resolve("draft").id), {"log": ["more"]})
+    assert thread.get(at="draft").state["log"] == ["drafted", "more"]
+    assert log_of(graph) == two
+    assert [each.checkpoint["id"] for each in saver.list(on("t"), limit=1)] == [thread.resolve("main").id]
+    # The graph returns to one of its own checkpoints, and goes on from there.
+    assert graph.invoke({"log": ["three"]}, on("t", checkpoint_id=end))["log"] == ["one", "a", "b", "three", "a", "b"]
+    assert log_of(graph) == ["one", "a", "b", "three", "a", "b"]
+    thread.switch("edited")
+    assert graph.invoke({"log": ["on"]}, on("t"))["log"] == ["changed", "try", "a", "b", "on", "a", "b"]
+    thread.switch("main")
+    assert log_of(graph) == two
+    listed = [each.checkpoint["id"] for each in saver.list(on("t"))]
+    assert thread.resolve("draft").id not in listed
+    assert fork not in listed
+    assert [each.checkpoint["id"] for each in saver.list(on("t", checkpoint_id=fork))] == [fork]
 
 
 # Delta channels: only the graph knows their values --------------------------------------------------------------
@@ -158,6 +195,8 @@ def test_delta_channels_stay_what_they_were(store: holdfast.Store) -> None:
     store.thread("t").restore(at=end)
     assert values_of(graph) == early
     store.thread("t").fork("edited", at=end, changes={"n": 9})
+    assert values_of(graph) == early
+    store.thread("t").switch("edited")
     assert values_of(graph) == {**early, "n": 9}
     graph.invoke({"seldom": ["more"]}, on("t"))
     assert values_of(graph)["seldom"] == [*early["seldom"], "more", ("a", len(early["seldom"]) + 1)]
@@ -167,12 +206,14 @@ def test_delta_channels_are_taken_whole_by_a_merge(store: holdfast.Store) -> Non
     graph = delta_graph(store)
     graph.invoke({"seldom": [0]}, on("t"))
     store.thread("t").fork("draft", changes={"n": 1})
+    store.thread("t").switch("draft")
     theirs = values_of(graph)
     store.thread("t").switch("main")
     graph.invoke({"seldom": [1]}, on("t"))
     ours = values_of(graph)
     store.thread("t").merge("draft")
     assert values_of(graph) == {**ours, "n": 1}  # the draft wrote to none of them
+    store.thread("t").switch("draft")
     store.thread("t").merge("main", "draft")
     assert values_of(graph) == {**ours, "n": 1}  # main alone did
     graph.invoke({"seldom": [2]}, on("t"))

@@ -206,6 +206,7 @@ class AgentLine:
             attached_changes=audit.rows,
             preconditions=both_preconditions(permit.guards, self._require_newest(instead_of or parent, instead_of)),
             new_branch="" if instead_of is None else f"after-{instead_of.id}",
+            moves_head=instead_of is not None,
         )
         audit.describe(request, self.handle.now(), events, summary, self.handle.codec.pack)
         return request

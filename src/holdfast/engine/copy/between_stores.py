@@ -168,7 +168,7 @@ class StoreCopier:
         if self._source.capabilities.max_body <= limit:
             return
         for line in await self._lines(tenant):
-            size = sum(int(row.columns[-1]) for heads in await _heads(self._source, line) for row in heads)
+            size = sum(StepRef.of(row).size for heads in await _heads(self._source, line) for row in heads)
             if size > limit // 2:
                 for table in (STEPS, OBJECTS, NODES):
                     async for row in scan_rows(self._source, table, line):

@@ -60,7 +60,9 @@ class LineCopier:
         for old, new in names.items():
             info = await self._lines.info(old)
             conditions.append(self._lines.line_unchanged(old, info))
-            new_info = self._lines.new_info()._replace(form=info.form, pruned=info.pruned)
+            new_info = self._lines.new_info()._replace(
+                form=info.form, pruned=info.pruned, switched_from=info.switched_from
+            )
             try:
                 changes += [Create(LINES, info_row(new, new_info)), *await self._copy(old, new, leases[new])]
             except ConcurrentChange:

@@ -31,6 +31,7 @@ from holdfast.backends.tables import (
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.engine.display_reader import DisplayReader
+from holdfast.engine.line_head import find_head, newest_query
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.operations import EditList, KeepRun, Operation
 from holdfast.engine.model.operations import Set as SetValue
@@ -63,10 +64,9 @@ from holdfast.engine.projection.rows import (
     entries_of,
     first_step,
     is_hidden,
-    newest_step,
     operations_by_channel,
 )
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, open_step
+from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, open_step
 from holdfast.engine.state_loader import StateLoader
 from holdfast.errors import ConfigError, ConflictError, CorruptError
 
@@ -111,7 +111,8 @@ class Projector:
             # There were steps before the store had such rows, or a writer did not write them.
             await self.build(line)
             thread = await self._read(line, new_steps[0].info)
-        latest = max(new_steps, key=lambda each: (each.point.id, each.point.revision))
+        at_head = [each for each in new_steps if each.point.beside == AT_HEAD]
+        latest = max(at_head or new_steps, key=lambda each: (each.point.id, each.point.revision))
         chain = chain_to(new_steps, latest)
         parent = chain[0].parent
         follows = (parent.hash.hex() if parent is not None else "") == thread.hash
@@ -128,7 +129,7 @@ class Projector:
         for each in new_steps:
             self._describe(rows, named, each.point, each.step, None if each.parent is None else each.parent.id)
         rows.after = named._replace(version=new_steps[-1].info.version)
-        if latest.point.id >= thread.checkpoint:
+        if at_head and latest.point.id >= thread.checkpoint:
             if follows:
                 channels = await self._follow(rows, named, chain)
                 self._head(rows, named, latest, channels)
@@ -545,11 +546,12 @@ class Projector:
             last = StepRef.of(steps[-1])
             start = (last.id, last.revision)
         heads, transitions, newest = await self._backend.read(
-            [Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line)), newest_step(line)]
+            [Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line)), newest_query(line, bodies=True)]
         )
+        head = [await find_head(self._backend, line, row, bodies=True) for row in newest]
         rows = RowChanges(line)
         missing_ids = await self._without_step(line, [str(row.key[2]) for row in transitions if row.key[2] not in ids])
-        latest = StepRef.of(newest[0]) if newest and newest[0].columns[0] else None
+        latest = StepRef.of(head[0]) if head and head[0].columns[0] else None
         if latest is None or (heads and str(heads[0].columns[0]) > latest.id):
             # The checkpoint that is shown does not exist any more.
             rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
@@ -557,7 +559,7 @@ class Projector:
             if await self._backend.apply([unchanged, *rows.changes]) is not None or latest is not None:
                 return False
         else:
-            await self._show_stored(rows, info, thread, newest[0])
+            await self._show_stored(rows, info, thread, head[0])
         rows.changes += (Delete(space, (*line, id)) for id in missing_ids for space in (TRANSITIONS, METADATA))
         if await self._backend.apply([unchanged, *rows.changes]) is not None:
             return False

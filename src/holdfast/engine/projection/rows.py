@@ -112,10 +112,6 @@ def first_step(line: Line) -> Scan:
     return Scan(STEPS, tuple(line), limit=1, bodies=False)
 
 
-def newest_step(line: Line) -> Scan:
-    return Scan(STEPS, tuple(line), reverse=True, limit=1, by="id")
-
-
 def clear_state(line: Line) -> list[Change]:
     """Return the changes that remove a thread's state from the rows."""
     return [Delete(space, tuple(line)) for space in (AGENT_STATES, STATE_VALUES, CONVERSATIONS)]

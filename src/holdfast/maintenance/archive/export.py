@@ -29,9 +29,9 @@ from holdfast.maintenance.archive.format import (
     ArchiveFile,
     ArchiveHeader,
     ArchiveWriter,
-    ThreadBegin,
     ThreadEnd,
     row_record,
+    thread_record,
 )
 
 _CACHE_BYTES = 8 << 20
@@ -100,7 +100,7 @@ async def export_threads(
 async def _write(scratch: Engine, line: Line, archive: ArchiveWriter) -> int:
     backend, count = scratch.context.backend, 0
     ((found,),) = await backend.read([Get(LINES, [tuple(line)])])
-    await archive.write(ThreadBegin(line.tenant, line.name, tuple(int(column) for column in found.columns)))
+    await archive.write(thread_record(found))
     for table in EXPORTED:
         async for row in scan_rows(backend, table, tuple(line)):
             await archive.write(row_record(table, row))

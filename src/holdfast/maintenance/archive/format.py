@@ -22,7 +22,20 @@ import msgspec
 
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import BlockingCall, Row
-from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Scalar, Table
+from holdfast.backends.tables import (
+    BRANCHES,
+    EVENTS,
+    FOLDS,
+    LINES,
+    LINKS,
+    NODES,
+    OBJECTS,
+    REFS,
+    STEPS,
+    WRITES,
+    Scalar,
+    Table,
+)
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 
@@ -60,7 +73,7 @@ class ThreadBegin(ArchiveLine, tag="thread"):
 
     tenant: str
     thread: str
-    columns: tuple[int, ...]
+    columns: list[str | int]
 
 
 class ArchivedRow(ArchiveLine, tag="row", omit_defaults=True):
@@ -98,6 +111,17 @@ def row_record(table: Table, row: Row) -> ArchivedRow:
     encoded = [_base64(value) if kind is bytes else value for kind, value in zip(kinds, values, strict=True)]
     width = len(table.key) - 2
     return ArchivedRow(table.name, encoded[:width], encoded[width:], row.body)  # type: ignore[arg-type]
+
+
+def thread_record(row: Row) -> ThreadBegin:
+    """Convert a row of `lines` to the line of the file that begins a thread."""
+    tenant, line = map(str, row.key)
+    return ThreadBegin(tenant, line, list(row.columns))  # type: ignore[arg-type]
+
+
+def line_row(record: ThreadBegin, line: Line) -> Row:
+    """Convert the begin of a thread to its row in `lines`. Raises `ValueError` if it is not valid."""
+    return Row(tuple(line), _values(list(LINES.columns.values()), record.columns))
 
 
 def row_of(record: ArchivedRow, line: Line) -> tuple[Table, Row]:

@@ -31,6 +31,7 @@ from holdfast.maintenance.archive.format import (
     Lines,
     ThreadBegin,
     ThreadEnd,
+    line_row,
     row_of,
 )
 
@@ -291,12 +292,14 @@ class _Reader:
         self._found |= {root.name, self._old.name}
         target = root._replace(tenant=self._selection.tenant, name=self._selection.as_thread or root.name)
         self._new = rename_line(self._old, root, target)
-        if len(record.columns) != len(LINES.columns):
-            raise self._archive.damaged("a thread in it has other columns")
         if not check_name(self._new.name, "name of a thread"):
             raise self._archive.damaged("a thread in it has no name")  # the empty name belongs to the whole store
+        try:
+            row = line_row(record, self._new)
+        except ValueError as error:
+            raise self._archive.damaged("a thread in it has other columns") from error
         self._lines.append(self._new)
-        await self._store(self._writer.put(Create(LINES, Row(tuple(self._new), record.columns))))
+        await self._store(self._writer.put(Create(LINES, row)))
 
     async def _add(self, record: ArchivedRow, old: Line, new: Line) -> None:
         try:

@@ -20,6 +20,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.large_pointers import PIECE
 from holdfast.engine.model.nodes import decode_node
 from holdfast.engine.row_format import (
+    AT_HEAD,
     Branch,
     Line,
     LineInfo,
@@ -31,6 +32,7 @@ from holdfast.engine.row_format import (
 )
 from holdfast.engine.state_loader import FoldedTree, StateLoader
 from holdfast.errors import CorruptError, HoldfastError, NotFoundError
+from holdfast.history.branches import SWITCH
 
 T = TypeVar("T")
 
@@ -191,7 +193,13 @@ async def new_info(backend: Backend, line: Line, fresh: LineInfo, sources: Seque
     async for row in scan_readable_rows(backend, FOLDS, tuple(line), holes, bodies=False):
         form = max(form, int(row.columns[0]))
     times = [Branch.of(row).created async for row in scan_readable_rows(backend, BRANCHES, tuple(line), holes)]
+    heads, switched = [""], ""
     async for row in scan_readable_rows(backend, STEPS, tuple(line), holes, bodies=False):
-        times.append(StepRef.of(row).time)
-        break
-    return fresh._replace(form=form, created=min(times, default=fresh.created))
+        point = StepRef.of(row)
+        times.append(point.time)
+        if point.beside == AT_HEAD:
+            heads.append(point.id)
+        if point.kind == SWITCH:
+            switched = max(switched, point.id)
+    switched_from = max((id for id in heads if id < switched), default="")
+    return fresh._replace(form=form, created=min(times, default=fresh.created), switched_from=switched_from)
