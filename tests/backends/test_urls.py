@@ -125,3 +125,8 @@ def test_no_password_is_in_an_error_about_a_wrong_url(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         holdfast.open(url)
     assert "SECRET" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_path_that_cannot_be_looked_up_is_no_error_of_the_system() -> None:
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        holdfast.open("x" * 5000)

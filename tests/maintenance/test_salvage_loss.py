@@ -1,4 +1,4 @@
-"""Pages of a SQLite file are zeroed: a salvage finds what is left, names what is lost, and forgets no loss."""
+"""Pages of a SQLite file are zeroed, and holds damaged: a repair finds what is left, and forgets no loss."""
 
 from __future__ import annotations
 
@@ -153,6 +153,25 @@ def test_a_damaged_tag_or_pin_is_no_hold(good: Path, tmp_path: Path) -> None:
         store.delete(THREADS[6])
 
 
+def test_a_copy_restores_checkpoints_from_the_middle_of_a_thread(tmp_path: Path) -> None:
+    """The first repair leaves stubs of what is lost. What was pruned stays so, though the copy has it."""
+    path, copy = tmp_path / "good.db", f"sqlite:///{tmp_path}/copy.db"
+    with holdfast.open(path) as store:
+        for n in range(40):
+            store.put("chat", {"n": n, f"part {n % 5}": f"{n} said something, at some length. " * 20})
+        store.copy_to(copy)
+        store.maintenance.prune("chat", keep_last=38)
+        before = [each.id for each in store.log("chat")]
+    assert len(before) == 38
+    with holdfast.open(zeroed(path, tmp_path, "steps", "leaf")) as store:
+        assert store.maintenance.repair().lost
+        assert len(store.log("chat")) < 38
+        assert store.maintenance.repair(copy).ok
+        assert [each.id for each in store.log("chat")] == before
+        assert [store.get("chat", each).state["n"] for each in before] == list(range(39, 1, -1))
+        assert store.maintenance.verify(level="decode").findings == []
+
+
 def test_a_loss_can_be_accepted(good: Path, tmp_path: Path) -> None:
     with holdfast.open(zeroed(good, tmp_path, "refs", "leaf")) as store:
         assert not store.maintenance.repair().ok
@@ -168,3 +187,53 @@ def test_a_damaged_index_alone_loses_nothing(good: Path, tmp_path: Path) -> None
         assert readable(store) == set(THREADS)
         assert report.files is not None
         assert report.files.lost == []
+
+
+DAMAGED_HOLDS = {
+    "time": "time = time + 1",
+    "reason": "name = 'case 6'",
+    "kind": "kind = 'hole'",
+    "thread": f"line = '{THREADS[8]}'",
+    "name": "line = 'thread :7'",
+}
+
+
+@pytest.mark.parametrize("column", DAMAGED_HOLDS)
+def test_a_damaged_hold_forbids_deleting_until_a_copy_restores_it(good: Path, tmp_path: Path, column: str) -> None:
+    path, empty = tmp_path / "agents.db", f"sqlite:///{tmp_path}/empty.db"
+    shutil.copy(good, path)
+    holdfast.open(empty).close()
+    connection = apsw.Connection(str(path))
+    connection.execute(f"UPDATE refs SET {DAMAGED_HOLDS[column]} WHERE kind = 'hold'")
+    assert connection.changes() == 1
+    connection.close()
+    with holdfast.open(path) as store:
+        assert [each.code for each in store.maintenance.verify().damage] == ["damaged-row"]
+        report = store.maintenance.repair()
+        assert [each.code for each in report.left] == ["lost-rows"]
+        assert len(report.repaired) == 1
+        assert len(list(store.threads())) == len(THREADS)
+        for thread in THREADS[6:9]:
+            with pytest.raises(DeniedError, match="may have been lost"):
+                store.delete(thread)
+        # A store that knows nothing of these threads restores no hold of theirs.
+        assert [each.code for each in store.maintenance.repair(empty).left] == ["lost-rows"]
+        assert store.maintenance.repair(f"sqlite:///{good.parent}/copy.db").ok
+        with pytest.raises(DeniedError, match="case 7"):
+            store.delete(THREADS[7])
+        store.delete(THREADS[8])
+
+
+def test_a_damaged_hold_is_repaired_at_once_if_there_is_a_copy(good: Path, tmp_path: Path) -> None:
+    for column, change in DAMAGED_HOLDS.items():
+        path = tmp_path / f"{column}.db"
+        shutil.copy(good, path)
+        connection = apsw.Connection(str(path))
+        connection.execute(f"UPDATE refs SET {change} WHERE kind = 'hold'")
+        connection.close()
+        with holdfast.open(path) as store:
+            assert store.maintenance.repair(f"sqlite:///{good.parent}/copy.db").ok
+            assert store.maintenance.verify().findings == []
+            with pytest.raises(DeniedError, match="case 7"):
+                store.delete(THREADS[7])
+            store.delete(THREADS[8])

@@ -32,7 +32,7 @@ def tables_of(rows: Sequence[Row]) -> list[str]:
 
 def mark_row(tenant: str, tables: Iterable[str], now: int) -> Row:
     """Return the mark of a tenant."""
-    return Row(mark_key(tenant), (" ".join(sorted(tables)), now))
+    return Row(mark_key(tenant), (" ".join(sorted(set(tables))), now))
 
 
 def stored_mark(tenant: str, tables: Iterable[str], now: int) -> Row:

@@ -67,13 +67,19 @@ AT_HEAD = -1
 
 
 class _StubRecord(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What the metadata column of a stub has, as JSON: what a merge merged, and a `StubProof`."""
+    """What the metadata column of a stub has, as JSON: what a merge merged, a `StubProof`, and whether the step was not
+    pruned but lost."""
 
     merged: list[StepParent] = []
     id: str = ""
     events: str = ""
     content: bytes = b""
     salt: bytes = b""
+    lost: bool = False
+
+
+LOST_STUB = encode_json(_StubRecord(lost=True)).decode()
+"""The metadata of the stub of a lost step."""
 
 
 class StepRef(NamedTuple):
@@ -109,10 +115,12 @@ class StepRef(NamedTuple):
     def stub(self, merged: Sequence[StepParent] = (), proof: StubProof | None = None) -> StepRef:
         """Return the stub of the step when it is pruned: its time, its hash, what it merged, and what proves its event
         rows. A stub stays as it is, except for what is given."""
-        merged, proof = merged or self.merged, proof or self.proof
+        merged, proof, lost = merged or self.merged, proof or self.proof, self.lost
         stub_metadata = ""
-        if merged or proof is not None:
-            stub_metadata = encode_json(_StubRecord(list(merged), *(proof or ()))).decode()
+        if merged or proof is not None or lost:
+            record = _StubRecord(list(merged), *(proof or ()))
+            record.lost = lost
+            stub_metadata = encode_json(record).decode()
         return self._replace(id="", revision=0, kind=PRUNED, metadata=stub_metadata, tail=0, size=0)
 
     @property
@@ -125,6 +133,11 @@ class StepRef(NamedTuple):
         """Return what proves the event rows of a pruned step; None if it had no salt or is not pruned."""
         record = self._stub_record()
         return StubProof(record.id, record.events, record.content, record.salt) if record.content else None
+
+    @property
+    def lost(self) -> bool:
+        """Return whether this is the stub of a step that a repair did not find, and that a copy may restore."""
+        return self._stub_record().lost
 
     def _stub_record(self) -> _StubRecord:
         if not self.pruned or not self.metadata:

@@ -61,7 +61,7 @@ from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, refresh_index
 from holdfast.backends.tables import WORDS
 from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, redacted_url, url_to_path
-from holdfast.errors import ConfigError, CorruptError, DeniedError, UnavailableError
+from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError, UnavailableError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -245,13 +245,18 @@ class SQLiteBackend(Backend):
         failed = self._settings.path in _failed
         connection.set_busy_handler(self._lock_wait if failed else None)
         try:
-            with self._connections.turn(self._settings.busy_timeout if failed else 0):
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._connections.begin_turn(self._settings.busy_timeout if failed else 0)
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             _failed.discard(self._settings.path)
-        except (*errors.BUSY, apsw.FullError):  # on a full disk the log stays, so that space can be freed
+        except (
+            *errors.BUSY,
+            apsw.FullError,
+            TransientError,
+        ):  # on a full disk the log stays, so that space can be freed
             if failed:
                 raise
         finally:
+            self._connections.end_turn()
             connection.set_busy_handler(self._lock_wait)
 
     def _recover(self) -> None:
@@ -320,10 +325,12 @@ class SQLiteBackend(Backend):
 
     def _commit(self, batches: list[Batch], outcomes: list[Outcome]) -> None:
         """Commit a group of batches; see `holdfast.backends.runtime.group_commit.Commit`."""
-        with self._connections.write() as cursor:
+        with self._connections.writing:
             began = time.monotonic()
+            cursor = self._connections.writer()
             connection = cursor.connection
             try:
+                self._connections.begin_turn(self._settings.busy_timeout)
                 if connection.in_transaction:
                     cursor.execute("ROLLBACK")  # left by a leader that was interrupted twice
                 if not any(batches):
@@ -351,8 +358,11 @@ class SQLiteBackend(Backend):
                     outcomes.clear()
                     cursor.execute("ROLLBACK")
                 raise
-            self._last_row = last
-            self._limit_log(connection)
+            else:
+                self._last_row = last
+                self._limit_log(connection)
+            finally:
+                self._connections.end_turn()
 
     def _last_created(self, batches: list[Batch], outcomes: list[Outcome]) -> LastRow | None:
         last = self._last_row
@@ -447,21 +457,30 @@ class SQLiteBackend(Backend):
             self._queue.drain()
         while self._write_part(self._vacuum_part):
             self._queue.drain()
-        with self._connections.write() as cursor:
-            self._checkpoint(cursor.connection, truncate=True)
+        with self._connections.writing:
+            connection = self._connections.writer().connection
+            try:
+                self._connections.begin_turn(self._settings.busy_timeout)
+                self._checkpoint(connection, truncate=True)
+            finally:
+                self._connections.end_turn()
 
     def _write_part(self, part: Callable[[apsw.Cursor], bool]) -> bool:
         """Run a part of a long task in a transaction. Returns whether there is more."""
-        with self._connections.write() as cursor:
+        with self._connections.writing:
+            cursor = self._connections.writer()
             connection = cursor.connection
             try:
+                self._connections.begin_turn(self._settings.busy_timeout)
                 # Started as a writer: a reader that becomes one is refused if anybody wrote in between.
                 self._lock_wait.retry(lambda: cursor.execute("BEGIN IMMEDIATE"), time.monotonic())
                 more = part(cursor)
                 cursor.execute("COMMIT")
+                self._limit_log(connection)
             except apsw.Error as error:
                 raise self._failure(cursor, error) from error
-            self._limit_log(connection)
+            finally:
+                self._connections.end_turn()
             return more
 
     def _vacuum_part(self, cursor: apsw.Cursor) -> bool:

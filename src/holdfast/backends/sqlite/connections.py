@@ -80,6 +80,7 @@ class SQLiteConnections:
         """Unlock the file, for the connections to be closed: the last one writes the log back."""
         lock, self._use_lock, self._is_locked = self._use_lock, None, False
         if lock is not None:
+            lock.end_writing(self)
             self._forget.detach()
             lock = lock if use_lock.release(lock) else None
         try:
@@ -91,17 +92,6 @@ class SQLiteConnections:
     def configure(self, settings: FileOptions) -> None:
         """Use other options for the connections that are opened from now on."""
         self._settings = settings
-
-    @contextmanager
-    def write(self) -> Iterator[apsw.Cursor]:
-        """Yield the connection for writing, while no other store writes."""
-        with self.writing:
-            cursor = self.writer()
-            try:
-                with self.turn(self._settings.busy_timeout):
-                    yield cursor
-            except apsw.BusyError as error:
-                raise translate(error, self._settings.url) from error
 
     # For writing. Called under `writing`
 
@@ -117,24 +107,28 @@ class SQLiteConnections:
         self.identity.record()
         return self._writer
 
-    @contextmanager
-    def turn(self, timeout: float) -> Iterator[None]:
-        """Exclude the writers of other stores. `apsw.BusyError` if one of them writes for longer than a timeout."""
+    def begin_turn(self, timeout: float) -> None:
+        """Exclude the writers of other stores, until `end_turn`. `TransientError` if one writes for too long.
+
+        Between the two, a signal may interrupt anything: so `end_turn` is called whether this succeeded or not."""
         lock = self._use_lock
-        if lock is not None:
+        if lock is not None and not lock.begin_writing(self):
             self._wait_for_turn(lock, timeout)
-        try:
-            yield
-        finally:
-            if lock is not None:
-                lock.end_writing()
 
     def _wait_for_turn(self, lock: UseLock, timeout: float) -> None:
         def begin() -> None:
-            if not lock.begin_writing():
+            if not lock.begin_writing(self):
                 raise apsw.BusyError("another store is writing")
 
-        LockWait(timeout).retry(begin, time.monotonic())
+        try:
+            LockWait(timeout).retry(begin, time.monotonic())
+        except apsw.BusyError as error:
+            raise translate(error, self._settings.url) from error
+
+    def end_turn(self) -> None:
+        """Let other stores write."""
+        if self._use_lock is not None:
+            self._use_lock.end_writing(self)
 
     def writer(self) -> apsw.Cursor:
         """Return the connection for writing. Nothing is written to a file that has lost its name."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import sys
 import threading
 
 try:
@@ -25,8 +26,9 @@ except ImportError:  # on Windows, locks belong to open files anyway
 
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 
-_SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+_SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None) if sys.platform == "linux" else None
 _LOCK = struct.Struct("hhqqi")
+"""As Linux has it; elsewhere its parts are in another order."""
 
 _DATABASE = (0x40000002, 510)
 """The bytes of a database that all of its users lock for reading."""
@@ -44,7 +46,8 @@ class UseLock:
     def __init__(self, path: str) -> None:
         self.path = path
         self.users = 1
-        self._turn = threading.Lock()
+        self._mutex = threading.Lock()
+        self._writer: object = None
         self._database = _open(path)
         self._index = _open(f"{path}-shm")
         self._inode = os.fstat(self._database).st_ino if self._database is not None else 0
@@ -56,19 +59,24 @@ class UseLock:
             return os.stat(path).st_ino == self._inode  # noqa: PTH116 - as in `continuity`
         return False
 
-    def begin_writing(self) -> bool:
-        """Exclude the writers of all other stores, until `end_writing`. Returns False if one of them is writing."""
-        if not self._turn.acquire(blocking=False):
-            return False
+    def begin_writing(self, store: object) -> bool:
+        """Exclude the writers of all other stores, until `end_writing`. Returns False if one of them is writing.
+
+        A store that was interrupted at its end may begin again."""
+        with self._mutex:
+            if self._writer is not None and self._writer is not store:
+                return False
+            self._writer = store
         if _set(self._database, _WRITER, fcntl.F_WRLCK):
             return True
-        self._turn.release()
+        self._writer = None
         return False
 
-    def end_writing(self) -> None:
-        """Let others write."""
-        _set(self._database, _WRITER, fcntl.F_UNLCK)
-        self._turn.release()
+    def end_writing(self, store: object) -> None:
+        """Let others write, if this store is writing."""
+        if self._writer is store:
+            _set(self._database, _WRITER, fcntl.F_UNLCK)
+            self._writer = None
 
     def unlock(self) -> None:
         """Unlock the file."""

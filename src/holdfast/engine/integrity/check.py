@@ -89,6 +89,8 @@ class LineCheck:
         """How many positions of each branch were read."""
         self.steps = 0
         self.stubs = 0
+        self.lost_steps = 0
+        """How many of the stubs are of steps that were lost."""
         self.folded: dict[Where, bytes] = {}
         """The hashes of steps that have a folded state."""
         self.needed: set[bytes] = set()

@@ -183,13 +183,14 @@ class StepCheck:
         checked with the other merges."""
         try:
             merged, proof = stub.merged, stub.proof
+            self.check.lost_steps += stub.lost
         except CorruptError:
             return False
         self._merged += ((stub, each[:2], each.commit) for each in merged)
         if proof is not None and (parent is not None or (not stub.seq and not self._has_base(stub))):
             first = () if parent is None else (parent.hash,)
             return proof.commit([*first, *(each.commit for each in merged)]) == stub.hash
-        return bool(merged or proof) or not stub.metadata
+        return bool(merged or proof or stub.lost) or not stub.metadata
 
     def _has_base(self, point: StepRef) -> bool:
         branch = self.check.branches.get(point.branch)

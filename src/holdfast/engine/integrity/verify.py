@@ -52,7 +52,8 @@ async def look(
         if repeated is not None:
             findings[:] = [each for each in findings if each.same in repeated]
         if after is not None and not any(after):
-            findings.clear()  # deleted meanwhile
+            # It was deleted meanwhile; or it never was, and its name is that of a damaged row.
+            findings[:] = [each for each in findings if before == after and each.code is FindingCode.DAMAGED_ROW]
         elif before != after:
             # An unused row may be one that a writer is about to use.
             findings[:] = [each for each in findings if each.code not in (FindingCode.ORPHAN, FindingCode.STRAY_FOLD)]

@@ -42,6 +42,7 @@ from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import (
     LEASE,
+    LOST_STUB,
     PRUNED,
     Branch,
     Line,
@@ -115,7 +116,8 @@ class RepairAttempt:
             self.mended.left = damage  # another release, or a key, may be able to read it
             return True
         same = await self._same(check.info)
-        if not damage and not self._whole and not await self._is_cut(check, same):
+        is_complete = not damage and not self._whole and not (self._sources and check.lost_steps)
+        if is_complete and not await self._is_cut(check, same):
             return True
         (before,) = await self._stored.read([Get(LINES, [tuple(self._line)])])
         info = check.info or await new_info(self._backend, self._line, self._lines.new_info(), self._sources)
@@ -426,7 +428,8 @@ class RepairAttempt:
         self.mended.lost.append(LostCheckpoint(self._line.name, id, *place, reason))
         if there is not None:
             self._changes.append(await self._keeper.keep(STEPS, there, reason))
-        self._stubs[place] = StepRef(*place, "", 0, depth, commit or bytes(32), self._time, PRUNED, "", 0, self._size)
+        stub = StepRef(*place, "", 0, depth, commit or bytes(32), self._time, PRUNED, LOST_STUB, 0, self._size)
+        self._stubs[place] = stub
 
     def _settle(self, branches: Mapping[int, Branch]) -> None:
         """Return the lengths of branches that are still needed."""
@@ -543,8 +546,10 @@ class RepairAttempt:
         """Apply the changes, unless the line was changed."""
         fresh = info._replace(version=info.version + 1, pruned=self._pruned)
         right = bool(before) and before[0] == protect_row(LINES, info_row(self._line, info))
+        # Otherwise, it is no more than the name in a damaged row.
+        is_line = bool(before) or any(chain.length for chain in self._chains.chains.values())
         nothing_else = not self._changes and right and info == info._replace(pruned=self._pruned)
-        if nothing_else:
+        if nothing_else or not (self._changes or is_line):
             self._count()
             return True
         # What was appended to an unchanged end is checked in the next pass.
@@ -558,7 +563,9 @@ class RepairAttempt:
             reason = "it counts other pruned checkpoints" if right else "it is not what was written"
             self._changes.append(await self._keeper.keep(LINES, before[0], reason))
         conditions = [self._lease.condition(), Expect(LINES, tuple(self._line), before[0].columns if before else None)]
-        batch = [*conditions, *ends, *self._changes, Put(LINES, info_row(self._line, fresh))]
+        batch = [*conditions, *ends, *self._changes]
+        if is_line:
+            batch.append(Put(LINES, info_row(self._line, fresh)))
         if await self._backend.apply(batch) is not None:
             if not await self._lease.is_valid():
                 raise ConflictError(

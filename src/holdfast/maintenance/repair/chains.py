@@ -7,6 +7,7 @@ must have; whatever has it is the step, wherever it was found: at its place, at 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from holdfast.backends.interface import Backend, Row
@@ -15,7 +16,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine.checked_rows import strip_row
 from holdfast.engine.model.steps import Step, StepParent
 from holdfast.engine.row_format import Branch, Line, StepRef, open_body
-from holdfast.errors import HoldfastError
+from holdfast.errors import CorruptError, HoldfastError
 from holdfast.maintenance.repair.sources import RepairSource, first_of
 
 Where = tuple[int, int]
@@ -33,6 +34,8 @@ class BranchChain:
     """The hash at each position; empty where there is no intact step."""
     parents: list[StepParent | None] = field(default_factory=list)
     stubs: set[int] = field(default_factory=set)
+    lost_stubs: set[int] = field(default_factory=set)
+    """The stubs of steps that an earlier repair did not find."""
     taken: dict[int, Row] = field(default_factory=dict)
     """Rows to put where there is none, or a wrong one."""
     lost: dict[int, bytes | None] = field(default_factory=dict)
@@ -114,6 +117,8 @@ class ChainFinder:
             if point.pruned and not row.body:
                 chain.put(point.seq, point.hash, None)
                 chain.stubs.add(point.seq)
+                with suppress(CorruptError):
+                    chain.lost_stubs |= {point.seq} if point.lost else set()
                 continue
             step = open_row(row, self._max_bytes)
             if step is None:
@@ -182,7 +187,7 @@ class ChainFinder:
             there = chain.commits[seq]
             if seq in chain.stubs:
                 expected = expected or self._stray(chain, seq) or await self._known(place, there)
-                if expected == there:
+                if expected == there and not (seq in chain.lost_stubs and await self._is_in_source(place, there)):
                     continue
                 chain.stubs.discard(seq)  # of another step, at the same position
                 await self._look_for(chain, seq, expected)
@@ -211,6 +216,9 @@ class ChainFinder:
         """Return the hash of a pruned step: from sources, or else from its stub."""
         found = await first_of(self.agreeing[place[0]], lambda source: source.step(self._line, place, None))
         return StepRef.of(found[0]).hash if found is not None else there
+
+    async def _is_in_source(self, place: Where, commit: bytes) -> bool:
+        return await first_of(self._sources, lambda source: source.step(self._line, place, commit)) is not None
 
     async def _look_for(self, chain: BranchChain, seq: int, expected: bytes | None) -> None:
         place = (chain.branch, seq)

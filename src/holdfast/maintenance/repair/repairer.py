@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,15 @@ from holdfast.backends.interface import Backend, Delete, Put
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.backends.tables import LINES, REFS, TABLES, WORDS
+from holdfast.backends.tables import LINES, REFS, STEPS, TABLES, WORDS
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.lost_rows import remove_mark
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import Progress
-from holdfast.errors import ConflictError, InvalidError
+from holdfast.errors import ConflictError, CorruptError, InvalidError
 from holdfast.maintenance.repair.line import repair_line
 from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport
 from holdfast.maintenance.repair.sources import RepairSource
@@ -41,7 +41,7 @@ from holdfast.maintenance.repair.store_files import (
     seem_damaged,
 )
 from holdfast.maintenance.verify.heads import StoreHeads
-from holdfast.maintenance.verify.verifier import VerifyReport, lost_rows_finding, verify
+from holdfast.maintenance.verify.verifier import VerifyReport, find_lost_rows, lost_rows_finding, verify
 from holdfast.security.handle import HasHandle
 
 _CACHE_BYTES = 16 << 20
@@ -205,20 +205,31 @@ class _Repair:
         if self._heads is not None:
             missing |= {each.thread for each in report.findings if each.code is FindingCode.GONE_THREAD}
         await self._repair_threads(report, threads, lost=lost)
+        left = [each for each in report.damage if not each.thread]
+        if not lost and (more := await find_lost_rows(self._engine.context.backend, self._tenant)):
+            left, lost = left + more, True  # a damaged row was no more than removed
+            for source in self._sources:
+                missing |= set(await source.names(self._tenant))
+            if self._sources:
+                await self._repair_threads(report, threads, lost=True)
         await self._copy_missing(sorted(missing - set(await self._names())))
         self._report_lost_entries()
         await self._rebuild_derived(report)
-        left = [each for each in report.damage if not each.thread]
-        lost_hold = any(each.lost_hold for each in self.done.repaired)
-        if lost_hold and not lost:
+        if self._dry_run and not lost and any(each.lost_hold for each in self.done.repaired):
             left.append(lost_rows_finding(self._tenant, [REFS.name]))
-        elif lost and self._sources and threads is None and not self._dry_run and self.done.ok and not lost_hold:
+        done = threads is None and not self._dry_run and self.done.ok
+        if lost and done and await self._have_sources_all():
             await remove_mark(self._engine.context.backend, self._tenant)
             left = [each for each in left if each.code is not FindingCode.LOST_ROWS]
         if left and not self._dry_run:
             again = await own_findings(self._engine.context.backend)
             left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.message in again]
         self.done.left += left
+
+    async def _have_sources_all(self) -> bool:
+        """Return whether the sources have every thread: of others, they cannot tell what was lost."""
+        known = {name for source in self._sources for name in await source.names(self._tenant)}
+        return known.issuperset(await self._names())
 
     async def verify(self, threads: Sequence[str] | None, progress: Progress | None = None) -> VerifyReport:
         """Verify threads, or all of them."""
@@ -260,7 +271,7 @@ class _Repair:
         if self._sources:
             existing = await self._names()
             selected = existing if threads is None or whole else [name for name in threads if name in existing]
-            names |= {name for name in selected if whole or await self._is_behind(name)}
+            names |= {name for name in selected if whole or await self._is_behind(name) or await self._has_lost(name)}
         for name in sorted(names):
             await self._thread(name, whole=whole or name in behind)
 
@@ -276,6 +287,15 @@ class _Repair:
             for entry in entries[known:]:
                 reason = f"{entry} of its log is damaged or missing, and no source has what was saved with it"
                 report.lost.append(LostCheckpoint(name, "", 0, -1, reason))
+
+    async def _has_lost(self, name: str) -> bool:
+        """Return whether a thread has stubs of lost checkpoints, which a source may have."""
+        line, holes = (self._tenant, name), list[UnreadableRange]()
+        async for row in scan_readable_rows(self._engine.context.backend, STEPS, line, holes, bodies=False):
+            with suppress(CorruptError):
+                if StepRef.of(row).lost:
+                    return True
+        return False
 
     async def _is_behind(self, name: str) -> bool:
         """Return whether a source has more of a thread to which only appends happened."""

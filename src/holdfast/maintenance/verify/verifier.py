@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.backends.interface import Scan
+from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.engine.checked_rows import is_intact
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
@@ -200,12 +202,9 @@ class _Verification:
             found = [str(error)]
         for what in found:
             self.report.add(Finding(FindingCode.STORE_CHECK, what))
-        try:
-            tables = await marked_tables(self._backend, self._tenant)
-        except UNREADABLE:
-            return  # reported as a damaged row
-        if tables:
-            self.report.add(lost_rows_finding(self._tenant, tables))
+        with suppress(*UNREADABLE):  # reported as a damaged row
+            for finding in await find_lost_rows(self._backend, self._tenant):
+                self.report.add(finding)
 
     async def _total(self, after: str) -> int | None:
         if self._progress is None:
@@ -324,6 +323,9 @@ class _Verification:
             return
         if found[0]:
             return
+        if await self._is_damaged(line):
+            await self._check(line)
+            return
         tables = [
             table.name
             for table, rows in zip(_LINE_TABLES, found[1:], strict=True)
@@ -334,3 +336,14 @@ class _Verification:
         elif tables:
             what = f"rows of {', '.join(tables)} belong to no thread"
             self.report.add(Finding(FindingCode.ORPHAN, what, *line, space=tables[0], key=tuple(line)))
+
+    async def _is_damaged(self, line: Line) -> bool:
+        """Return whether a name or a hold is not what was written: then it may be that of another thread."""
+        (found,) = await self._engine.context.stored.read([Scan(REFS, tuple(line))])
+        return not all(is_intact(REFS, row) for row in found)
+
+
+async def find_lost_rows(backend: Backend, tenant: str) -> list[Finding]:
+    """Return the finding that rows may have been lost when damage was repaired, if there is one."""
+    tables = await marked_tables(backend, tenant)
+    return [lost_rows_finding(tenant, tables)] if tables else []
