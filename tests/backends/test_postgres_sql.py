@@ -160,8 +160,8 @@ def test_comments_say_something(url: str) -> None:
 
 
 _MANY = """
-INSERT INTO holdfast.lines SELECT 'tenant ' || n, 'chat ' || n, 1, 1, 1, 0, '' FROM generate_series(1, 5000) n;
-INSERT INTO holdfast.steps SELECT 'tenant ' || n, 'chat ' || n, 0, s, s::text, 0, s, '', 1, 'save', '', 0, 0, ''
+INSERT INTO holdfast.lines SELECT 'tenant ' || n, 'chat ' || n, 1, 1, 1, 0, '', '' FROM generate_series(1, 5000) n;
+INSERT INTO holdfast.steps SELECT 'tenant ' || n, 'chat ' || n, 0, s, s::text, 0, s, '', 1, 'save', '', 0, 0, -1, ''
   FROM generate_series(1, 5000) n, generate_series(0, 3) s;
 INSERT INTO holdfast.branches SELECT 'tenant ' || n, 'chat ' || n, 1, 0, 0, 0, '', '' FROM generate_series(1, 5000) n;
 INSERT INTO holdfast.agent_states SELECT 'tenant ' || n, 'chat ' || n, '', '', '', '', 0, '', 0, ''
