@@ -72,7 +72,7 @@ def litter(on: Backend, store: Store) -> None:
         Put(NODES, Row((*LINE, form + 5, b"left"), (), b"x" * 100)),
         Put(OBJECTS, Row((*LINE, b"nobody's", 0), (), b"x" * 100)),
         Put(OBJECTS, Row((*LINE, b"nobody's", 1), (), b"x" * 100)),
-        Put(REFS, Row((*LINE, "tag", "lost", "nowhere"), ("nowhere", 1))),
+        Put(REFS, Row((*LINE, "label", "lost", "nowhere"), ("nowhere", 1))),
         Put(REFS, Row((*LINE, "orphan", "digest", ""), ("", 1))),
         Put(FOLDS, Row((*LINE, 0, 99), (form, b"hash"), b"x")),
         Put(WORDS, Row((*LINE, 0, 99), (1, "word"))),

@@ -150,7 +150,7 @@ FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
     "a node is missing": (_without_a_node, "not sound"),
     "other columns of a thread": (_columns, "other columns"),
     "a branch that is the latest": (_add_row("branches", [1], [0, 2, 1, "HEAD"]), "name that is reserved"),
-    "a tag that is a branch": (_add_row("refs", ["name", "main", ""], ["x", 1]), "name that is reserved"),
+    "a tag that is a branch": (_add_row("refs", ["tag", "main", ""], ["x", 1]), "name that is reserved"),
     "an id that is a branch": (_rename("main"), "name that is reserved"),
     "an id that is the latest": (_rename("@"), "name that is reserved"),
     "an unknown line": (lambda lines: lines.insert(2, {"type": "surprise"}), "cannot be read"),

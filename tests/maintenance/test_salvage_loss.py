@@ -144,7 +144,7 @@ def test_a_damaged_tag_or_pin_is_no_hold(good: Path, tmp_path: Path) -> None:
     path = tmp_path / "agents.db"
     shutil.copy(good, path)
     connection = apsw.Connection(str(path))
-    connection.execute("UPDATE refs SET time = time + 1 WHERE kind IN ('name', 'pin')")
+    connection.execute("UPDATE refs SET time = time + 1 WHERE kind IN ('tag', 'pin')")
     connection.close()
     with holdfast.open(path) as store:
         store.delete(THREADS[5])

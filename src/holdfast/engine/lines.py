@@ -41,8 +41,8 @@ At: TypeAlias = str | Position | OnBranch | Root | None
 """Names a step: None is HEAD, a string the one with that id, its position, or the head of a branch; `ROOT` is before
 all of them."""
 
-NAME, TAG = "name", "tag"
-"""Kinds of references: a name belongs to one step of a line, a tag to any number."""
+TAG, LABEL = "tag", "label"
+"""Kinds of references: a tag belongs to one step of a line, a label to any number."""
 
 _POINT_WEIGHT = 600
 
@@ -518,8 +518,8 @@ class LineIndex:
 
     async def set_ref(self, line: Line, kind: str, name: str, id: str, *, move: bool = False) -> None:
         """Give a step a name, which one step of a line can have, or a tag, which any number can."""
-        row = Row((*line, kind, name, "" if kind == NAME else id), (id, self._context.clock()))
-        change = Create(REFS, row) if kind == NAME and not move else Put(REFS, row)
+        row = Row((*line, kind, name, "" if kind == TAG else id), (id, self._context.clock()))
+        change = Create(REFS, row) if kind == TAG and not move else Put(REFS, row)
         while True:
             # With a new version: a prune in progress has to start over.
             info = await self.info(line)

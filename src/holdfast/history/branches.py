@@ -17,7 +17,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.ids import is_reserved
 from holdfast.engine.line_head import end_query, find_head, newest_query
-from holdfast.engine.lines import MAIN, OnBranch
+from holdfast.engine.lines import LABEL, MAIN, TAG, OnBranch
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.projection.rows import relabelled
 from holdfast.engine.rewrite.rewriter import RewritePlan
@@ -26,7 +26,7 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.ancestry import merged_parents
 from holdfast.history.langgraph_compat import HeadMoved, latest_id, only_after, step_fields, without_follows
-from holdfast.history.revisions import MAIN_BRANCH, REF_NAMES
+from holdfast.history.revisions import MAIN_BRANCH
 
 SWITCH = "switch"
 """The kind of a step that changes nothing, but makes its branch the current one."""
@@ -211,9 +211,9 @@ def _branch_reason(branch: Branch, branches: Sequence[Branch]) -> str:
 
 
 def _ref_reason(branch: Branch, refs: dict[str, list[str]]) -> str:
-    for kind, name in REF_NAMES.items():
+    for kind in (TAG, LABEL):
         if kind in refs:
-            return f"checkpoints of branch {branch.name!r} have a {name}: {', '.join(map(repr, refs[kind][:5]))}"
+            return f"checkpoints of branch {branch.name!r} have a {kind}: {', '.join(map(repr, refs[kind][:5]))}"
     return ""
 
 

@@ -15,7 +15,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN, NAME, TAG
+from holdfast.engine.lines import LABEL, MAIN, TAG
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Branch, Line, StepRef, open_step
 from holdfast.errors import CorruptError
@@ -163,7 +163,7 @@ class StepLabels:
         self._names = {0: "" if renamed else MAIN.name, **{branch.branch: branch.name for branch in self.branches}}
         for branch in self.branches:
             self._branches_at.setdefault(Position(branch.base_branch, branch.base_length - 1), []).append(branch.branch)
-        for kind, refs in ((NAME, self._tags), (TAG, self._labels)):
+        for kind, refs in ((TAG, self._tags), (LABEL, self._labels)):
             for name, id in await lines.refs(line, kind):
                 refs.setdefault(id, []).append(name)
 

@@ -27,7 +27,7 @@ from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import LATEST, SUFFIX
-from holdfast.engine.lines import MAIN, NAME, TAG, missing_line_error
+from holdfast.engine.lines import MAIN, TAG, missing_line_error
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name
 from holdfast.engine.types import Checkpoint, Revision, to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
@@ -128,7 +128,7 @@ class Revisions:
         queries: list[Query] = [
             Scan(STEPS, (*self._line, text), reverse=True, limit=1, by="id", bodies=False) for text in texts
         ]
-        queries.append(Get(REFS, [(*self._line, NAME, text, "") for text in texts]))
+        queries.append(Get(REFS, [(*self._line, TAG, text, "") for text in texts]))
         *steps, refs = await self._backend.read(queries)
         ids = {text: StepRef.of(rows[0]) for text, rows in zip(texts, steps, strict=True) if rows}
         return ids, {str(row.key[3]): str(row.columns[0]) for row in refs}
@@ -181,7 +181,7 @@ class Revisions:
             return _invalid(f"{base[odd.start() :]!r} is not a suffix of a revision", text, odd.start(), _SUFFIXES)
         from difflib import get_close_matches  # rarely needed
 
-        names = [name for name, _ in await self._lines.refs(self._line, NAME)]
+        names = [name for name, _ in await self._lines.refs(self._line, TAG)]
         names += [branch.name for branch in await self.branches() if branch.name]
         near = get_close_matches(base, ["HEAD", MAIN.name, *names], 3, 0.6)
         hint = "log() and branches() list them"
@@ -289,9 +289,6 @@ class _Suffix(NamedTuple):
 
 MAIN_BRANCH = Branch(0, 0, 0, 0, MAIN.name)
 """The first branch, which has no row of its own."""
-
-REF_NAMES = {NAME: "tag", TAG: "label"}
-"""The names of stored kinds of refs in the API."""
 
 _SUFFIXES = "Suffixes are ~2, ^, ^2, #12 and @{2h}"
 

@@ -22,7 +22,7 @@ from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
-from holdfast.engine.lines import MAIN, NAME, TAG
+from holdfast.engine.lines import LABEL, MAIN, TAG
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import LineKind, line_kind
 from holdfast.engine.pages import Page
@@ -482,8 +482,8 @@ class SearchRun:
         if self._needs_branches:
             others = {branch.branch: branch.name or str(branch.branch) for branch in await lines.branches(line)}
             branches = {0: "0" if MAIN.name in others.values() else MAIN.name, **others}
-        tags = _by_id(await lines.refs(line, NAME)) if self._needs_refs else None
-        labels = _by_id(await lines.refs(line, TAG)) if self._needs_refs else None
+        tags = _by_id(await lines.refs(line, TAG)) if self._needs_refs else None
+        labels = _by_id(await lines.refs(line, LABEL)) if self._needs_refs else None
         self._contexts[line] = ThreadContext(summary, branches, tags, labels)
         return self._contexts[line]
 

@@ -18,7 +18,7 @@ from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
 from holdfast.engine.line_head import head_of
-from holdfast.engine.lines import MAIN, NAME, TAG
+from holdfast.engine.lines import LABEL, MAIN, TAG
 from holdfast.engine.namespaces import (
     ACCESS,
     AUDIT,
@@ -342,8 +342,8 @@ class _Pass:
             RetentionCandidate(
                 point.time,
                 point.id,
-                tuple(names.get((NAME, point.id), ())),
                 tuple(names.get((TAG, point.id), ())),
+                tuple(names.get((LABEL, point.id), ())),
                 tuple(names.get((PIN, point.id), ())),
                 tuple(heads.get(point[:2], ())),
                 point.id in matching,

@@ -10,7 +10,7 @@ from holdfast.backends.interface import Change, Create, Put, Row
 from holdfast.backends.tables import REFS
 from holdfast.engine import validation
 from holdfast.engine.ids import check_new_name
-from holdfast.engine.lines import NAME, TAG, At, OnBranch
+from holdfast.engine.lines import LABEL, TAG, At, OnBranch
 from holdfast.engine.row_format import Line, check_name, readable
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import InvalidError
@@ -58,9 +58,9 @@ def append_fields(
         at = OnBranch(check_name(branch, "name of a branch"))
     if id is not None:
         check_new_name(id, "id of a checkpoint")
-    refs = [(NAME, check_new_name(tag, "tag"))] if tag is not None else []
+    refs = [(TAG, check_new_name(tag, "tag"))] if tag is not None else []
     if labels:
-        refs += [(TAG, label) for label in validation.require_names(labels, "label")]
+        refs += [(LABEL, label) for label in validation.require_names(labels, "label")]
     fields: dict[str, Any] = {
         "parent": at,
         "on_conflict": how,
@@ -105,6 +105,6 @@ def _ref_changes(line: Line, refs: list[tuple[str, str]], now: int, id: str) -> 
     """Return the changes that write the tag and labels of a checkpoint with it."""
     changes: list[Change] = []
     for kind, name in refs:
-        row = Row((*line, kind, name, "" if kind == NAME else id), (id, now))
-        changes.append(Create(REFS, row) if kind == NAME else Put(REFS, row))
+        row = Row((*line, kind, name, "" if kind == TAG else id), (id, now))
+        changes.append(Create(REFS, row) if kind == TAG else Put(REFS, row))
     return changes

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.line_head import head_of
-from holdfast.engine.lines import NAME, TAG
+from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef
@@ -30,7 +30,7 @@ class ThreadPruner:
 
         async def others(points: Sequence[StepRef]) -> _Places:
             lines = self._engine.lines
-            wanted = {id for kind in (NAME, TAG) for _, id in await lines.refs(line, kind)}
+            wanted = {id for kind in (TAG, LABEL) for _, id in await lines.refs(line, kind)}
             last = _last_revisions(points)
             head = head_of(points)
             wanted.add("" if head is None else head.id)

@@ -14,7 +14,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import check_new_name
-from holdfast.engine.lines import MAIN, NAME, TAG
+from holdfast.engine.lines import LABEL, MAIN, TAG
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path, require_path, require_range
@@ -159,7 +159,7 @@ class ThreadOperations(Generic[S]):
         packed = {key: codec.pack(value) for key, value in entries.items()}
         labelled = None
         if label is not None:
-            labelled = {id for _, id in await self._lines.refs(line, TAG, check_name(label, "label"))}
+            labelled = {id for _, id in await self._lines.refs(line, LABEL, check_name(label, "label"))}
         search = None
         if where is not None:
             from holdfast.history.search import prepare
@@ -380,34 +380,34 @@ class ThreadOperations(Generic[S]):
     @sync_and_async
     async def tag(self, tag: str, at: Revision = "HEAD", *, move: bool = False) -> None:
         """Tag a checkpoint: `get(at=tag)` finds it. One checkpoint of a thread can have it."""
-        await self._refer(NAME, check_new_name(tag, "tag"), at, move=move)
+        await self._refer(TAG, check_new_name(tag, "tag"), at, move=move)
 
     @sync_and_async
     async def untag(self, tag: str) -> None:
         """Remove a tag; the checkpoint stays."""
-        await self._lines.drop_ref(self._line, NAME, check_name(tag, "tag"))
+        await self._lines.drop_ref(self._line, TAG, check_name(tag, "tag"))
 
     @sync_and_async
     async def tags(self) -> dict[str, str]:
         """List the tags, with the ids of their checkpoints."""
-        return dict(await self._lines.refs(self._line, NAME))
+        return dict(await self._lines.refs(self._line, TAG))
 
     @sync_and_async
     async def label(self, label: str, at: Revision = "HEAD") -> None:
         """Label a checkpoint. Any number of them can have one label; `log` finds them."""
-        await self._refer(TAG, check_name(label, "label"), at, move=True)
+        await self._refer(LABEL, check_name(label, "label"), at, move=True)
 
     @sync_and_async
     async def unlabel(self, label: str, at: Revision | None = None) -> None:
         """Remove a label from one checkpoint, or from all of the thread."""
         id = None if at is None else (await self._find(at)).id
-        await self._lines.drop_ref(self._line, TAG, check_name(label, "label"), id)
+        await self._lines.drop_ref(self._line, LABEL, check_name(label, "label"), id)
 
     @sync_and_async
     async def labels(self) -> dict[str, list[str]]:
         """List the labels, with the ids of their checkpoints."""
         found: dict[str, list[str]] = {}
-        for label, id in await self._lines.refs(self._line, TAG):
+        for label, id in await self._lines.refs(self._line, LABEL):
             found.setdefault(label, []).append(id)
         return found
 

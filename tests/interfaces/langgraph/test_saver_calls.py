@@ -433,8 +433,8 @@ def test_pruning(saver: Caller) -> None:
     saver.put("1", thread="other")
     saver.saver.store._engine.context.cache.clear()
     lines, line = saver.saver.store._engine.lines, Line(saver.saver.store.tenant, "t")
-    run(lines.set_ref(line, "name", "best", "2"))
-    run(lines.set_ref(line, "tag", "good", "3"))
+    run(lines.set_ref(line, "tag", "best", "2"))
+    run(lines.set_ref(line, "label", "good", "3"))
     saver.call("prune", [])
     saver.call("prune", ["nobody", "t"])
     assert saver.ids(on("t", checkpoint_ns="")) == ["5", "3", "2"]

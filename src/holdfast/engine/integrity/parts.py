@@ -13,7 +13,7 @@ from holdfast.backends.paging import UNREADABLE
 from holdfast.backends.tables import EVENTS, FOLDS, LINKS, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WRITES, Table
 from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
 from holdfast.engine.integrity.findings import Finding, FindingCode
-from holdfast.engine.lines import NAME, TAG
+from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.model.large_pointers import PIECE, is_pointer, parse_pointer
 from holdfast.engine.model.nodes import ChildRef, LeafNode, NodeId, SegmentNode, Slot, decode_node
 from holdfast.engine.row_format import LEASE, PIN, is_about_step, open_body, open_fold, open_node
@@ -281,7 +281,7 @@ class PartCheck:
                 self.check.damaged(REFS, row, damage)
             elif is_about_step(row):
                 some.append(row)
-            elif row.key[2] in (NAME, TAG, PIN):
+            elif row.key[2] in (TAG, LABEL, PIN):
                 self._dangling(row, "points to no checkpoint")
             if len(some) == TOGETHER:
                 await self._refs(some)
@@ -304,7 +304,7 @@ class PartCheck:
             id = str(ref.columns[0])
             if not steps:
                 self._dangling(ref, f"points to checkpoint {id}, which is not there")
-            elif ref.key[4] != ("" if ref.key[2] == NAME else id):
+            elif ref.key[4] != ("" if ref.key[2] == TAG else id):
                 self._dangling(ref, f"is said to be of another checkpoint than {id}, to which it points")
 
     def _dangling(self, ref: Row, what: str) -> None:

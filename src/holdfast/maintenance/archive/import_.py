@@ -17,7 +17,7 @@ from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import is_reserved
 from holdfast.engine.integrity.verify import raise_problems, verify
-from holdfast.engine.lines import MAIN, NAME
+from holdfast.engine.lines import MAIN, TAG
 from holdfast.engine.namespaces import CONTENT_KINDS, LineKind, is_thread, line_kind, rename_line, root_of, short_name
 from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name
 from holdfast.engine.types import Progress
@@ -151,7 +151,7 @@ def _shadows(table: Table, row: Row) -> bool:
     if table is STEPS:
         return bool(row.columns[0]) and is_reserved(str(row.columns[0]))
     if table is REFS:
-        return row.key[2] == NAME and is_reserved(str(row.key[3]))
+        return row.key[2] == TAG and is_reserved(str(row.key[3]))
     name = str(row.columns[3]) if table is BRANCHES else ""
     return name not in ("", MAIN.name) and is_reserved(name)
 
