@@ -227,7 +227,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "state": lambda _, act: _state(act).get(KEY),
         "transaction": lambda _, act: _within(act, lambda state: state.get(KEY)),
         "transact": lambda _, act: _transacted(act),
-        "grant": lambda _, act: act.grant("agent:intruder", "both", **VICTIM),
+        "grant": lambda _, act: act.grant("agent:intruder", ["read", "write"], **VICTIM),
         "revoke": lambda world, act: act.revoke(world.store.access.grants(dead=True)[0]),
         "sharing": lambda _, act: _topic(act).read(),
         "sessions": lambda _, act: act.sessions.get("s1"),

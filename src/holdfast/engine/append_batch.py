@@ -28,6 +28,7 @@ class Condition(Enum):
     STEP = "the place is free"
     ATTACHED = "the caller's own"
     PRECONDITION = "what the caller's own rest on"
+    OTHER = "what changes together with the line"
     ROWS = "the readable rows are as they were"
 
 
@@ -49,6 +50,13 @@ class PreparedStep:
         """Add a change that has a condition."""
         self.conditions[len(self.changes)] = condition
         self.changes.append(change)
+
+    def add_preconditions(self, changes: Sequence[Change]) -> None:
+        """Add conditions before everything else: they are about the store as it is before the step."""
+        shift = len(changes)
+        moved = {position + shift: condition for position, condition in self.conditions.items()}
+        self.conditions = dict.fromkeys(range(shift), Condition.PRECONDITION) | moved
+        self.changes[:0] = changes
 
     def projected(self) -> ProjectedStep:
         """Return the step for the projector and the indexer."""
@@ -145,6 +153,13 @@ class AppendBatch:
         number = max(number for number, (start, _, _) in enumerate(self._starts) if start <= failed)
         start, conditions, parent = self._starts[number]
         return number, Condition.ROWS if failed in self._row_conditions else conditions[failed - start], parent
+
+    def index_among_others(self, failed: int) -> int:
+        """Return which of the other changes of its request a change of the batch is."""
+        number, _, _ = self.locate(failed)
+        start, conditions, _ = self._starts[number]
+        others = [position for position, condition in conditions.items() if condition is Condition.OTHER]
+        return others.index(failed - start)
 
     def last(self, line: Line) -> PreparedStep | None:
         return next((each for each in reversed(self.steps) if each.line == line), None)

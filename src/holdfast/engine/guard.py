@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change
 from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError
 
 Action: TypeAlias = Literal["read", "write"]
@@ -74,6 +75,21 @@ class Guard:
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
         """Return those of some scopes that may be read as a whole. Nothing is recorded."""
         return list(scopes)
+
+    async def allow_thread(self, right: str, line: Line, *, creates: bool = False) -> Permit:  # noqa: ARG002
+        """Permit an action on a thread, or on a namespace of one, by the right that it needs.
+
+        For who has no right to it, a thread does not exist: `NotFoundError`, as if it did not. An action that creates
+        a thread is refused with `DeniedError`, since the name is not free. The attempt is recorded.
+        """
+        return UNCONDITIONAL
+
+    async def saw_thread(self, line: Line) -> None:
+        """Record that a thread was read, where reads are recorded. Raises if it is not allowed any more."""
+
+    async def visible_threads(self, lines: Sequence[Line]) -> set[Line]:
+        """Return those of some lines of threads that may be read. Nothing is recorded."""
+        return set(lines)
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
         """Record that keys were read, where reads are recorded. `DeniedError` if it is not allowed any more."""

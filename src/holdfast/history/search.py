@@ -13,10 +13,10 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
@@ -148,9 +148,11 @@ class _ScanPosition(NamedTuple):
         ]
 
 
-def prepare(engine: Engine, tenant: str, query: str, kind: LineKind | None = "thread") -> SearchRun:
+def prepare(
+    engine: Engine, tenant: str, query: str, kind: LineKind | None = "thread", visible: Visible | None = None
+) -> SearchRun:
     """Parse a query over the lines of a tenant. Raises `InvalidError` with the column of the error."""
-    return SearchRun(engine, tenant, parse(query), kind=kind)
+    return SearchRun(engine, tenant, parse(query), kind=kind, visible=visible)
 
 
 async def search(
@@ -163,10 +165,15 @@ async def search(
     scan_limit: int | None = SCAN_LIMIT,
     progress: Progress | None = None,
     kind: LineKind | None = "thread",
+    visible: Visible | None = None,
 ) -> SearchPage:
     """Return a page of the checkpoints that match a query: of threads, of another kind of lines, or of all (None)."""
     asked = parse(query) if isinstance(query, str) else query
-    return await SearchRun(engine, tenant, asked, progress, kind, scan_limit).page(limit, after)
+    return await SearchRun(engine, tenant, asked, progress, kind, scan_limit, visible).page(limit, after)
+
+
+Visible: TypeAlias = Callable[[Sequence[Line]], Awaitable[Set[Line]]]
+"""Returns those of some lines that may be searched. Of the others nothing is read or counted."""
 
 
 class SearchRun:
@@ -180,8 +187,10 @@ class SearchRun:
         progress: Progress | None = None,
         kind: LineKind | None = "thread",
         scan_limit: int | None = None,
+        visible: Visible | None = None,
     ) -> None:
         self._scan_limit = scan_limit
+        self._visible = visible
         self._engine = engine
         self._backend = engine.context.backend
         self._tenant = tenant
@@ -258,7 +267,7 @@ class SearchRun:
             page = await self._backend.match(
                 self._tenant, sorted(words), prefixes=sorted(prefixes), line=only, after=cursor, limit=_PAGE
             )
-            keys = page.keys
+            keys = await self._visible_keys(page.keys)
             if last is not None and tuple(last) in keys:
                 keys = keys[keys.index(tuple(last)) + 1 :]  # new ones may have been added before it
             while keys:
@@ -305,6 +314,21 @@ class SearchRun:
         return [pair for pair, rows in zip(results, answers, strict=True) if rows and rows[0].key == pair[0]]
 
     # By scan --------------------------------------------------------------------------------------------------
+
+    async def _visible_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """Return the keys of those steps whose lines may be searched."""
+        if self._visible is None:
+            return keys
+        lines = {key: Line(str(key[0]), str(key[1])) for key in keys}
+        visible = await self._visible(list(dict.fromkeys(lines.values())))
+        return [key for key in keys if lines[key] in visible]
+
+    async def _visible_lines(self, summaries: list[LineSummary]) -> list[LineSummary]:
+        """Return the lines that may be searched."""
+        if self._visible is None:
+            return summaries
+        visible = await self._visible([each.line for each in summaries])
+        return [each for each in summaries if each.line in visible]
 
     async def _by_scan(self, limit: int, start: _ScanPosition) -> tuple[list[SearchMatch], _ScanPosition | None, bool]:
         """Return matches, where to resume, and whether the scan stopped at its limit."""
@@ -364,18 +388,19 @@ class SearchRun:
             return [], None
         if only is not None:
             try:
-                return [await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))], None
+                summary = await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))
+                return await self._visible_lines([summary]), None
             except NotFoundError:
                 return [], None
         results: list[LineSummary] = []
         prefix = thread_prefix(self._query)
         while len(results) < _BLOCK:
             page = await lines.list_lines(self._tenant, self._kind, prefix, after, _THREAD_PAGE)
-            results += page
+            results += await self._visible_lines(page)
             if len(page) < _THREAD_PAGE:
                 return results, None
             after = page[-1].line.name
-            if self._progress is not None:
+            if self._progress is not None and self._visible is None:
                 self._progress(0, None, after)
         return results, after
 
@@ -515,7 +540,7 @@ class SearchRun:
         while True:
             longest = max(prefix, own_prefix, key=len)
             page = await self._engine.lines.list_lines(self._tenant, self._kind, longest, after, _THREAD_PAGE)
-            for thread in page:
+            for thread in await self._visible_lines(page):
                 if len(results) < limit and await self.matches_thread(thread):
                     results.append(thread)
             if len(page) < _THREAD_PAGE or len(results) >= limit:

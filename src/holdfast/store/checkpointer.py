@@ -10,7 +10,9 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.pages import Page
 from holdfast.errors import InvalidError
 from holdfast.store.checkpoint_store import CheckpointStore, PendingWrite, SavedCheckpoint
+from holdfast.store.identity_view import AsyncIdentityView, IdentityOperations, IdentityView
 from holdfast.store.store import AsyncStore, Store, StoreOperations
+from holdfast.store.thread import ThreadOperations
 
 
 class CheckpointTuple(NamedTuple):
@@ -28,9 +30,12 @@ class CheckpointTuple(NamedTuple):
 class _Checkpointer:
     """Operations of a checkpointer. `Checkpointer` and `AsyncCheckpointer` have these as methods."""
 
-    def __init__(self, store: StoreOperations) -> None:
+    def __init__(self, store: StoreOperations | IdentityOperations) -> None:
         self.store = store
         self._checkpoints = CheckpointStore(store)
+
+    def _thread(self, name: str) -> ThreadOperations[Any]:
+        return ThreadOperations[Any](self.store._handle, name)
 
     @sync_and_async
     async def put(
@@ -44,8 +49,8 @@ class _Checkpointer:
     ) -> str:
         """Save the state of a thread and return the id of the checkpoint. A second one on the same parent opens a
         branch."""
-        store = self.store
-        saved = await StoreOperations.put(store, thread_id, state, id=id, parent=parent_id, metadata=metadata)
+        thread = self._thread(thread_id)
+        saved = await ThreadOperations[Any].put(thread, state, id=id, parent=parent_id, metadata=metadata)
         return saved.id
 
     @sync_and_async
@@ -78,7 +83,8 @@ class _Checkpointer:
         cursor: str | None = None,
     ) -> Page[CheckpointTuple]:
         """List the checkpoints of a thread, the latest first: those with these entries in their metadata."""
-        page = await StoreOperations.log(self.store, thread_id, metadata=metadata, limit=limit, cursor=cursor)
+        thread = self._thread(thread_id)
+        page = await ThreadOperations[Any].log(thread, metadata=metadata, limit=limit, cursor=cursor)
         saved = [await self._checkpoints.get(thread_id, checkpoint.id) for checkpoint in page]
         return Page(
             [_tuple(each) for each in saved if each is not None],
@@ -89,7 +95,7 @@ class _Checkpointer:
     @sync_and_async
     async def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything that belongs to it."""
-        await StoreOperations.delete(self.store, thread_id)
+        await ThreadOperations[Any].delete(self._thread(thread_id))
 
 
 def _tuple(saved: SavedCheckpoint) -> CheckpointTuple:
@@ -101,14 +107,14 @@ def _is_pair(write: object) -> bool:
 
 
 class Checkpointer(SyncApi, _Checkpointer):
-    """Saves and loads checkpoints by thread id, on an open `Store`."""
+    """Saves and loads checkpoints by thread id, on an open `Store`, or on what its `as_identity` returns."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | IdentityView) -> None:
         super().__init__(store)
 
 
 class AsyncCheckpointer(AsyncApi, _Checkpointer):
     """Saves and loads checkpoints by thread id, on an open `AsyncStore`: operations are awaited."""
 
-    def __init__(self, store: AsyncStore) -> None:
+    def __init__(self, store: AsyncStore | AsyncIdentityView) -> None:
         super().__init__(store)

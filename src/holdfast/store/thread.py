@@ -24,9 +24,11 @@ from holdfast.engine.types import BranchInfo, Checkpoint, Revision, S, ThreadInf
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.security.handle import StoreHandle
 from holdfast.store.checkpoint_fields import CheckpointFields, append_fields
+from holdfast.store.thread_access import needs, thread_access
 
 if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest, Edit
+    from holdfast.engine.context import Apply
     from holdfast.engine.lines import LineIndex
     from holdfast.history.blame import BlameEntry, ValueChange
     from holdfast.history.diff_result import Diff
@@ -48,6 +50,7 @@ class ThreadOperations(Generic[S]):
     # Saving ---------------------------------------------------------------------------------------------------
 
     @sync_and_async
+    @needs("write", creates=True)
     async def put(
         self,
         state: S,
@@ -73,6 +76,7 @@ class ThreadOperations(Generic[S]):
         return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
+    @needs("write", creates=True)
     async def update(
         self,
         changes: Mapping[Path, Any],
@@ -92,6 +96,7 @@ class ThreadOperations(Generic[S]):
         return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
+    @needs("write")
     async def restore(self, at: Revision, *, branch: str | None = None) -> Checkpoint[S]:
         """Save a new checkpoint with the state of an older one. Nothing is undone.
 
@@ -110,6 +115,7 @@ class ThreadOperations(Generic[S]):
     # Reading --------------------------------------------------------------------------------------------------
 
     @sync_and_async
+    @needs("read")
     async def get(self, at: Revision = "HEAD", *, lazy: bool = False) -> Checkpoint[S]:
         """Read a checkpoint with its state: the latest of the thread, or another.
 
@@ -117,9 +123,16 @@ class ThreadOperations(Generic[S]):
         are new objects, the caller's own. With `lazy` nothing of the state is fetched until it is accessed. Raises
         `NotFoundError`.
         """
+        if lazy and self._handle.guard.actor:
+            raise UnsupportedError(
+                "an identity reads a state as a whole: its right is checked once, when it is read",
+                where=f"thread {self._line}",
+                hint="Leave out lazy=True",
+            )
         return await self._read(await self._find(at), lazy=lazy)
 
     @sync_and_async
+    @needs("read")
     async def resolve(self, at: Revision = "HEAD") -> Checkpoint[S]:
         """Find the checkpoint that a revision names, without its state.
 
@@ -132,11 +145,13 @@ class ThreadOperations(Generic[S]):
         return self._checkpoint(await self._engine.step_info.head(self._line, point))
 
     @sync_and_async
+    @needs("read")
     async def info(self) -> ThreadInfo:
         """Summarize the thread. Raises `NotFoundError`."""
         return ThreadInfo.of(await self._lines.summary(self._line))
 
     @sync_and_async
+    @needs("read")
     async def log(
         self,
         *,
@@ -196,6 +211,7 @@ class ThreadOperations(Generic[S]):
         )
 
     @sync_and_async
+    @needs("read")
     async def diff(
         self,
         a: Revision | None = None,
@@ -222,9 +238,11 @@ class ThreadOperations(Generic[S]):
                 raise InvalidError("a checkpoint is compared with another or with a state, not with both")
             return await comparison.compare(engine, old, validation.require_mapping(state, "state"), large=large)
         line = self._handle.thread_line(other or "")
-        return await comparison.compare(engine, old, await comparison.find_point(engine, line, b), large=large)
+        async with thread_access(self._handle, line, ["read"]):
+            return await comparison.compare(engine, old, await comparison.find_point(engine, line, b), large=large)
 
     @sync_and_async
+    @needs("read")
     async def blame(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
     ) -> Page[BlameEntry]:
@@ -247,6 +265,7 @@ class ThreadOperations(Generic[S]):
         )
 
     @sync_and_async
+    @needs("read")
     async def history(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
     ) -> Page[ValueChange]:
@@ -269,6 +288,7 @@ class ThreadOperations(Generic[S]):
     # Branches -------------------------------------------------------------------------------------------------
 
     @sync_and_async
+    @needs("write")
     async def fork(
         self,
         branch: str,
@@ -288,12 +308,13 @@ class ThreadOperations(Generic[S]):
         branches.check_branch_name(branch, line)
         point = await self._find(at)
         if not changes and not remove:
-            made = await self._lines.fork(line, point, branch)
+            made = await self._lines.fork(line, point, branch, self._recorded("fork", branch=branch))
             return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created), point.id)
         first = (await branches.fork(self._engine, line, point, branch, self._edit(changes or {}, remove))).point
         return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1, current=True)
 
     @sync_and_async
+    @needs("read")
     async def branches(self) -> list[BranchInfo]:
         """List the branches. `main` is the first, until a new revision of one of its checkpoints takes over.
 
@@ -315,13 +336,17 @@ class ThreadOperations(Generic[S]):
         ]
 
     @sync_and_async
+    @needs("write")
     async def rename_branch(self, name: str, new: str) -> None:
         """Rename a branch. `main` keeps its own name."""
         from holdfast.history import branches
 
-        await branches.rename(self._engine, self._line, name, new)
+        await branches.rename(
+            self._engine, self._line, name, new, self._recorded("rename-branch", branch=name, new=new)
+        )
 
     @sync_and_async
+    @needs("delete")
     async def delete_branch(self, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
         """Delete a branch with the checkpoints that only it has, and return their ids.
 
@@ -332,9 +357,12 @@ class ThreadOperations(Generic[S]):
         """
         from holdfast.history import branches
 
-        return (await branches.delete(self._engine, self._line, name, force=force, dry_run=dry_run)).ids
+        apply = self._recorded("delete-branch", branch=name)
+        deleted = await branches.delete(self._engine, self._line, name, force=force, dry_run=dry_run, apply=apply)
+        return deleted.ids
 
     @sync_and_async
+    @needs("write")
     async def switch(self, branch: str) -> Checkpoint[S]:
         """Make a branch the current one: its last checkpoint becomes the latest of the thread.
 
@@ -345,6 +373,7 @@ class ThreadOperations(Generic[S]):
         return self._checkpoint(await branches.switch(self._engine, self._line, branch))
 
     @sync_and_async
+    @needs("read", "write")
     async def merge(
         self,
         theirs: Revision,
@@ -377,32 +406,39 @@ class ThreadOperations(Generic[S]):
     # Tags, labels ---------------------------------------------------------------------------------------------
 
     @sync_and_async
+    @needs("write")
     async def tag(self, tag: str, at: Revision = "HEAD", *, move: bool = False) -> None:
         """Tag a checkpoint: `get(at=tag)` finds it. One checkpoint of a thread can have it."""
         await self._refer(NAME, check_new_name(tag, "tag"), at, move=move)
 
     @sync_and_async
+    @needs("write")
     async def untag(self, tag: str) -> None:
         """Remove a tag; the checkpoint stays."""
-        await self._lines.drop_ref(self._line, NAME, check_name(tag, "tag"))
+        await self._lines.drop_ref(self._line, NAME, check_name(tag, "tag"), apply=self._recorded("untag", tag=tag))
 
     @sync_and_async
+    @needs("read")
     async def tags(self) -> dict[str, str]:
         """List the tags, with the ids of their checkpoints."""
         return dict(await self._lines.refs(self._line, NAME))
 
     @sync_and_async
+    @needs("write")
     async def label(self, label: str, at: Revision = "HEAD") -> None:
         """Label a checkpoint. Any number of them can have one label; `log` finds them."""
         await self._refer(TAG, check_name(label, "label"), at, move=True)
 
     @sync_and_async
+    @needs("write")
     async def unlabel(self, label: str, at: Revision | None = None) -> None:
         """Remove a label from one checkpoint, or from all of the thread."""
         id = None if at is None else (await self._find(at)).id
-        await self._lines.drop_ref(self._line, TAG, check_name(label, "label"), id)
+        apply = self._recorded("unlabel", label=label, **({} if id is None else {"id": id}))
+        await self._lines.drop_ref(self._line, TAG, check_name(label, "label"), id, apply)
 
     @sync_and_async
+    @needs("read")
     async def labels(self) -> dict[str, list[str]]:
         """List the labels, with the ids of their checkpoints."""
         found: dict[str, list[str]] = {}
@@ -410,23 +446,39 @@ class ThreadOperations(Generic[S]):
             found.setdefault(label, []).append(id)
         return found
 
+    # Owner ----------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    @needs("read")
+    async def owner(self) -> str:
+        """Return the identity that owns the thread; empty if it is the store's owner. Raises `NotFoundError`."""
+        from holdfast.security.access.thread_guard import read_owners
+
+        await self._lines.info(self._line)
+        return (await read_owners(self._engine, [self._line]))[self._line]
+
     # Pins, holds, deletion ------------------------------------------------------------------------------------
 
     @sync_and_async
+    @needs("write")
     async def pin(self, at: Revision = "HEAD", *, reason: str = "") -> str:
         """Protect a checkpoint from pruning, for a reason; there may be several. Returns its id."""
         point = await self._find(at)
-        await self._engine.holds.pin(self._line, point.id, check_name(reason, "reason"))
+        apply = self._recorded("pin", id=point.id, reason=reason)
+        await self._engine.holds.pin(self._line, point.id, check_name(reason, "reason"), apply)
         return point.id
 
     @sync_and_async
+    @needs("write")
     async def unpin(self, at: Revision = "HEAD", *, reason: str | None = None) -> str:
         """Remove a pin from a checkpoint, or all that it has. Returns its id. `NotFoundError` if it has none."""
         from holdfast.maintenance import pins
 
-        return await pins.unpin(self._engine, self._line, (await self._find(at)).id, reason)
+        id = (await self._find(at)).id
+        return await pins.unpin(self._engine, self._line, id, reason, self._recorded("unpin", id=id))
 
     @sync_and_async
+    @needs("read")
     async def pins(self) -> list[PinInfo]:
         """List the pinned checkpoints, with the reasons."""
         from holdfast.maintenance import pins
@@ -434,22 +486,26 @@ class ThreadOperations(Generic[S]):
         return await pins.pins(self._engine, self._line)
 
     @sync_and_async
+    @needs("admin")
     async def hold(self, *, reason: str = "") -> None:
         """Protect the thread, with its namespaces, from pruning and deletion: both raise `DeniedError` until it is
         released.
 
         There may be several holds, each with its reason. Saving works as always.
         """
-        await self._engine.holds.hold(self._line, check_name(reason, "reason"))
+        apply = self._recorded("hold", reason=reason)
+        await self._engine.holds.hold(self._line, check_name(reason, "reason"), apply)
 
     @sync_and_async
+    @needs("admin")
     async def release(self, *, reason: str | None = None) -> None:
         """Remove a hold, or all that the thread has. `NotFoundError` if it has none."""
         from holdfast.maintenance import pins
 
-        await pins.release(self._engine, self._line, reason)
+        await pins.release(self._engine, self._line, reason, self._recorded("release"))
 
     @sync_and_async
+    @needs("read")
     async def holds(self) -> list[HoldInfo]:
         """List the holds of the thread, with the reasons."""
         from holdfast.maintenance import pins
@@ -457,13 +513,13 @@ class ThreadOperations(Generic[S]):
         return await pins.holds(self._engine, self._line.tenant, self._line)
 
     @sync_and_async
+    @needs("delete")
     async def delete(self) -> bool:
         """Delete the thread with everything that belongs to it, also its namespaces. False if there is none."""
         line, hooks = self._line, self._engine.hooks
         lines = await self._lines.family(line)
-        if hooks is not None:
-            return await hooks.delete(line, lambda: self._lines.delete(*lines))
-        return await self._lines.delete(*lines)
+        delete = partial(self._lines.delete, *lines, apply=self._recorded("delete", lines=len(lines)))
+        return await (delete() if hooks is None else hooks.delete(line, delete))
 
     # Inside ---------------------------------------------------------------------------------------------------
 
@@ -520,6 +576,12 @@ class ThreadOperations(Generic[S]):
         head = into or (await self._lines.head(self._line, base)).id
         return await ThreadOperations.merge(self, saved, head, resolve=resolve)
 
+    def _recorded(self, action: str, **detail: Any) -> Apply:
+        """Return how to apply a change of the thread other than a save: together with its record."""
+        from holdfast.security.audit.thread_audit import recorded
+
+        return recorded(self._engine, self._line, action, detail)
+
     async def _cursor_point(self, cursor: str | None, at: Revision) -> tuple[str | None, StepRef]:
         """Return the position in a cursor, and the checkpoint that the first page was read at; or that of `at`."""
         if cursor is None:
@@ -552,7 +614,9 @@ class ThreadOperations(Generic[S]):
 
     async def _refer(self, kind: str, name: str, at: Revision, *, move: bool) -> None:
         point = await self._find(at)
-        await self._lines.set_ref(self._line, kind, name, point.id, move=move)
+        action = "tag" if kind == NAME else "label"
+        apply = self._recorded(action, id=point.id, **{action: name})
+        await self._lines.set_ref(self._line, kind, name, point.id, move=move, apply=apply)
 
     def _checkpoint(self, head: StepInfo, state: Any = None) -> Checkpoint[S]:
         return Checkpoint.from_step(self._line, head, self._handle.codec, state)

@@ -14,7 +14,7 @@ from tests.interfaces.cli import kit
 Hf = Callable[..., kit.Result]
 
 RULES = [
-    {"effect": "deny", "right": "both", "scope": "**", "keys": "secret/**"},
+    {"effect": "deny", "right": "read,write", "scope": "**", "keys": "secret/**"},
     {"effect": "allow", "right": "read", "scope": "agent:*", "keys": "**"},
 ]
 
@@ -58,7 +58,7 @@ def test_the_long_form_with_all_it_takes(shared: Hf) -> None:
             "grant",
             "give",
             "group:editors",
-            "both",
+            "read,write",
             "agent:a",
             "--keys",
             "draft/*",
@@ -68,9 +68,16 @@ def test_the_long_form_with_all_it_takes(shared: Hf) -> None:
             "--json",
         )
     ).records
-    assert (given["to"], given["right"], given["keys"], given["below"]) == ("group:editors", "both", "draft/*", "all")
+    assert (given["to"], given["right"], given["keys"], given["below"]) == (
+        "group:editors",
+        "read,write",
+        "draft/*",
+        "all",
+    )
     assert given["until"].endswith("Z")
-    told = shared("grant", "group:editors", "both", "agent:a", "--keys", "x/*", "--below", "--until", "2999-01-01")
+    told = shared(
+        "grant", "group:editors", "read,write", "agent:a", "--keys", "x/*", "--below", "--until", "2999-01-01"
+    )
     assert told.err.startswith("group:editors may read and write agent:a and all below it, keys x/*, until 2999-01-01")
     assert [each["keys"] for each in shared("grant", "list", "--to", "group:editors", "--json").records] == [
         "draft/*",
@@ -135,7 +142,7 @@ def test_children(shared: Hf) -> None:
 
 
 def test_somebody_is_cut_off(shared: Hf, url: str) -> None:
-    shared("grant", "agent:b", "both", "agent:a")
+    shared("grant", "agent:b", "read,write", "agent:a")
     shared("grant", "join", "editors", "agent:b")
     shared("grant", "define", "auditor", "-", typed=json.dumps(RULES))
     shared("grant", "assign", "auditor", "agent:b")

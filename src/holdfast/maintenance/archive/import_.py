@@ -9,17 +9,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
-from holdfast.backends.interface import Change, Create, Ensure, Put, Row, Scan
+from holdfast.backends.interface import Change, Create, Delete, Ensure, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Table
+from holdfast.engine.context import Apply
 from holdfast.engine.copy.between_stores import CopyProgress, OnCopyProgress, StoreCopier
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import is_reserved
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.lines import MAIN, NAME
-from holdfast.engine.namespaces import CONTENT_KINDS, LineKind, is_thread, line_kind, rename_line, root_of, short_name
-from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name
+from holdfast.engine.namespaces import (
+    AUDIT,
+    CONTENT_KINDS,
+    LineKind,
+    is_thread,
+    line_kind,
+    rename_line,
+    root_of,
+    short_name,
+)
+from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name, owner_key
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import scratch_store
@@ -33,6 +43,7 @@ from holdfast.maintenance.archive.format import (
     ThreadEnd,
     row_of,
 )
+from holdfast.security.audit import thread_audit
 
 
 class ArchiveEntry(NamedTuple):
@@ -103,7 +114,8 @@ async def import_threads(
                 await _check_main(scratch, engine, line, archive)
                 if progress is not None:
                     progress(number, len(lines), f"verified {line.name}")
-            copier = StoreCopier(scratch, engine, None if progress is None else _copy_progress(progress))
+            on_copy = None if progress is None else _copy_progress(progress)
+            copier = StoreCopier(scratch, engine, on_copy)
             lacking = [line for line in lines if await copier.lacks(line)]
             for line in lacking:
                 await _add_existing(scratch, engine, line, archive.name)
@@ -111,8 +123,19 @@ async def import_threads(
             imported = tuple(line.name for line in lacking)
             if dry_run or not lacking:
                 return ImportReport(imported, skipped, 0, 0, reader.contents())
-            report = await copier.copy(selection.tenant, lacking)
-            return ImportReport(imported, skipped, report.rows, report.bytes, reader.contents())
+            rows = size = 0
+            if audit := [line for line in lacking if line.name == AUDIT]:  # first: the others add records to it
+                report = await copier.copy(selection.tenant, audit)
+                rows, size = report.rows, report.bytes
+                await thread_audit.record(engine, audit, "import", {"file": archive.name})
+            if others := [line for line in lacking if line.name != AUDIT]:
+
+                def apply(line: Line) -> Apply:
+                    return thread_audit.recorded(engine, line, "import", {"file": archive.name}, is_limited=True)
+
+                report = await StoreCopier(scratch, engine, on_copy, apply).copy(selection.tenant, others)
+                rows, size = rows + report.rows, size + report.bytes
+            return ImportReport(imported, skipped, rows, size, reader.contents())
     finally:
         archive.close()
 
@@ -166,10 +189,18 @@ async def _add_existing(scratch: Engine, engine: Engine, line: Line, file: str) 
             )
         changes.append(Put(BRANCHES, row))
     refs = [row async for row in scan_rows(engine.context.backend, REFS, tuple(line))]
+    if line == root_of(line) and await _exists(engine, line):
+        changes.append(Delete(REFS, owner_key(line)))  # a file gives nobody a thread that is in the store
     changes += (Put(REFS, row) for row in refs if row.key[2] != LEASE)
     changes += [Ensure(WRITES, row) async for row in scan_rows(engine.context.backend, WRITES, tuple(line))]
     await scratch.context.backend.apply(changes)
     scratch.context.cache.drop_all(line)
+
+
+async def _exists(engine: Engine, root: Line) -> bool:
+    """Return whether the store has a thread, or a namespace of it."""
+    lines = await engine.lines.family(root)
+    return len(lines) > 1 or await engine.lines.load_tip(root) is not None
 
 
 def _copy_progress(progress: Progress) -> OnCopyProgress:
