@@ -233,6 +233,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "sessions": lambda _, act: act.sessions.get("s1"),
         "artifacts": lambda _, act: act.artifacts.get("blob"),
         "agents": lambda _, act: act.agents.load("victim"),
+        "thread": lambda _, act: act.thread("victim").put({KEY: "taken"}),
     },
     "sharing": {
         "topic": lambda _, act: _topic(act).read(),
@@ -450,6 +451,8 @@ QUIET: dict[str, dict[str, Probe]] = {
         "scopes": lambda _, act: act.scopes(),
         "grants": lambda _, act: act.grants(dead=True),
         "granted": lambda _, act: act.granted(dead=True),
+        "threads": lambda _, act: act.threads(),
+        "search": lambda _, act: list(act.search("launch")) if isinstance(act, IdentityView) else None,
     },
     "sessions": {"list": lambda _, act: act.sessions.list(user="victim")},
     "artifacts": {

@@ -118,7 +118,6 @@ def test_nothing_leads_back_to_the_store(world: World) -> None:
             "tenant",
             "put",
             "get",
-            "threads",
             "log",
             "access",
             "audit",

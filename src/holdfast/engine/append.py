@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put, Row
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, STEPS
-from holdfast.engine.append_batch import AppendBatch, Chain, Condition, PreparedStep
+from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Condition, IdExists, PreparedStep
 from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
@@ -171,22 +171,6 @@ class AppendRequest:
             and not self.other_changes
             and (self.is_pure or isinstance(self.state, dict))
         )
-
-
-class IdExists(Exception):
-    """Another step has the id."""
-
-    def __init__(self, row: Row) -> None:
-        super().__init__(row.key)
-        self.row = row
-
-
-class ChangeRefused(Exception):
-    """A condition among the other changes of a request does not hold: the one with this index."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self.index = index
 
 
 class Appender:

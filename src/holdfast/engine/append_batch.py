@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.backends.interface import Change, Create, Ensure, Expect, Put
+from holdfast.backends.interface import Change, Create, Ensure, Expect, Put, Row
 from holdfast.backends.tables import BRANCHES, Key
 from holdfast.engine.lines import At, LineTip
 from holdfast.engine.model.steps import Step
@@ -81,6 +81,22 @@ class Chain:
 
 class DoesNotFit(Exception):
     """A step is not added to a batch, but comes into the next one."""
+
+
+class IdExists(Exception):
+    """Another step has the id."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row.key)
+        self.row = row
+
+
+class ChangeRefused(Exception):
+    """A condition among the other changes of a request does not hold: the one with this index."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
 
 
 class AppendBatch:

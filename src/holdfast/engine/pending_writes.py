@@ -8,8 +8,8 @@ from typing import NamedTuple
 from holdfast.backends.interface import Change, Ensure, Put, Query, Row, Scan
 from holdfast.backends.tables import LINES, WRITES
 from holdfast.codec.envelope import wrap
-from holdfast.engine.authority import current_authority
 from holdfast.engine.context import EngineContext
+from holdfast.engine.guard import current_authority
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.row_format import Line, info_row, open_body
 

@@ -14,13 +14,12 @@ from typing import TypeAlias
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
 from holdfast.engine import trace_context
-from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit, IdExists
-from holdfast.engine.append_batch import PreparedStep
+from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit
+from holdfast.engine.append_batch import IdExists, PreparedStep
 from holdfast.engine.append_queue import AppendQueue
-from holdfast.engine.authority import OWNER, Authority, current_authority
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
-from holdfast.engine.guard import both_preconditions
+from holdfast.engine.guard import OWNER, Authority, both_preconditions, current_authority
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.large_values import set_aside

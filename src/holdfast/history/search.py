@@ -13,15 +13,16 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
+from holdfast.engine.guard import Visible, filter_visible
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import LineKind, line_kind
@@ -172,10 +173,6 @@ async def search(
     return await SearchRun(engine, tenant, asked, progress, kind, scan_limit, visible).page(limit, after)
 
 
-Visible: TypeAlias = Callable[[Sequence[Line]], Awaitable[Set[Line]]]
-"""Returns those of some lines that may be searched. Of the others nothing is read or counted."""
-
-
 class SearchRun:
     """One query over one tenant's threads."""
 
@@ -267,7 +264,7 @@ class SearchRun:
             page = await self._backend.match(
                 self._tenant, sorted(words), prefixes=sorted(prefixes), line=only, after=cursor, limit=_PAGE
             )
-            keys = await self._visible_keys(page.keys)
+            keys = await filter_visible(self._visible, page.keys, lambda key: Line(str(key[0]), str(key[1])))
             if last is not None and tuple(last) in keys:
                 keys = keys[keys.index(tuple(last)) + 1 :]  # new ones may have been added before it
             while keys:
@@ -315,20 +312,8 @@ class SearchRun:
 
     # By scan --------------------------------------------------------------------------------------------------
 
-    async def _visible_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
-        """Return the keys of those steps whose lines may be searched."""
-        if self._visible is None:
-            return keys
-        lines = {key: Line(str(key[0]), str(key[1])) for key in keys}
-        visible = await self._visible(list(dict.fromkeys(lines.values())))
-        return [key for key in keys if lines[key] in visible]
-
     async def _visible_lines(self, summaries: list[LineSummary]) -> list[LineSummary]:
-        """Return the lines that may be searched."""
-        if self._visible is None:
-            return summaries
-        visible = await self._visible([each.line for each in summaries])
-        return [each for each in summaries if each.line in visible]
+        return await filter_visible(self._visible, summaries, lambda each: each.line)
 
     async def _by_scan(self, limit: int, start: _ScanPosition) -> tuple[list[SearchMatch], _ScanPosition | None, bool]:
         """Return matches, where to resume, and whether the scan stopped at its limit."""

@@ -17,8 +17,8 @@ from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, thread_request, to_grant
 from holdfast.state.api import ScopedOperations
-from holdfast.store.listing import ThreadListing
 from holdfast.store.thread import AsyncThread, Thread, check_schema
+from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration, parse_seconds
 
 

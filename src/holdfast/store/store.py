@@ -14,7 +14,7 @@ from holdfast.agents.entry import AGENTS
 from holdfast.backends.interface import BlockingCall, Capabilities
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
 from holdfast.backends.urls import redacted_url
-from holdfast.engine import trace_context, validation
+from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import (
     AUDIT,
@@ -33,14 +33,13 @@ from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import ScopeParts, StoreHandle
 from holdfast.state.api import ScopedOperations, sync_or_async_property
-from holdfast.store.checkpoint_fields import CheckpointFields
-from holdfast.store.listing import ThreadListing
 from holdfast.store.thread import (
     AsyncThread,
     Thread,
     ThreadOperations,
     check_schema,
 )
+from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.security.audit.recorder import AuditRecorder
     from holdfast.state.access_api import AsyncStoreAccess, StoreAccess
     from holdfast.store.audit import AsyncAudit, Audit
+    from holdfast.store.checkpoint_fields import CheckpointFields
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
     from holdfast.store.transaction import Transaction
@@ -327,6 +327,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     async def _record_copy(self, lines: Sequence[Line] | None, to: str) -> None:
         """Record a copy to another store, of some threads or of all, if there is something to say about it."""
+        from holdfast.engine import trace_context
+
         trace = trace_context.current()
         if trace.correlation or trace.cause:
             from holdfast.security.audit.thread_audit import record

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, is_typeddict
 from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
-from holdfast.engine.engine import Engine
-from holdfast.engine.ids import check_new_name
-from holdfast.engine.lines import MAIN, NAME, TAG
+from holdfast.engine.lines import MAIN, TAG
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path, require_path, require_range
@@ -23,20 +21,18 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import BranchInfo, Checkpoint, Revision, S, ThreadInfo, to_datetime
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.security.handle import StoreHandle
-from holdfast.store.checkpoint_fields import CheckpointFields, append_fields
 from holdfast.store.thread_access import needs, thread_access
+from holdfast.store.thread_references import ThreadReferences
 
 if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest, Edit
-    from holdfast.engine.context import Apply
-    from holdfast.engine.lines import LineIndex
     from holdfast.history.blame import BlameEntry, ValueChange
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
-    from holdfast.maintenance.pins import HoldInfo, PinInfo
+    from holdfast.store.checkpoint_fields import CheckpointFields
 
 
-class ThreadOperations(Generic[S]):
+class ThreadOperations(ThreadReferences, Generic[S]):
     """Operations on one thread. `Thread` and `AsyncThread` have these as methods."""
 
     def __init__(self, handle: StoreHandle, name: str) -> None:
@@ -72,7 +68,7 @@ class ThreadOperations(Generic[S]):
         `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
         saved: the parent is returned.
         """
-        request = self._put_request(state, if_changed, append_fields(self._handle, self._line, **fields))
+        request = self._put_request(state, if_changed, self._fields(**fields))
         return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
@@ -92,7 +88,7 @@ class ThreadOperations(Generic[S]):
         cost does not depend on how large it is. The other arguments are those of `put`.
         """
         fields.setdefault("kind", "update")
-        request = self._update_request(changes, remove, append_fields(self._handle, self._line, **fields))
+        request = self._update_request(changes, remove, self._fields(**fields))
         return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
@@ -107,7 +103,7 @@ class ThreadOperations(Generic[S]):
         line, engine = self._line, self._engine
         point = await self._find(at)
         packed = await engine.lines.read_step(line, point, partial(engine.states.values, line))
-        fields = append_fields(self._handle, line, branch=branch, kind="restore")
+        fields = self._fields(branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
@@ -403,49 +399,6 @@ class ThreadOperations(Generic[S]):
         )
         return self._checkpoint(head)
 
-    # Tags, labels ---------------------------------------------------------------------------------------------
-
-    @sync_and_async
-    @needs("write")
-    async def tag(self, tag: str, at: Revision = "HEAD", *, move: bool = False) -> None:
-        """Tag a checkpoint: `get(at=tag)` finds it. One checkpoint of a thread can have it."""
-        await self._refer(NAME, check_new_name(tag, "tag"), at, move=move)
-
-    @sync_and_async
-    @needs("write")
-    async def untag(self, tag: str) -> None:
-        """Remove a tag; the checkpoint stays."""
-        await self._lines.drop_ref(self._line, NAME, check_name(tag, "tag"), apply=self._recorded("untag", tag=tag))
-
-    @sync_and_async
-    @needs("read")
-    async def tags(self) -> dict[str, str]:
-        """List the tags, with the ids of their checkpoints."""
-        return dict(await self._lines.refs(self._line, NAME))
-
-    @sync_and_async
-    @needs("write")
-    async def label(self, label: str, at: Revision = "HEAD") -> None:
-        """Label a checkpoint. Any number of them can have one label; `log` finds them."""
-        await self._refer(TAG, check_name(label, "label"), at, move=True)
-
-    @sync_and_async
-    @needs("write")
-    async def unlabel(self, label: str, at: Revision | None = None) -> None:
-        """Remove a label from one checkpoint, or from all of the thread."""
-        id = None if at is None else (await self._find(at)).id
-        apply = self._recorded("unlabel", label=label, **({} if id is None else {"id": id}))
-        await self._lines.drop_ref(self._line, TAG, check_name(label, "label"), id, apply)
-
-    @sync_and_async
-    @needs("read")
-    async def labels(self) -> dict[str, list[str]]:
-        """List the labels, with the ids of their checkpoints."""
-        found: dict[str, list[str]] = {}
-        for label, id in await self._lines.refs(self._line, TAG):
-            found.setdefault(label, []).append(id)
-        return found
-
     # Owner ----------------------------------------------------------------------------------------------------
 
     @sync_and_async
@@ -457,60 +410,7 @@ class ThreadOperations(Generic[S]):
         await self._lines.info(self._line)
         return (await read_owners(self._engine, [self._line]))[self._line]
 
-    # Pins, holds, deletion ------------------------------------------------------------------------------------
-
-    @sync_and_async
-    @needs("write")
-    async def pin(self, at: Revision = "HEAD", *, reason: str = "") -> str:
-        """Protect a checkpoint from pruning, for a reason; there may be several. Returns its id."""
-        point = await self._find(at)
-        apply = self._recorded("pin", id=point.id, reason=reason)
-        await self._engine.holds.pin(self._line, point.id, check_name(reason, "reason"), apply)
-        return point.id
-
-    @sync_and_async
-    @needs("write")
-    async def unpin(self, at: Revision = "HEAD", *, reason: str | None = None) -> str:
-        """Remove a pin from a checkpoint, or all that it has. Returns its id. `NotFoundError` if it has none."""
-        from holdfast.maintenance import pins
-
-        id = (await self._find(at)).id
-        return await pins.unpin(self._engine, self._line, id, reason, self._recorded("unpin", id=id))
-
-    @sync_and_async
-    @needs("read")
-    async def pins(self) -> list[PinInfo]:
-        """List the pinned checkpoints, with the reasons."""
-        from holdfast.maintenance import pins
-
-        return await pins.pins(self._engine, self._line)
-
-    @sync_and_async
-    @needs("admin")
-    async def hold(self, *, reason: str = "") -> None:
-        """Protect the thread, with its namespaces, from pruning and deletion: both raise `DeniedError` until it is
-        released.
-
-        There may be several holds, each with its reason. Saving works as always.
-        """
-        apply = self._recorded("hold", reason=reason)
-        await self._engine.holds.hold(self._line, check_name(reason, "reason"), apply)
-
-    @sync_and_async
-    @needs("admin")
-    async def release(self, *, reason: str | None = None) -> None:
-        """Remove a hold, or all that the thread has. `NotFoundError` if it has none."""
-        from holdfast.maintenance import pins
-
-        await pins.release(self._engine, self._line, reason, self._recorded("release"))
-
-    @sync_and_async
-    @needs("read")
-    async def holds(self) -> list[HoldInfo]:
-        """List the holds of the thread, with the reasons."""
-        from holdfast.maintenance import pins
-
-        return await pins.holds(self._engine, self._line.tenant, self._line)
+    # Deletion -------------------------------------------------------------------------------------------------
 
     @sync_and_async
     @needs("delete")
@@ -523,13 +423,10 @@ class ThreadOperations(Generic[S]):
 
     # Inside ---------------------------------------------------------------------------------------------------
 
-    @property
-    def _engine(self) -> Engine:
-        return self._handle.engine
+    def _fields(self, **fields: Unpack[CheckpointFields]) -> dict[str, Any]:
+        from holdfast.store.checkpoint_fields import append_fields  # loaded only here: who only reads does without
 
-    @property
-    def _lines(self) -> LineIndex:
-        return self._handle.engine.lines
+        return append_fields(self._handle, self._line, **fields)
 
     def _put_request(self, state: S, if_changed: bool, fields: dict[str, Any]) -> AppendRequest:
         packed = self._engine.pack_cache(self._line).pack(validation.require_mapping(state, "state"))
@@ -576,12 +473,6 @@ class ThreadOperations(Generic[S]):
         head = into or (await self._lines.head(self._line, base)).id
         return await ThreadOperations.merge(self, saved, head, resolve=resolve)
 
-    def _recorded(self, action: str, **detail: Any) -> Apply:
-        """Return how to apply a change of the thread other than a save: together with its record."""
-        from holdfast.security.audit.thread_audit import recorded
-
-        return recorded(self._engine, self._line, action, detail)
-
     async def _cursor_point(self, cursor: str | None, at: Revision) -> tuple[str | None, StepRef]:
         """Return the position in a cursor, and the checkpoint that the first page was read at; or that of `at`."""
         if cursor is None:
@@ -592,13 +483,6 @@ class ThreadOperations(Generic[S]):
                 "the cursor is not one of this listing", where=repr(cursor)[:80], hint="Pass a page's next"
             )
         return position, await self._lines.find(self._line, id)
-
-    async def _find(self, at: Revision) -> StepRef:
-        if at == "HEAD":
-            return await self._lines.find(self._line, None)
-        from holdfast.history.revisions import resolve
-
-        return await resolve(self._engine, self._line, at)
 
     async def _read(self, point: StepRef, *, lazy: bool = False) -> Checkpoint[S]:
         line, engine = self._line, self._engine
@@ -611,12 +495,6 @@ class ThreadOperations(Generic[S]):
         else:
             state = await engine.lines.read_step(line, point, partial(engine.state, line))
         return self._checkpoint(head, state)
-
-    async def _refer(self, kind: str, name: str, at: Revision, *, move: bool) -> None:
-        point = await self._find(at)
-        action = "tag" if kind == NAME else "label"
-        apply = self._recorded(action, id=point.id, **{action: name})
-        await self._lines.set_ref(self._line, kind, name, point.id, move=move, apply=apply)
 
     def _checkpoint(self, head: StepInfo, state: Any = None) -> Checkpoint[S]:
         return Checkpoint.from_step(self._line, head, self._handle.codec, state)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HEADS = ("TIME", "KIND", "ACTOR", "ACTION", "SCOPE", "KEY", "OUTCOME")
 _KINDS = (
-    *("change", "thread", "hook", "access", "read", "denied", "session", "artifact"),
+    *("change", "hook", "access", "read", "denied", "session", "artifact", "thread"),
     *("agent", "lifecycle", "transition", "transfer", "recovery"),
 )
 _OWNER = "owner"

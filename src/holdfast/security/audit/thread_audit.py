@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 
 from holdfast.backends.interface import Batch, Change
 from holdfast.engine import trace_context
-from holdfast.engine.append import AppendRequest, ChangeRefused
-from holdfast.engine.authority import Authority, current_authority
+from holdfast.engine.append import AppendRequest
+from holdfast.engine.append_batch import ChangeRefused
 from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
+from holdfast.engine.guard import Authority, current_authority
 from holdfast.engine.model.scopes import THREAD, place_of_line
 from holdfast.engine.namespaces import AUDIT, is_thread
 from holdfast.engine.row_format import Line
