@@ -68,7 +68,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
         saved: the parent is returned.
         """
-        request = self._put_request(state, if_changed, self._fields(**fields))
+        request = self._put_request(state, if_changed, self._append_fields(**fields))
         return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
@@ -88,7 +88,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         cost does not depend on how large it is. The other arguments are those of `put`.
         """
         fields.setdefault("kind", "update")
-        request = self._update_request(changes, remove, self._fields(**fields))
+        request = self._update_request(changes, remove, self._append_fields(**fields))
         return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
@@ -103,7 +103,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         line, engine = self._line, self._engine
         point = await self._find(at)
         packed = await engine.lines.read_step(line, point, partial(engine.states.values, line))
-        fields = self._fields(branch=branch, kind="restore")
+        fields = self._append_fields(branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
@@ -423,7 +423,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Inside ---------------------------------------------------------------------------------------------------
 
-    def _fields(self, **fields: Unpack[CheckpointFields]) -> dict[str, Any]:
+    def _append_fields(self, **fields: Unpack[CheckpointFields]) -> dict[str, Any]:
         from holdfast.store.checkpoint_fields import append_fields  # loaded only here: who only reads does without
 
         return append_fields(self._handle, self._line, **fields)

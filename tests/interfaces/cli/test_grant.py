@@ -217,3 +217,14 @@ def test_a_policy_that_is_none(shared: Hf) -> None:
     done = shared("grant", "define", "r", "-", typed='[{"effect": "maybe", "right": "read"}]')
     assert (done.code, "'allow' or 'deny'" in done.err) == (2, True)
     assert shared("grant", "define", "r", "-", typed='{"effect": "allow"}').code == 2
+
+
+def test_threads_are_granted_and_audited(hf: Hf, url: str) -> None:
+    with holdfast.open(url) as store:
+        store.as_identity(user="alice").thread("chat-1").put({"n": 1})
+        told = hf("grant", "user:bob", "read,delete", "thread:chat-*")
+        assert told.err.startswith("user:bob may read and delete thread:chat-*")
+        assert "thread:chat-*" in hf("grant", "list", "--to", "user:bob").out
+        assert store.as_identity(user="bob").thread("chat-1").get().state == {"n": 1}
+    (record,) = hf("audit", "--thread", "chat-1", "--kind", "thread", "--json").records
+    assert (record["actor"], record["action"], record["scope"]) == ("user:alice", "save", "thread:chat-1")
