@@ -469,7 +469,8 @@ class Appender:
             more.append(Put(FOLDS, fold_row(line, position, step.commit, info.form, root)))
             objects.update(ws.objects)
             child = _fold_loaded(child, info.form, root, {**child.fresh, **ws.created, **ws.objects})
-        if request.origin != NO_ORIGIN and self._context.cache.get(("origin", line)) != info.created:
+        marks = request.origin != NO_ORIGIN and self._context.cache.get(("origin", line)) != info.created
+        if marks:
             more.append(Ensure(LINKS, Row(origin_mark(line), (info.created, ""))))
         for pointer, value in objects.items():
             more += [Ensure(OBJECTS, row) for row in object_rows(line, pointer, value)]
@@ -480,7 +481,7 @@ class Appender:
         point = StepRef(
             *position, id, revision, depth, step.commit, time, request.kind, readable, len(child.tail), size
         )
-        prepared = PreparedStep(line, info, point, step, child, parent, ws)
+        prepared = PreparedStep(line, info, point, step, child, parent, ws, marks_origin=marks)
         for condition in conditions:
             prepared.add(condition, Condition.LINE)
         if new_branch:
@@ -524,7 +525,7 @@ class Appender:
             self._states.keep_nodes(prepared.ws)
         if parent is not None:
             self._states.demote(line, parent.hash)
-        if prepared.step.header.origin != NO_ORIGIN:
+        if prepared.marks_origin:
             self._context.cache.put(("origin", line), prepared.info.created, _MARK_WEIGHT)
         return head
 

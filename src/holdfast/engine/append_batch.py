@@ -43,6 +43,8 @@ class PreparedStep:
     loaded: LoadedState
     parent: StepRef | None
     ws: Workspace | None
+    marks_origin: bool = False
+    """Whether it marks its line as one with steps that have origins."""
     changes: list[Change] = field(default_factory=list)
     conditions: dict[int, Condition] = field(default_factory=dict)
 
