@@ -11,6 +11,7 @@ from holdfast.security import (
     Identity,
     Policy,
     Right,
+    Rights,
     Rule,
     check_audit,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "IdentityView",
     "Policy",
     "Right",
+    "Rights",
     "Rule",
     "StoreAccess",
     "Until",

@@ -59,7 +59,7 @@ def test_a_right_is_granted_and_taken_back(store: Store) -> None:
     agent = act.agents.restore("b")
     with pytest.raises(DeniedError):
         agent.save()
-    both = store.access.grant("agent:a", "both", "agent:b")
+    both = store.access.grant("agent:a", ["read", "write"], "agent:b")
     agent.greet("Ada")
     assert agent.save() == 2
     store.access.revoke(both)

@@ -108,8 +108,8 @@ def test_nor_unless_all_are_allowed() -> None:
     store = opened()
     create(store, "a", "b")
     store.agents.create(Expert, "expert")
-    store.access.grant("agent:clerk", "both", agent="a")
-    store.access.grant("agent:clerk", "both", agent="expert")
+    store.access.grant("agent:clerk", ["read", "write"], agent="a")
+    store.access.grant("agent:clerk", ["read", "write"], agent="expert")
     clerk = store.as_identity(agent="clerk")
     with pytest.raises(DeniedError):
         clerk.agents.transfer_many({"a": "expert", "b": "expert"})

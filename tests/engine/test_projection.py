@@ -528,7 +528,7 @@ def test_a_graph_is_shown(tmp_path: Path) -> None:
         config: Any = {"configurable": {"thread_id": "t"}}
         for text in ("one", "two"):
             graph.invoke({"messages": [HumanMessage(text)]}, config)
-        on = saver.store._engine.context.stored
+        on = saver.store._handle.engine.context.stored
         rows = rows_of(on)
         said = [(row["role"], row["content"]) for row in rows["conversations"].values()]
         assert said == [("user", "one"), ("assistant", "you said one"), ("user", "two"), ("assistant", "you said two")]
@@ -553,5 +553,5 @@ def test_values_of_a_serializer_of_ones_own_are_named_only(tmp_path: Path) -> No
         checkpoint = empty_checkpoint() | {"channel_values": {"plan": {"a": 1}}, "channel_versions": {"plan": 1}}
         config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         saver.put(config, checkpoint, {}, {"plan": 1})
-        (row,) = rows_of(saver.store._engine.context.stored)["state_values"].values()
+        (row,) = rows_of(saver.store._handle.engine.context.stored)["state_values"].values()
         assert row["value"]["type"] == "msgpack"

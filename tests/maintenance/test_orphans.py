@@ -60,7 +60,7 @@ def test_a_store_in_order_has_none(shared: Backend) -> None:
     report = store.maintenance.sweep_orphans(grace="0s", progress=lambda *how: told.append(how))
     assert (report.found, report.rows, report.bytes, report.problems) == ([], 0, 0, {})
     assert everything(shared) == before
-    assert told == [(1, 1, "t")]
+    assert told == [(1, 2, "t"), (2, 2, "␞audit")]
 
 
 def litter(on: Backend, store: Store) -> None:

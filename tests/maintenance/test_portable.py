@@ -513,7 +513,7 @@ def archive_with_rights() -> bytes:
         source.put("chat", {"x": 1})
         source.state(agent="a")["plan"] = "secret"
         source.sessions.start("s1").state["k"] = 1
-        source.access.grant("agent:stranger", "both", "global", below=True)
+        source.access.grant("agent:stranger", ["read", "write"], "global", below=True)
         with pytest.raises(DeniedError):
             source.as_identity(agent="other").state(agent="a").get("plan")
         file = io.BytesIO()

@@ -55,7 +55,7 @@ def test_also_by_a_program_that_has_no_langgraph(tmp_path: Path) -> None:
         for number in range(4):
             turn(graph, "t", number)
         expected = state_of(graph, "t")
-        url = str(saver.store._engine.context.backend.url)
+        url = str(saver.store._handle.engine.context.backend.url)
         program = (
             "import sys\n"
             "sys.modules['langgraph'] = sys.modules['langchain_core'] = None\n"

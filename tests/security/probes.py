@@ -227,12 +227,13 @@ PROBES: dict[str, dict[str, Probe]] = {
         "state": lambda _, act: _state(act).get(KEY),
         "transaction": lambda _, act: _within(act, lambda state: state.get(KEY)),
         "transact": lambda _, act: _transacted(act),
-        "grant": lambda _, act: act.grant("agent:intruder", "both", **VICTIM),
+        "grant": lambda _, act: act.grant("agent:intruder", ["read", "write"], **VICTIM),
         "revoke": lambda world, act: act.revoke(world.store.access.grants(dead=True)[0]),
         "sharing": lambda _, act: _topic(act).read(),
         "sessions": lambda _, act: act.sessions.get("s1"),
         "artifacts": lambda _, act: act.artifacts.get("blob"),
         "agents": lambda _, act: act.agents.load("victim"),
+        "thread": lambda _, act: act.thread("victim").put({KEY: "taken"}),
     },
     "sharing": {
         "topic": lambda _, act: _topic(act).read(),
@@ -450,6 +451,8 @@ QUIET: dict[str, dict[str, Probe]] = {
         "scopes": lambda _, act: act.scopes(),
         "grants": lambda _, act: act.grants(dead=True),
         "granted": lambda _, act: act.granted(dead=True),
+        "threads": lambda _, act: act.threads(),
+        "search": lambda _, act: list(act.search("launch")) if isinstance(act, IdentityView) else None,
     },
     "sessions": {"list": lambda _, act: act.sessions.list(user="victim")},
     "artifacts": {

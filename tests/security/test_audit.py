@@ -428,11 +428,11 @@ def test_rows_stay_proven_when_their_steps_are_pruned(store: Store, tmp_path: Pa
     store.maintenance.prune("agent:a", kinds="scope", keep_last=1)
     backend, path, line = store._engine.context.backend, tmp_path / "audit.jsonl", "␞agent:a"
     report = store.audit.verify()
-    assert (report.ok, report.pruned, report.unproven, report.rows) == (True, 3, 0, 4)
-    assert len(store.audit.query()) == 4
+    assert (report.ok, report.pruned, report.unproven, report.rows) == (True, 3, 0, 5)
+    assert sorted(each.action for each in store.audit.query()) == ["prune", *["set"] * 4]
     done = store.audit.export(path)
     checked = holdfast.access.check_audit(path, done.heads)
-    assert (checked.ok, checked.pruned, checked.rows) == (True, 3, 4)
+    assert (checked.ok, checked.pruned, checked.rows) == (True, 3, 5)
     assert store.maintenance.verify().findings == []
     first, *_ = rows = rows_of(store, line)
     altered = "its rows are not those that it was written with: altered, missing at the end, or added"

@@ -51,8 +51,8 @@ def test_it_takes_effect_at_once_and_ends(store: Store) -> None:
     own, granted = a.state(agent="a"), a.state(agent="b")
     own["k"] = 1
     b.state(agent="b")["k"] = 2
-    b.grant("agent:a", "both")
-    policy = store.as_identity(agent="a", mode="custom", policy=holdfast.access.Policy().allow("both"))
+    b.grant("agent:a", ["read", "write"])
+    policy = store.as_identity(agent="a", mode="custom", policy=holdfast.access.Policy().allow(["read", "write"]))
     assert (own["k"], granted["k"], policy.state(agent="a")["k"]) == (1, 2, 1)
     watch = own.watch(cursor="")
     store.access.freeze("agent:a", reason="case 17")

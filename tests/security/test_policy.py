@@ -30,7 +30,12 @@ def store() -> Iterator[Store]:
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    policy = Policy().deny("both", "agent:*", keys="secret/**").allow("read", "agent:*").allow("write", "agent:me")
+    policy = (
+        Policy()
+        .deny(["read", "write"], "agent:*", keys="secret/**")
+        .allow("read", "agent:*")
+        .allow("write", "agent:me")
+    )
     me, other = Scope.of(agent="me"), Scope.of(agent="other")
     assert policy.verdict("read", other, ["plan"]) is True
     assert policy.verdict("write", me, ["plan"]) is True
@@ -53,7 +58,9 @@ def test_patterns_are_in_the_normal_form_of_names() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.booleans(), st.sampled_from(["read", "write", "both"]), st.text("ab*", min_size=1, max_size=3))
+        st.tuples(
+            st.booleans(), st.sampled_from(["read", "write", ["read", "write"]]), st.text("ab*", min_size=1, max_size=3)
+        )
     )
 )
 def test_a_policy_decides_as_its_rules_read(rules: list[tuple[bool, Any, str]]) -> None:
@@ -93,9 +100,9 @@ def test_a_policy_does_not_grow_without_end() -> None:
 
 
 def test_in_custom_the_policy_decides_on_everything(store: Store) -> None:
-    policy = Policy().deny("both", keys="secret/**").allow("read", "agent:*").allow("write", "agent:a")
+    policy = Policy().deny(["read", "write"], keys="secret/**").allow("read", "agent:*").allow("write", "agent:a")
     acting = store.as_identity(agent="a", mode="custom", policy=policy)
-    store.access.grant("agent:a", "both", "agent:b")  # of no use here
+    store.access.grant("agent:a", ["read", "write"], "agent:b")  # of no use here
     acting.state(agent="a")["plan"] = 5
     assert acting.state(agent="b")["plan"] == "b"
     for use in (
@@ -127,7 +134,7 @@ def test_roles_give_and_take_in_the_mode_strict(store: Store) -> None:
     acting = store.as_identity(agent="x")
     state = acting.state(agent="a")
     store.access.define_role("reader", Policy().allow("read", "agent:*"))
-    store.access.define_role("blind", Policy().deny("both", "agent:a"))
+    store.access.define_role("blind", Policy().deny(["read", "write"], "agent:a"))
     store.access.assign("reader", "agent:x")
     assert state["plan"] == "a"
     with pytest.raises(DeniedError):
@@ -159,7 +166,7 @@ def test_roles_give_and_take_in_the_mode_strict(store: Store) -> None:
 
 
 def test_keys_may_be_allowed_by_different_rights(store: Store) -> None:
-    store.access.define_role("planner", Policy().allow("both", "agent:a", keys="plan"))
+    store.access.define_role("planner", Policy().allow(["read", "write"], "agent:a", keys="plan"))
     store.access.assign("planner", "agent:x")
     store.access.grant("agent:x", "write", "agent:a", keys="notes")
     state = store.as_identity(agent="x").state(agent="a")
@@ -216,7 +223,7 @@ def test_a_parent_reads_its_children_when_it_is_authorised(store: Store) -> None
 
 def test_who_is_cut_off_has_nothing_left_but_its_own(store: Store) -> None:
     acting = store.as_identity(user="u")
-    store.access.grant("user:u", "both", "agent:a")
+    store.access.grant("user:u", ["read", "write"], "agent:a")
     store.access.define_role("reader", Policy().allow("read", "agent:*"))
     store.access.assign("reader", "user:u")
     store.access.join("g", "user:u")

@@ -118,7 +118,6 @@ def test_nothing_leads_back_to_the_store(world: World) -> None:
             "tenant",
             "put",
             "get",
-            "threads",
             "log",
             "access",
             "audit",
@@ -138,7 +137,7 @@ def has(kind: str, name: str, acting: object) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stranger_gets_nothing(world: World, kind: str, subtests: pytest.Subtests) -> None:
-    given = world.store.access.grant("agent:intruder", "both", "agent:victim")  # a stale one: revoked since
+    given = world.store.access.grant("agent:intruder", ["read", "write"], "agent:victim")  # a stale one: revoked since
     world.store.access.revoke(given)
     before = world.heads()
     for name, probe in PROBES[kind].items():
@@ -220,7 +219,7 @@ def check_others(world: World, name: str) -> None:
         lambda act: act.state(agent="intruder", custom=name, user=name).get(KEY),
         lambda act: act.state(agent="victim").get(name),
         lambda act: act.state(agent="victim").set(name, "taken"),
-        lambda act: act.grant("agent:intruder", "both", f"agent:{name}"),
+        lambda act: act.grant("agent:intruder", ["read", "write"], f"agent:{name}"),
         lambda act: act.sharing.topic(name, agent="victim").read(),
         lambda act: act.agents.load(name),
         lambda act: act.agents.delete(name),

@@ -38,7 +38,7 @@ def test_a_revoked_grant_is_gone_in_other_processes(tmp_path: Path, kind: str) -
     url = f"{kind}:///{tmp_path}/store"
     with holdfast.open(url) as store:
         store.state(agent="a")["plan"] = 0
-        given = store.access.grant("agent:b", "both", "agent:a")
+        given = store.access.grant("agent:b", ["read", "write"], "agent:a")
         with subprocess.Popen([sys.executable, "-c", READER, url], stdout=subprocess.PIPE, text=True) as reader:
             try:
                 assert reader.stdout is not None

@@ -27,7 +27,7 @@ def test_rights_are_given_and_taken_between_two_that_have_it_open(stores: Place,
     state = other.as_identity(agent="b").state(agent="a")
     with pytest.raises(DeniedError):
         state.get("plan")
-    given = one.access.grant("agent:b", "both", "agent:a", keys="plan")
+    given = one.access.grant("agent:b", ["read", "write"], "agent:a", keys="plan")
     state["plan"] = 2
     assert state["plan"] == 2
     with pytest.raises(DeniedError):

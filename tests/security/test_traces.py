@@ -127,7 +127,7 @@ def test_a_topic_is_not_deleted_under_a_right_that_is_revoked_meanwhile(clock: C
     with store_on(backend, clock) as store:
         topic = store.sharing.topic("news", agent="a")
         topic.publish(1)
-        grant = store.access.grant("agent:b", "both", "agent:a/custom:topic%2Fnews")
+        grant = store.access.grant("agent:b", ["read", "write"], "agent:a/custom:topic%2Fnews")
         with pytest.raises(DeniedError, match="revoked"), backend.interfere(lambda: store.access.revoke(grant)):
             store.as_identity(agent="b").sharing.topic("news", agent="a").delete()
         assert topic.count() == 1
@@ -173,7 +173,7 @@ def reads(store: Store, actor: str) -> list[tuple[str, str]]:
 
 def test_a_function_that_sees_a_value_is_a_read_also_if_it_fails(store: Store) -> None:
     store.state(agent="a")["plan"] = "secret"
-    store.access.grant("agent:b", "both", agent="a")
+    store.access.grant("agent:b", ["read", "write"], agent="a")
     b = store.as_identity(agent="b")
 
     def peek(_: Any) -> Any:
@@ -186,7 +186,7 @@ def test_a_function_that_sees_a_value_is_a_read_also_if_it_fails(store: Store) -
 
 def test_moving_state_and_looking_at_an_archive_are_reads(store: Store) -> None:
     store.state(agent="a")["plan"] = "secret"
-    store.access.grant("agent:b", "both", agent="a")
+    store.access.grant("agent:b", ["read", "write"], agent="a")
     b = store.as_identity(agent="b")
     b.state(agent="a").move_to(b.state(agent="b"))
     assert reads(store, "agent:b") == [("agent:a", "plan")]
@@ -246,7 +246,7 @@ def test_a_session_is_not_ended_under_a_right_that_is_revoked_meanwhile(clock: C
     backend = InterferingBackend()
     with store_on(backend, clock) as store:
         store.sessions.start("s1", user="a").state["plan"] = 1
-        grant = store.access.grant("agent:b", "both", "user:a/session:s1")
+        grant = store.access.grant("agent:b", ["read", "write"], "user:a/session:s1")
         with pytest.raises(DeniedError, match="revoked"), backend.interfere(lambda: store.access.revoke(grant)):
             store.as_identity(agent="b").sessions.end("s1")
         assert store.sessions.get("s1").status == "active"

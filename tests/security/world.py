@@ -45,6 +45,7 @@ class World:
         self.store = store_on(MemoryBackend(), self.clock)
         self.astore = awaited(self.store)
         self.victim = self.store.as_identity(agent="victim")
+        self.victim.thread("victim").put({KEY: SECRET})
         self.intruder = self.store.as_identity(agent="intruder")
         self.aintruder = self.astore.as_identity(agent="intruder")
         self.victim.state(agent="victim").batch({KEY: SECRET, "notes": {"code": SECRET}})

@@ -100,7 +100,7 @@ def test_an_identity_is_shown_what_it_may_read_and_nothing_is_noted(store: Store
     store.access.grant("agent:a0", "read", agent="a2", keys="k")  # not the scope as a whole
     store.access.grant("agent:a0", "write", agent="a-b")
     assert texts(acting.scopes()) == ["agent:a0", "agent:a1"]
-    policy = Policy().deny("both", "agent:a1").allow("read", "agent:*")
+    policy = Policy().deny(["read", "write"], "agent:a1").allow("read", "agent:*")
     seen = store.as_identity(agent="a0", mode="custom", policy=policy).scopes()
     assert texts(seen) == ["agent:a-b", "agent:a0", "agent:a2"]
     assert store.audit.query(kind="denied") == []

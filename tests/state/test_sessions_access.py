@@ -104,7 +104,7 @@ def test_read_only_and_granted(store: Store) -> None:
     with pytest.raises(DeniedError):
         reader.sessions.end("s1")
     helper = store.as_identity(agent="helper")
-    grant = store.access.grant("agent:helper", "both", "user:alice/session:s1")
+    grant = store.access.grant("agent:helper", ["read", "write"], "user:alice/session:s1")
     helper.sessions.update("s1", {"by": "helper"})
     store.access.revoke(grant)
     with pytest.raises(DeniedError):

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put, Row
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
-from holdfast.engine.append_batch import AppendBatch, Chain, Condition, PreparedStep
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, STEPS
+from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Condition, IdExists, PreparedStep
+from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.head_moves import HeadMoves
@@ -32,7 +33,7 @@ from holdfast.engine.model.large_values import set_aside
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
 from holdfast.engine.model.packed_state import PackedMap
-from holdfast.engine.model.steps import Step, StepHeader, StepParent
+from holdfast.engine.model.steps import NO_ORIGIN, Step, StepHeader, StepOrigin, StepParent
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rng import rng
@@ -42,10 +43,12 @@ from holdfast.engine.row_format import (
     Line,
     LineInfo,
     StepRef,
+    add_origin,
     fold_row,
     info_row,
     node_row,
     object_rows,
+    origin_mark,
     step_body,
 )
 from holdfast.engine.state_loader import LoadedState, StateLoader, weigh
@@ -73,6 +76,9 @@ _PAUSE_SECONDS, _MAX_PAUSES = 0.005, 400
 
 _QUICK_RETRIES, _LONGEST_PAUSE = 2, 0.05
 """How often it retries without a pause, and for how many seconds it pauses at most."""
+
+_MARK_WEIGHT = 200
+"""The weight in the cache of the note that a line is marked as one with origins."""
 
 _SALT = 16
 """The number of bytes of a salt."""
@@ -115,12 +121,21 @@ class AppendRequest:
     """A packed dict. An edit may set this and `readable` to describe its result."""
     readable: str = ""
     kind: str = "save"
+    origin: StepOrigin = NO_ORIGIN
+    """Who saves it and why, of a step of a thread."""
     events: str = ""
     """The digest of the step's event rows, where it has some. An edit may set it."""
+    artifacts: tuple[str, ...] = ()
+    """The artifacts that a step of a thread is linked with."""
     attached_changes: Callable[[str], Sequence[Change]] | None = None
     """Given the step's id, returns changes that are applied together with the step, or not at all."""
     preconditions: Callable[[bool], Awaitable[Sequence[Change]]] | None = None
     """Returns conditions besides the line's own, at every attempt; called with whether one has failed already."""
+    other_changes: Sequence[Change] = ()
+    """Changes of other lines that are applied together with the step. `ChangeRefused` if a condition among them does
+    not hold."""
+    is_limited: bool = True
+    """Whether the quota of the tenant applies."""
     if_changed: bool = False
     """Save nothing where the state equals the parent's; the parent is then returned."""
     stamp: str = ""
@@ -159,16 +174,9 @@ class AppendRequest:
             self.follows_latest
             and not (self.id or self.new_branch or self.merged)
             and self.preconditions is None
+            and not self.other_changes
             and (self.is_pure or isinstance(self.state, dict))
         )
-
-
-class IdExists(Exception):
-    """Another step has the id."""
-
-    def __init__(self, row: Row) -> None:
-        super().__init__(row.key)
-        self.row = row
 
 
 class Appender:
@@ -235,7 +243,8 @@ class Appender:
             if chain is not None:
                 chain.in_flight, chain.ids = True, batch.ids()
             try:
-                failed = await self._context.apply(batch.changes)
+                limited = all(request.is_limited for request in requests)
+                failed = await (self._context.apply if limited else self._context.backend.apply)(batch.changes)
             except (TransientError, UnavailableError):
                 raise
             except HoldfastError as error:
@@ -283,6 +292,8 @@ class Appender:
             return
         request = requests[number]
         line = request.line
+        if condition is Condition.OTHER:
+            raise ChangeRefused(batch.index_among_others(failed))
         if condition is Condition.ATTACHED:
             attached = request.attached_changes("") if request.attached_changes is not None else ()
             raise tag_taken(line, next((str(each.row.key[3]) for each in attached if isinstance(each, Create)), ""))
@@ -386,8 +397,9 @@ class Appender:
             end = await self._lines.head(line, left.branch)
             prepared.add(Expect(STEPS, (*line, end.branch, end.seq + 1), None), Condition.PRECONDITION)
         if request.preconditions is not None:
-            for precondition in await request.preconditions(again):
-                prepared.add(precondition, Condition.PRECONDITION)
+            prepared.add_preconditions(await request.preconditions(again))
+        for change in request.other_changes:
+            prepared.add(change, Condition.OTHER)
         if not request.if_changed or parent is None or prepared.step.edit != EditMap():
             if chained:
                 batch.require_fit(prepared.changes)
@@ -449,8 +461,11 @@ class Appender:
         id = request.id or new_id(time, "" if parent is None else parent.id)
         parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *request.merged)
         header = StepHeader(id, parents, time, request.stamp, request.kind, request.schema, request.metadata)
+        readable = request.readable
         if not is_thread(line.name):
             header = header._replace(events=request.events, salt=os.urandom(_SALT))
+        elif request.origin != NO_ORIGIN:
+            header, readable = header._replace(origin=request.origin), add_origin(readable, request.origin)
         step = Step(header, edit)
         sizes = [len(operation) for _, operation in step.stored]
         objects: dict[bytes, bytes] = {}
@@ -475,6 +490,9 @@ class Appender:
             more.append(Put(FOLDS, fold_row(line, position, step.commit, info.form, root)))
             objects.update(ws.objects)
             child = _fold_loaded(child, info.form, root, {**child.fresh, **ws.created, **ws.objects})
+        marks = request.origin != NO_ORIGIN and self._context.cache.get(("origin", line)) != info.created
+        if marks:
+            more.append(Ensure(LINKS, Row(origin_mark(line), (info.created, ""))))
         for pointer, value in objects.items():
             more += [Ensure(OBJECTS, row) for row in object_rows(line, pointer, value)]
         size = len(body) if parent is None or not follows else len(body) + parent.size
@@ -482,10 +500,8 @@ class Appender:
             size += len(row_change.row.body)
         depth = 0 if parent is None else parent.depth + 1
         tail = len(child.tail)
-        point = StepRef(
-            *position, id, revision, depth, step.commit, time, request.kind, request.readable, tail, size, beside
-        )
-        prepared = PreparedStep(line, info, point, step, child, parent, ws)
+        point = StepRef(*position, id, revision, depth, step.commit, time, request.kind, readable, tail, size, beside)
+        prepared = PreparedStep(line, info, point, step, child, parent, ws, marks_origin=marks)
         for condition in conditions:
             prepared.add(condition, Condition.LINE)
         if new_branch:
@@ -495,6 +511,8 @@ class Appender:
         prepared.changes += more
         for change in request.attached_changes(id) if request.attached_changes is not None else ():
             prepared.add(change, Condition.ATTACHED)
+        if request.artifacts:
+            prepared.changes += link_rows(line, id, depth + 1, time, [id], request.artifacts)
         return prepared
 
     async def _edit(
@@ -527,6 +545,8 @@ class Appender:
             self._states.keep_nodes(prepared.ws)
         if parent is not None:
             self._states.demote(line, parent.hash)
+        if prepared.marks_origin:
+            self._context.cache.put(("origin", line), prepared.info.created, _MARK_WEIGHT)
         return head
 
 

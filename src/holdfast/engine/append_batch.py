@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.backends.interface import Change, Create, Ensure, Expect, Put
+from holdfast.backends.interface import Change, Create, Ensure, Expect, Put, Row
 from holdfast.backends.tables import BRANCHES, STEPS, Key
 from holdfast.engine.lines import At, LineTip
 from holdfast.engine.model.steps import Step
@@ -28,6 +28,7 @@ class Condition(Enum):
     STEP = "the place is free"
     ATTACHED = "the caller's own"
     PRECONDITION = "what the caller's own rest on"
+    OTHER = "what changes together with the line"
     ROWS = "the readable rows are as they were"
 
 
@@ -42,6 +43,8 @@ class PreparedStep:
     loaded: LoadedState
     parent: StepRef | None
     ws: Workspace | None
+    marks_origin: bool = False
+    """Whether it marks its line as one with steps that have origins."""
     changes: list[Change] = field(default_factory=list)
     conditions: dict[int, Condition] = field(default_factory=dict)
 
@@ -56,6 +59,13 @@ class PreparedStep:
         for number, change in enumerate(self.changes):
             if isinstance(change, Create) and change.space is STEPS:
                 self.changes[number] = Create(STEPS, self.point.row(self.line, change.row.body))
+
+    def add_preconditions(self, changes: Sequence[Change]) -> None:
+        """Add conditions before everything else: they are about the store as it is before the step."""
+        shift = len(changes)
+        moved = {position + shift: condition for position, condition in self.conditions.items()}
+        self.conditions = dict.fromkeys(range(shift), Condition.PRECONDITION) | moved
+        self.changes[:0] = changes
 
     def projected(self) -> ProjectedStep:
         """Return the step for the projector and the indexer."""
@@ -80,6 +90,22 @@ class Chain:
 
 class DoesNotFit(Exception):
     """A step is not added to a batch, but comes into the next one."""
+
+
+class IdExists(Exception):
+    """Another step has the id."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row.key)
+        self.row = row
+
+
+class ChangeRefused(Exception):
+    """A condition among the other changes of a request does not hold: the one with this index."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
 
 
 class AppendBatch:
@@ -152,6 +178,13 @@ class AppendBatch:
         number = max(number for number, (start, _, _) in enumerate(self._starts) if start <= failed)
         start, conditions, parent = self._starts[number]
         return number, Condition.ROWS if failed in self._row_conditions else conditions[failed - start], parent
+
+    def index_among_others(self, failed: int) -> int:
+        """Return which of the other changes of its request a change of the batch is."""
+        number, _, _ = self.locate(failed)
+        start, conditions, _ = self._starts[number]
+        others = [position for position, condition in conditions.items() if condition is Condition.OTHER]
+        return others.index(failed - start)
 
     def last(self, line: Line) -> PreparedStep | None:
         return next((each for each in reversed(self.steps) if each.line == line), None)

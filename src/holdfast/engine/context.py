@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.backends.interface import Backend, Batch
 from holdfast.codec import Codec, default_codec
@@ -15,6 +15,10 @@ from holdfast.engine.checked_rows import CheckedBackend
 
 if TYPE_CHECKING:
     from holdfast.engine.quotas import QuotaLimiter
+
+Apply: TypeAlias = Callable[[Batch], Awaitable[int | None]]
+"""Applies a batch, as `Backend.apply` does: returns the index of a condition that does not hold, or None. It may store
+more in the same batch, such as a record of the change."""
 
 CACHE_BYTES = 64 << 20
 """The default size of a store's cache, in bytes."""

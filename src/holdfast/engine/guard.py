@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.interface import Change
 from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError
+
+T = TypeVar("T")
 
 Action: TypeAlias = Literal["read", "write"]
 
@@ -24,6 +29,18 @@ def both_preconditions(one: Preconditions | None, other: Preconditions | None) -
         return [*await one(again), *await other(again)]
 
     return guards
+
+
+Visible: TypeAlias = Callable[[Sequence[Line]], Awaitable[Set[Line]]]
+"""Returns those of some lines that may be read. Of the others nothing is listed or counted."""
+
+
+async def filter_visible(visible: Visible | None, items: Sequence[T], line_of: Callable[[T], Line]) -> list[T]:
+    """Return the items whose lines may be read; all, without a filter."""
+    if visible is None:
+        return list(items)
+    lines = await visible(list(dict.fromkeys(map(line_of, items))))
+    return [each for each in items if line_of(each) in lines]
 
 
 class Permit(NamedTuple):
@@ -75,5 +92,56 @@ class Guard:
         """Return those of some scopes that may be read as a whole. Nothing is recorded."""
         return list(scopes)
 
+    async def allow_thread(self, right: str, line: Line, *, creates: bool = False) -> Permit:  # noqa: ARG002
+        """Permit an action on a thread, or on a namespace of one, by the right that it needs.
+
+        For who has no right to it, a thread does not exist: `NotFoundError`, as if it did not. An action that creates
+        a thread is refused with `DeniedError`, since the name is not free. The attempt is recorded.
+        """
+        return UNCONDITIONAL
+
+    async def saw_thread(self, line: Line) -> None:
+        """Record that a thread was read, where reads are recorded. Raises if it is not allowed any more."""
+
+    async def visible_threads(self, lines: Sequence[Line]) -> set[Line]:
+        """Return those of some lines of threads that may be read. Nothing is recorded."""
+        return set(lines)
+
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
         """Record that keys were read, where reads are recorded. `DeniedError` if it is not allowed any more."""
+
+
+# Acting under a permit ------------------------------------------------------------------------------------------
+
+# A handle of an identity sets its authority for each of its operations on a thread, after the guard has permitted it.
+# Whatever the operation saves or changes of a thread then has the conditions of the permit, however deep it is done.
+
+
+class Authority(NamedTuple):
+    """Who makes changes of threads, and on which conditions."""
+
+    actor: str = ""
+    """The identity; empty for the store's owner."""
+    preconditions: Preconditions | None = None
+    """The conditions of the permit."""
+
+
+OWNER = Authority()
+"""The authority of the store's owner: it is subject to no condition."""
+
+_current: ContextVar[Authority] = ContextVar("holdfast_authority", default=OWNER)
+
+
+def current_authority() -> Authority:
+    """Return the authority of changes that are made now."""
+    return _current.get()
+
+
+@contextmanager
+def acting(authority: Authority) -> Iterator[None]:
+    """Make changes in this block under an authority."""
+    token = _current.set(authority)
+    try:
+        yield
+    finally:
+        _current.reset(token)

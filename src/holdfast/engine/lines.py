@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
-from holdfast.engine.context import EngineContext
+from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.model.scopes import MARK
@@ -176,17 +176,20 @@ class LineIndex:
         renewed_info = info._replace(version=info.version + 1)
         return [self.line_unchanged(line, info), Put(LINES, info_row(line, renewed_info))]
 
-    async def delete(self, *lines: Line) -> bool:
+    async def delete(self, *lines: Line, apply: Apply | None = None) -> bool:
         """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
         from holdfast.engine.hold_check import require_no_hold
 
         deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
         while True:
             conditions = await require_no_hold(self._backend, lines)
-            if await self._backend.apply([*conditions, *deletions]) is None:
+            existed = any(each.columns is not None for each in conditions[: len(set(lines))])
+            # Of lines that do not exist, something may be left all the same; nobody needs to know.
+            commit = apply if apply is not None and existed else self._backend.apply
+            if await commit([*conditions, *deletions]) is None:
                 break
         self._context.cache.drop_all(*lines)
-        return any(each.columns is not None for each in conditions[: len(set(lines))])
+        return existed
 
     async def names(self, tenant: str, prefix: str = "", after: str = "") -> list[Line]:
         """Return all lines whose names start with a prefix and come after another name."""
@@ -498,7 +501,7 @@ class LineIndex:
             )
         return others
 
-    async def fork(self, line: Line, at: StepRef, name: str) -> Branch:
+    async def fork(self, line: Line, at: StepRef, name: str, apply: Apply | None = None) -> Branch:
         """Create a branch that starts from a step. Copies nothing."""
         while True:
             info = await self.info(line)
@@ -510,13 +513,15 @@ class LineIndex:
             number = others[-1].branch + 1 if others else 1
             branch = Branch(number, at.branch, at.seq + 1, self._context.clock(), name)
             changes = [*self.new_version(line, info), self.step_exists(line, at), Create(BRANCHES, branch.row(line))]
-            if await self._backend.apply(changes) is None:
+            if await (apply or self._backend.apply)(changes) is None:
                 self._context.cache.drop(("line", line))
                 return branch
 
     # Names and tags -------------------------------------------------------------------------------------------
 
-    async def set_ref(self, line: Line, kind: str, name: str, id: str, *, move: bool = False) -> None:
+    async def set_ref(
+        self, line: Line, kind: str, name: str, id: str, *, move: bool = False, apply: Apply | None = None
+    ) -> None:
         """Give a step a name, which one step of a line can have, or a tag, which any number can."""
         row = Row((*line, kind, name, "" if kind == TAG else id), (id, self._context.clock()))
         change = Create(REFS, row) if kind == TAG and not move else Put(REFS, row)
@@ -524,7 +529,7 @@ class LineIndex:
             # With a new version: a prune in progress has to start over.
             info = await self.info(line)
             conditions = [*self.new_version(line, info), self.step_exists(line, await self.find(line, id))]
-            failed = await self._backend.apply([*conditions, change])
+            failed = await (apply or self._backend.apply)([*conditions, change])
             if failed is None:
                 self._context.cache.drop(("line", line))
                 return
@@ -539,9 +544,13 @@ class LineIndex:
                 if owners:
                     return
 
-    async def drop_ref(self, line: Line, kind: str, name: str, id: str | None = None) -> None:
+    async def drop_ref(
+        self, line: Line, kind: str, name: str, id: str | None = None, apply: Apply | None = None
+    ) -> None:
         """Remove a name or a tag, from one step or from all."""
-        await self._backend.apply([Delete(REFS, (*line, kind, name) if id is None else (*line, kind, name, id))])
+        await (apply or self._backend.apply)(
+            [Delete(REFS, (*line, kind, name) if id is None else (*line, kind, name, id))]
+        )
 
     async def refs(self, line: Line, kind: str, name: str | None = None) -> Sequence[tuple[str, str]]:
         """Return names or tags, and the ids of the steps that have them."""

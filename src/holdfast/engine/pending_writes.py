@@ -9,6 +9,7 @@ from holdfast.backends.interface import Change, Ensure, Put, Query, Row, Scan
 from holdfast.backends.tables import LINES, WRITES
 from holdfast.codec.envelope import wrap
 from holdfast.engine.context import EngineContext
+from holdfast.engine.guard import current_authority
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.row_format import Line, info_row, open_body
 
@@ -36,14 +37,17 @@ class PendingWrites:
         for write in writes:
             row = write_row(line, step, write)
             rows.append(Put(WRITES, row) if write.place < 0 else Ensure(WRITES, row))
+        again, preconditions = False, current_authority().preconditions
         while True:
+            conditions = [] if preconditions is None else await preconditions(again)
             tip = await self._lines.tip(line)
             if tip is None:
                 first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
             else:
                 first = self._lines.line_unchanged(line, tip.info)
-            if await self._context.apply([first, *rows]) is None:
+            if await self._context.apply([*conditions, first, *rows]) is None:
                 return
+            again = True
             await self._lines.load_tip(line)
 
     async def of(self, line: Line, step: str) -> list[PendingWriteRow]:

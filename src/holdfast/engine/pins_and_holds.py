@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Delete, Put, Row, Scan
 from holdfast.backends.tables import REFS
-from holdfast.engine.context import EngineContext
+from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.row_format import HOLD, PIN, Line
 
@@ -55,20 +55,21 @@ class PinsAndHolds:
         self._backend = context.backend
         self._lines = lines
 
-    async def pin(self, line: Line, id: str, reason: str) -> None:
+    async def pin(self, line: Line, id: str, reason: str, apply: Apply | None = None) -> None:
         """Pin a step: it is not pruned."""
         while True:
             info = await self._lines.info(line)
             point = await self._lines.find(line, id)
             row = Row((*line, PIN, reason, point.id), (point.id, self._context.clock()))
             changes = [*self._lines.new_version(line, info), self._lines.step_exists(line, point), Put(REFS, row)]
-            if await self._backend.apply(changes) is None:
+            if await (apply or self._backend.apply)(changes) is None:
                 return
 
-    async def unpin(self, line: Line, id: str, reason: str | None) -> bool:
+    async def unpin(self, line: Line, id: str, reason: str | None, apply: Apply | None = None) -> bool:
         """Remove a pin, or all pins of a step. False if there was none."""
         matches = [pin for pin in await self.pins(line) if pin.step == id and reason in (None, pin.reason)]
-        await self._backend.apply([Delete(REFS, (*line, PIN, pin.reason, id)) for pin in matches])
+        if matches:
+            await (apply or self._backend.apply)([Delete(REFS, (*line, PIN, pin.reason, id)) for pin in matches])
         return bool(matches)
 
     async def pins(self, line: Line) -> list[Pin]:
@@ -76,18 +77,19 @@ class PinsAndHolds:
         (rows,) = await self._backend.read([Scan(REFS, (*line, PIN))])
         return [Pin.of(row) for row in rows]
 
-    async def hold(self, line: Line, reason: str) -> None:
+    async def hold(self, line: Line, reason: str, apply: Apply | None = None) -> None:
         """Put a hold on a thread: it is neither pruned nor deleted. It can still be saved to."""
         row = Row((*line, HOLD, reason, ""), ("", self._context.clock()))
         while True:
             info = await self._lines.info(line)
-            if await self._backend.apply([*self._lines.new_version(line, info), Put(REFS, row)]) is None:
+            if await (apply or self._backend.apply)([*self._lines.new_version(line, info), Put(REFS, row)]) is None:
                 return
 
-    async def release(self, line: Line, reason: str | None) -> bool:
+    async def release(self, line: Line, reason: str | None, apply: Apply | None = None) -> bool:
         """Remove a hold, or all holds of a thread. False if there was none."""
         matches = [hold for hold in await self.holds(line) if reason in (None, hold.reason)]
-        await self._backend.apply([Delete(REFS, (*line, HOLD, hold.reason)) for hold in matches])
+        if matches:
+            await (apply or self._backend.apply)([Delete(REFS, (*line, HOLD, hold.reason)) for hold in matches])
         return bool(matches)
 
     async def holds(self, line: Line) -> list[Hold]:

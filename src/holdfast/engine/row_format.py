@@ -16,7 +16,7 @@ from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
-from holdfast.engine.model.steps import Step, StepParent, StubProof
+from holdfast.engine.model.steps import NO_ORIGIN, Step, StepOrigin, StepParent, StubProof
 from holdfast.errors import CorruptError, InvalidError, TooLargeError
 
 
@@ -180,8 +180,13 @@ class Branch(NamedTuple):
         return Row((*line, self.branch), self[1:])
 
 
-PIN, HOLD, LEASE = "pin", "hold", "lease"
-"""Kinds of references. The names of pins and holds are reasons. Holds and leases refer to no step."""
+PIN, HOLD, LEASE, OWNER = "pin", "hold", "lease", "owner"
+"""Kinds of references. The names of pins and holds are reasons. Holds, leases and owners refer to no step."""
+
+
+def owner_key(root: Line) -> Key:
+    """Return the key of the reference to the identity that owns a thread, by the thread's root line."""
+    return (*root, OWNER, "", "")
 
 
 def may_be_hold(ref: Row) -> bool:
@@ -191,7 +196,7 @@ def may_be_hold(ref: Row) -> bool:
 
 def is_about_step(ref: Row) -> bool:
     """Return whether a reference refers to a step, and is removed with it."""
-    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE)
+    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE, OWNER)
 
 
 def info_of(row: Row) -> LineInfo:
@@ -246,6 +251,31 @@ def readable(codec: Codec, metadata: dict[str, object]) -> str:
         return encode_json(metadata).decode()
     except (TypeError, ValueError, RecursionError):
         return encode_json(codec.to_plain(metadata)).decode()
+
+
+ORIGIN = "␞origin"
+"""The entry with the origin of a step in its metadata as JSON, from which it is found without reading the step."""
+
+
+def origin_mark(line: Line) -> Key:
+    """Return the key of the link row that a thread's line has if a step of it has an origin."""
+    return (*line, "origin", "", "")
+
+
+def add_origin(text: str, origin: StepOrigin) -> str:
+    """Return the metadata of a step as JSON, with its origin in the last entry."""
+    if origin == NO_ORIGIN:
+        return text
+    entry = f'"{ORIGIN}":{encode_json(origin).decode()}}}'
+    return f"{text[:-1]},{entry}" if text else "{" + entry
+
+
+def remove_origin(text: str, origin: StepOrigin) -> str:
+    """Return the metadata of a step as JSON, without its origin."""
+    if origin == NO_ORIGIN:
+        return text
+    rest = text.removesuffix(add_origin("", origin)[1:])
+    return f"{rest[:-1]}}}" if len(rest) > 1 else ""
 
 
 def where(line: Line, point: StepRef) -> str:

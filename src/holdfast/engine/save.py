@@ -13,25 +13,29 @@ from typing import TypeAlias
 
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit, IdExists
-from holdfast.engine.append_batch import PreparedStep
+from holdfast.engine import trace_context
+from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit
+from holdfast.engine.append_batch import IdExists, PreparedStep
 from holdfast.engine.append_queue import AppendQueue
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.guard import OWNER, Authority, both_preconditions, current_authority
 from holdfast.engine.line_head import find_head, newest_query
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.large_values import set_aside
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import PackedMap
-from holdfast.engine.model.steps import Step
+from holdfast.engine.model.steps import Step, StepOrigin
 from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.projection.rows import ProjectedStep
-from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, info_row, open_step
+from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, info_row, open_step, remove_origin
 from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.engine.step_info import StepInfo, StepInfoReader
 from holdfast.engine.text_index.indexer import TextIndexer
+from holdfast.engine.trace_context import NO_TRACE, Trace
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 
 Around: TypeAlias = Callable[
@@ -72,6 +76,11 @@ class StepWriter:
 
     async def save(self, *requests: AppendRequest) -> list[StepInfo]:
         """Append steps; if the id of a single one exists, save a new revision unless nothing is new."""
+        trace, authority = trace_context.current(), current_authority()
+        if trace is not NO_TRACE or authority is not OWNER:
+            for request in requests:
+                if is_thread(request.line.name):
+                    _add_context(request, trace, authority)
         heads = await (self._save(*requests) if self.around is None else self.around(self._save, requests))
         for request in requests:
             request.release()
@@ -247,8 +256,9 @@ class StepWriter:
             state,
             id=header.id,
             metadata=header.metadata,
-            readable=old.point.metadata,
+            readable=remove_origin(old.point.metadata, header.origin),
             kind=header.kind,
+            origin=header.origin,
             events=header.events,
             stamp=header.stamp,
             schema=header.schema,
@@ -301,6 +311,14 @@ class StepWriter:
 
     def _open(self, line: Line, row: Row) -> _OldStep:
         return _OldStep(StepRef.of(row), open_step(line, row, self._context.max_bytes))
+
+
+def _add_context(request: AppendRequest, trace: Trace, authority: Authority) -> None:
+    """Add to a save of a thread who makes it and why, and the conditions on which it is permitted."""
+    request.origin = StepOrigin(authority.actor, trace.correlation, trace.cause)
+    request.artifacts = trace.artifacts
+    if authority.preconditions is not None:
+        request.preconditions = both_preconditions(authority.preconditions, request.preconditions)
 
 
 class _Move:

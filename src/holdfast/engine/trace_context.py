@@ -27,7 +27,10 @@ class Trace(NamedTuple):
     artifacts: tuple[str, ...] = ()
 
 
-_current: ContextVar[Trace] = ContextVar("holdfast_trace", default=Trace())  # noqa: B039 - it is immutable
+NO_TRACE = Trace()
+"""The trace of changes that belong to nothing."""
+
+_current: ContextVar[Trace] = ContextVar("holdfast_trace", default=NO_TRACE)
 
 
 def current() -> Trace:

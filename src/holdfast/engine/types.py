@@ -63,6 +63,12 @@ class Checkpoint(NamedTuple, Generic[S]):
     schema: str = ""
     merged: str | None = None
     state: S = None  # type: ignore[assignment]  # where it was not read
+    actor: str = ""
+    """The identity that saved it; empty for the store's owner."""
+    correlation: str = ""
+    """The correlation id that it was saved with; empty for none."""
+    cause: str = ""
+    """The id of the event that caused it; empty for none."""
 
     @classmethod
     def from_step(cls, line: Line, info: StepInfo, codec: Codec, state: Any = None) -> Checkpoint:
@@ -83,6 +89,9 @@ class Checkpoint(NamedTuple, Generic[S]):
             schema=header.schema,
             merged=metadata.get("merged") if len(header.parents) > 1 else None,
             state=state,
+            actor=header.origin.actor,
+            correlation=header.origin.correlation,
+            cause=header.origin.cause,
         )
 
     def __repr__(self) -> str:

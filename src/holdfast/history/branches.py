@@ -13,6 +13,7 @@ from holdfast.backends.tables import BRANCHES, REFS, STEPS
 from holdfast.engine.append import AppendRequest, Edit
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.checked_rows import read_despite_damage
+from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.ids import is_reserved
@@ -92,7 +93,7 @@ def check_branch_name(name: str, line: Line) -> str:
     return name
 
 
-async def rename(engine: Engine, line: Line, old: str, new: str) -> Branch:
+async def rename(engine: Engine, line: Line, old: str, new: str, apply: Apply | None = None) -> Branch:
     """Rename a branch other than `main`."""
     check_branch_name(new, line)
     while True:
@@ -109,7 +110,7 @@ async def rename(engine: Engine, line: Line, old: str, new: str) -> Branch:
             Put(BRANCHES, renamed.row(line)),
             *projected,
         ]
-        if await engine.context.backend.apply(changes) is None:
+        if await (apply or engine.context.backend.apply)(changes) is None:
             engine.context.cache.drop(("line", line))
             engine.projector.forget(line)
             return renamed
@@ -135,7 +136,15 @@ class DeletedBranch(NamedTuple):
     head: str | None
 
 
-async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedBranch:
+async def delete(
+    engine: Engine,
+    line: Line,
+    name: str,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    apply: Apply | None = None,
+) -> DeletedBranch:
     """Delete a branch and the steps that only it has.
 
     If HEAD is on it, it moves to `main`. Without `force`, raises `ConflictError` if other branches start from them, if
@@ -160,7 +169,7 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
             Expect(STEPS, (*line, branch.branch, 0), None),
             Delete(BRANCHES, (*line, branch.branch)),
         ]
-        if await engine.context.backend.apply(changes) is None:
+        if await (apply or engine.context.backend.apply)(changes) is None:
             engine.context.cache.drop(("line", line))
             return deleted
 
@@ -172,7 +181,7 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
         removed = frozenset(point[:2] for point in points if point.branch == branch.branch or point.id in ids)
         return RewritePlan(removed, closed=branch.branch)
 
-    await engine.rewriter.rewrite(line, choose)
+    await engine.rewriter.rewrite(line, choose, apply)
     await engine.context.backend.tidy()
     return deleted
 

@@ -22,6 +22,7 @@ from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
+from holdfast.engine.guard import Visible, filter_visible
 from holdfast.engine.lines import LABEL, MAIN, TAG
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import LineKind, line_kind
@@ -148,9 +149,11 @@ class _ScanPosition(NamedTuple):
         ]
 
 
-def prepare(engine: Engine, tenant: str, query: str, kind: LineKind | None = "thread") -> SearchRun:
+def prepare(
+    engine: Engine, tenant: str, query: str, kind: LineKind | None = "thread", visible: Visible | None = None
+) -> SearchRun:
     """Parse a query over the lines of a tenant. Raises `InvalidError` with the column of the error."""
-    return SearchRun(engine, tenant, parse(query), kind=kind)
+    return SearchRun(engine, tenant, parse(query), kind=kind, visible=visible)
 
 
 async def search(
@@ -163,10 +166,11 @@ async def search(
     scan_limit: int | None = SCAN_LIMIT,
     progress: Progress | None = None,
     kind: LineKind | None = "thread",
+    visible: Visible | None = None,
 ) -> SearchPage:
     """Return a page of the checkpoints that match a query: of threads, of another kind of lines, or of all (None)."""
     asked = parse(query) if isinstance(query, str) else query
-    return await SearchRun(engine, tenant, asked, progress, kind, scan_limit).page(limit, after)
+    return await SearchRun(engine, tenant, asked, progress, kind, scan_limit, visible).page(limit, after)
 
 
 class SearchRun:
@@ -180,8 +184,10 @@ class SearchRun:
         progress: Progress | None = None,
         kind: LineKind | None = "thread",
         scan_limit: int | None = None,
+        visible: Visible | None = None,
     ) -> None:
         self._scan_limit = scan_limit
+        self._visible = visible
         self._engine = engine
         self._backend = engine.context.backend
         self._tenant = tenant
@@ -258,7 +264,7 @@ class SearchRun:
             page = await self._backend.match(
                 self._tenant, sorted(words), prefixes=sorted(prefixes), line=only, after=cursor, limit=_PAGE
             )
-            keys = page.keys
+            keys = await filter_visible(self._visible, page.keys, lambda key: Line(str(key[0]), str(key[1])))
             if last is not None and tuple(last) in keys:
                 keys = keys[keys.index(tuple(last)) + 1 :]  # new ones may have been added before it
             while keys:
@@ -305,6 +311,9 @@ class SearchRun:
         return [pair for pair, rows in zip(results, answers, strict=True) if rows and rows[0].key == pair[0]]
 
     # By scan --------------------------------------------------------------------------------------------------
+
+    async def _visible_lines(self, summaries: list[LineSummary]) -> list[LineSummary]:
+        return await filter_visible(self._visible, summaries, lambda each: each.line)
 
     async def _by_scan(self, limit: int, start: _ScanPosition) -> tuple[list[SearchMatch], _ScanPosition | None, bool]:
         """Return matches, where to resume, and whether the scan stopped at its limit."""
@@ -364,18 +373,19 @@ class SearchRun:
             return [], None
         if only is not None:
             try:
-                return [await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))], None
+                summary = await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))
+                return await self._visible_lines([summary]), None
             except NotFoundError:
                 return [], None
         results: list[LineSummary] = []
         prefix = thread_prefix(self._query)
         while len(results) < _BLOCK:
             page = await lines.list_lines(self._tenant, self._kind, prefix, after, _THREAD_PAGE)
-            results += page
+            results += await self._visible_lines(page)
             if len(page) < _THREAD_PAGE:
                 return results, None
             after = page[-1].line.name
-            if self._progress is not None:
+            if self._progress is not None and self._visible is None:
                 self._progress(0, None, after)
         return results, after
 
@@ -515,7 +525,7 @@ class SearchRun:
         while True:
             longest = max(prefix, own_prefix, key=len)
             page = await self._engine.lines.list_lines(self._tenant, self._kind, longest, after, _THREAD_PAGE)
-            for thread in page:
+            for thread in await self._visible_lines(page):
                 if len(results) < limit and await self.matches_thread(thread):
                     results.append(thread)
             if len(page) < _THREAD_PAGE or len(results) >= limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
@@ -27,9 +28,9 @@ class HoldInfo(NamedTuple):
     time: datetime
 
 
-async def unpin(engine: Engine, line: Line, id: str, reason: str | None) -> str:
+async def unpin(engine: Engine, line: Line, id: str, reason: str | None, apply: Apply | None = None) -> str:
     """Remove a pin of a checkpoint, or all of them, and return its id."""
-    if not await engine.holds.unpin(line, id, reason):
+    if not await engine.holds.unpin(line, id, reason, apply):
         raise NotFoundError(f"checkpoint {id} has no such pin", where=f"thread {line}", hint="See pins()")
     return id
 
@@ -40,9 +41,9 @@ async def pins(engine: Engine, line: Line) -> list[PinInfo]:
     return [PinInfo(each.step, each.reason, to_datetime(each.time)) for each in await engine.holds.pins(line)]
 
 
-async def release(engine: Engine, line: Line, reason: str | None) -> None:
+async def release(engine: Engine, line: Line, reason: str | None, apply: Apply | None = None) -> None:
     """Remove a hold of a thread, or all of them."""
-    if not await engine.holds.release(line, reason):
+    if not await engine.holds.release(line, reason, apply):
         raise NotFoundError("the thread has no such hold", where=f"thread {line}", hint="See holds()")
 
 

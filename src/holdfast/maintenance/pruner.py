@@ -37,6 +37,7 @@ from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidErr
 from holdfast.history.query import Query, parse
 from holdfast.history.search import SearchRun
 from holdfast.maintenance.retention import Retention, RetentionCandidate, RetentionVerdict
+from holdfast.security.audit.thread_audit import recorded
 
 _EXCLUDED = (ACCESS, AUDIT)
 """Lines that no policy applies to: the grants and the audit."""
@@ -269,6 +270,10 @@ class _Pass:
     async def _prune(self, line: Line, cutoff: int) -> tuple[ThreadPruneReport, int]:
         """Prune a line. Returns the report, and the size of the line afterwards if there is a size limit."""
         verdicts: list[RetentionVerdict] = []
+
+        def detail() -> dict[str, int]:
+            return {"dropped": sum(not each.kept for each in verdicts), "erase": self._selection.erase}
+
         try:
             # Most threads have nothing to prune: that is found out without a lease.
             found, clean = await self._verdicts(line, cutoff)
@@ -278,7 +283,10 @@ class _Pass:
                 del found  # there are many in a long thread
                 choose = self._choose(line, cutoff, verdicts)
                 rewriter = self._engine.rewriter
-                outcome = await (rewriter.dry_run if self._dry_run else rewriter.prune)(line, choose)
+                if self._dry_run:
+                    outcome = await rewriter.dry_run(line, choose)
+                else:
+                    outcome = await rewriter.prune(line, choose, recorded(self._engine, line, "prune", detail))
         except NotFoundError:
             if self._selection.single:
                 raise

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from holdfast.security.access.identity import Identity as Identity
     from holdfast.security.access.policy import Policy as Policy
     from holdfast.security.access.policy import Right as Right
+    from holdfast.security.access.policy import Rights as Rights
     from holdfast.security.access.policy import Rule as Rule
     from holdfast.security.audit.export import AuditCheck as AuditCheck
     from holdfast.security.audit.export import AuditExport as AuditExport
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "holdfast.security.access.identity": ("Identity",),
-    "holdfast.security.access.policy": ("Policy", "Right", "Rule"),
+    "holdfast.security.access.policy": ("Policy", "Right", "Rights", "Rule"),
     "holdfast.security.audit.export": ("AuditCheck", "AuditExport", "check_audit"),
     "holdfast.security.audit.query": ("AuditRecord",),
     "holdfast.security.audit.verify": ("AuditFinding", "AuditReport"),

@@ -6,17 +6,20 @@ from datetime import datetime
 from typing import NamedTuple, TypeAlias, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.namespaces import root_of
+from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
 from holdfast.security.access.grant import BELOW_ALL, GrantRecord
 from holdfast.security.access.identity import Identity, check_group, parse_holder, parse_identity
 from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
-from holdfast.security.access.policy import Policy, Right, check_pattern, check_right
+from holdfast.security.access.policy import Policy, Right, Rights, check_pattern, check_rights
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
+from holdfast.security.access.thread_guard import read_ownership, set_owner_changes
 from holdfast.security.audit.recorder import AuditRecorder
+from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.time_parser import Duration, parse_deadline
 
@@ -32,7 +35,8 @@ class Grant(NamedTuple):
 
     id: str
     to: str
-    right: Right
+    right: str
+    """Rights, separated by commas: `read,write`."""
     scope: str
     keys: str
     """The pattern of the granted keys; empty for the whole scope."""
@@ -45,6 +49,8 @@ class Grant(NamedTuple):
     revoked: datetime | None
     revoked_by: str
     live: bool
+    thread: str = ""
+    """The pattern of names of threads, in a grant of threads, which has no scope."""
 
 
 def to_grant(grant: GrantRecord, now: int) -> Grant:
@@ -57,15 +63,35 @@ def to_grant(grant: GrantRecord, now: int) -> Grant:
         to_datetime(grant.revoked) if grant.revoked else None,
         grant.revoked_by,
         grant.is_live(now),
+        grant.thread,
     )
 
 
 def build_request(
-    handle: StoreHandle, to: Who, right: Right, scope: Scope, keys: str, below: str, until: Until
+    handle: StoreHandle, to: Who, right: Rights, scope: Scope, keys: str, below: str, until: Until
 ) -> GrantRequest:
     """Check the arguments of a grant."""
     pattern = check_pattern(keys, "keys of a grant") if keys else ""
-    return GrantRequest(parse_holder(to), check_right(right), scope, pattern, below, _expiry_time(handle, until))
+    return GrantRequest(parse_holder(to), check_rights(right), scope, pattern, below, _expiry_time(handle, until))
+
+
+def thread_request(
+    handle: StoreHandle,
+    to: Who,
+    right: Rights,
+    thread: str,
+    until: Until,
+    scope: object,
+    parts: ScopeParts,
+    keys: str,
+    *,
+    below: bool,
+) -> GrantRequest:
+    """Check the arguments of a grant of threads."""
+    if scope is not None or parts or keys or below:
+        raise InvalidError("a grant is one of a scope or of threads: give one of them", where=f"thread {thread!r}"[:80])
+    matcher(thread)  # raises if it is no pattern
+    return GrantRequest(parse_holder(to), check_rights(right), None, "", "", _expiry_time(handle, until), thread)
 
 
 def _expiry_time(handle: StoreHandle, until: Until) -> int:
@@ -94,20 +120,25 @@ class AccessOperations:
     async def grant(
         self,
         to: Who,
-        right: Right = "read",
+        right: Rights = "read",
         scope: Scope | str | None = None,
         *,
+        thread: str | None = None,
         keys: str = "",
         below: bool = False,
         until: Until = None,
         **parts: Unpack[ScopeParts],
     ) -> Grant:
-        """Allow an identity or a group to read or write a scope, or both.
+        """Allow an identity or a group to read or write a scope, or both; or give it a right to threads.
 
         `to` is an identity (`"agent:writer"`) or a group (`"group:editors"`; all identities are in `"group:everyone"`).
         The scope is named as in `Store.state`. With `keys`, only keys that match the pattern are granted; with `below`,
-        all scopes below, too; with `until`, the grant expires.
+        all scopes below, too; with `until`, the grant expires. In place of a scope, `thread` is a pattern of names of
+        threads, `"support-*"`; it covers those that exist and those to come, whoever owns them.
         """
+        if thread is not None:
+            asked = thread_request(self._handle, to, right, thread, until, scope, parts, keys, below=below)
+            return to_grant(await self._access.grant(asked), self._handle.now())
         found = parse_scope(self._handle, scope, parts)
         asked = build_request(self._handle, to, right, found, keys, BELOW_ALL if below else "", until)
         return to_grant(await self._access.grant(asked), self._handle.now())
@@ -165,20 +196,43 @@ class AccessOperations:
     async def may(
         self,
         who: Who,
-        action: Action,
+        action: Right,
         scope: Scope | str | None = None,
         key: str | None = None,
+        *,
+        thread: str | None = None,
         **parts: Unpack[ScopeParts],
     ) -> bool:
-        """Whether an identity in strict mode may do this with a key or the whole scope. Nothing is recorded."""
+        """Whether an identity in strict mode may do this with a key or the whole scope, or has this right to a thread.
+        Nothing is recorded."""
+        identity = parse_identity(who)
+        guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, GuardMode(), self._recorder)
+        rights = await self._access.rights(await self._access.tip(), identity)
+        if thread is not None:
+            if scope is not None or parts or key is not None:
+                raise InvalidError("a right is one to a scope or to a thread: give one of them")
+            check_rights(action)
+            found = await read_ownership(self._handle.engine, self._handle.thread_line(thread))
+            is_new = found.is_free and action == "write" and not found.name
+            return guard.refuse_thread(rights, action, found.thread, str(identity) if is_new else found.name) is None
         if action not in ("read", "write"):
             raise InvalidError(f"what is done is 'read' or 'write', not {action!r}")
         at = parse_scope(self._handle, scope, parts)
         keys = () if key is None else (self._handle.guard.key(at, key),)
-        identity = parse_identity(who)
-        guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, GuardMode(), self._recorder)
-        rights = await self._access.rights(await self._access.tip(), identity)
         return guard.refuse(rights, action, at, keys) is None
+
+    @sync_and_async
+    async def set_owner(self, thread: str, who: Who | None) -> None:
+        """Give a thread, with its namespaces, to an identity; None for the store's owner. Raises `NotFoundError`."""
+        engine, root = self._handle.engine, root_of(self._handle.thread_line(thread))
+        owner = "" if who is None else str(parse_identity(who))
+        apply = recorded(engine, root, "set-owner", {"owner": owner})
+        while True:
+            info = await engine.lines.info(root)
+            changes = [*engine.lines.new_version(root, info), *set_owner_changes(root, owner, self._handle.now())]
+            if await apply(changes) is None:
+                engine.context.cache.drop(("line", root))
+                return
 
     # Children, groups, roles ----------------------------------------------------------------------------------
 

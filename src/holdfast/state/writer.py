@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change
 from holdfast.codec import msgpack
-from holdfast.engine import trace_context
+from holdfast.engine import artifact_links, trace_context
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit, Preconditions, both_preconditions
@@ -25,7 +25,6 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.system_line import LineChange, StepAudit, audited_request
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state import artifact_links
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue
 from holdfast.state.session_guard import session_id, sessions_active

@@ -42,6 +42,7 @@ class AuditOperations:
         *,
         actor: Who | None = None,
         scope: Scope | str | None = None,
+        thread: str | None = None,
         key: str = "",
         kind: str = "",
         action: str = "",
@@ -55,9 +56,9 @@ class AuditOperations:
         """List audit records, the newest first: changes, hooks, grants, reads of identities, and denials: a page of
         them.
 
-        `actor` is an identity, or `""` for the store's owner; `kind` is `change`, `hook`, `access`, `session`,
-        `artifact`, `read` or `denied`; `outcome` is `ok`, `denied`, or `invalid` for an invalid name. Times are
-        datetimes, or text such as `"2h"`.
+        `actor` is an identity, or `""` for the store's owner; `thread` is the name of a thread, whose namespaces are
+        included; `kind` is `change`, `thread`, `hook`, `access`, `session`, `artifact`, `read` or `denied`; `outcome`
+        is `ok`, `denied`, or `invalid` for an invalid name. Times are datetimes, or text such as `"2h"`.
         """
         from holdfast.security.audit import query
 
@@ -65,7 +66,7 @@ class AuditOperations:
         now = to_datetime(self._handle.now()).astimezone()
         question = query.AuditQuery(
             "" if actor == "" else None if actor is None else str(parse_identity(actor)),
-            "" if scope is None else str(self._handle.guard.scope(scope)),
+            self._place(scope, thread),
             key,
             kind,
             action,
@@ -81,6 +82,14 @@ class AuditOperations:
             return Page.cut(records, count, lambda record: record.cursor, read)
 
         return await read(cursor)
+
+    def _place(self, scope: Scope | str | None, thread: str | None) -> str:
+        """Return the scope or the thread that records are about, as text; empty for all."""
+        if thread is not None:
+            if scope is not None:
+                raise InvalidError("records are about a scope or about a thread: give one of them")
+            return str(Scope.of_thread(self._handle.thread_line(thread).name))
+        return "" if scope is None else str(self._handle.guard.scope(scope))
 
     @sync_and_async
     async def verify(self, heads: StoreHeads | Mapping[str, tuple[int, str]] | None = None) -> AuditReport:

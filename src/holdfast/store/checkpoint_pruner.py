@@ -14,6 +14,7 @@ from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef
+from holdfast.security.audit.thread_audit import recorded
 
 _Places: TypeAlias = set[tuple[int, int]]
 
@@ -36,7 +37,7 @@ class ThreadPruner:
             wanted.add("" if head is None else head.id)
             return {point[:2] for point in points} - {last[id][:2] for id in wanted if id in last}
 
-        await self._engine.rewriter.rewrite(line, _dropping(others))
+        await self._engine.rewriter.rewrite(line, _dropping(others), recorded(self._engine, line, "prune"))
 
     async def drop_runs(self, tenant: str, run_ids: Collection[str]) -> None:
         """Remove the checkpoints of some runs from all threads."""
@@ -62,7 +63,8 @@ class ThreadPruner:
             if is_thread(line.name) and is_candidate(point)
         ]
         for line in dict.fromkeys(lines):
-            await self._engine.rewriter.rewrite(line, _dropping(partial(of_runs, line)))
+            apply = recorded(self._engine, line, "prune", {"runs": len(run_ids)})
+            await self._engine.rewriter.rewrite(line, _dropping(partial(of_runs, line)), apply)
 
 
 def _dropping(which: Callable[[Sequence[StepRef]], Awaitable[_Places]]) -> Choose:

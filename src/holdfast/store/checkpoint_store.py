@@ -28,10 +28,13 @@ from holdfast.engine.row_format import Line, StepRef, check_name, readable
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import to_datetime
 from holdfast.engine.validation import optional_name
-from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, CorruptError, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
+from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.store import StoreOperations
+from holdfast.store.thread_access import on_thread, thread_access
 
 BOOKKEEPING = KEPT
 """The channel that holds the bookkeeping. States cannot have one of this name."""
@@ -96,26 +99,28 @@ class CheckpointStore:
 
     def __init__(
         self,
-        store: StoreOperations,
+        store: StoreOperations | IdentityOperations,
         *,
         may_revive: Callable[[str], bool] | None = None,
         default_metadata: Callable[[int], Mapping[str, Any]] | None = None,
         lenient: bool = False,
     ) -> None:
-        if not isinstance(store, StoreOperations):
+        if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
                 f"checkpoints are saved on an open store, not on {type(store).__name__}",
                 hint="Pass what holdfast.open returned",
             )
         self.store = store
+        self._handle = store._handle
         self._default_metadata = default_metadata
-        own = store._engine.context.codec
+        own = self._handle.engine.context.codec
         self._codec = own
         if may_revive is not None or lenient:
             self._codec = Codec(own.registry, own.limits, may_revive=may_revive, lenient=lenient)
 
     # Saving ---------------------------------------------------------------------------------------------------
 
+    @on_thread("write", creates=True)
     async def save(
         self,
         thread: str,
@@ -200,11 +205,13 @@ class CheckpointStore:
         except NotFoundError:
             return {}
 
+    @on_thread("read", missing=dict)
     async def read_bookkeeping(self, thread: str, id: str) -> dict[str, Any]:
         """Return the bookkeeping of a checkpoint; an empty one if there is no such checkpoint."""
         kept = (await self._packed(self._line(thread), id)).get(pack_name(KEPT))
         return {} if kept is None else dict(unpack(self._codec, kept))
 
+    @on_thread("write", creates=True)
     async def put_writes(
         self, thread: str, id: str, writes: Sequence[tuple[int, str, Any]], *, task_id: str, task_path: str = ""
     ) -> None:
@@ -234,6 +241,7 @@ class CheckpointStore:
 
     # Reading --------------------------------------------------------------------------------------------------
 
+    @on_thread("read", missing=lambda: None)
     async def get(self, thread: str, id: str | None = None, *, resume: bool = False) -> SavedCheckpoint | None:
         """Return the latest checkpoint of a thread, or the one with this id; None if there is none.
 
@@ -281,8 +289,19 @@ class CheckpointStore:
                 for line, several in points.items()
                 for each in await self._read_existing(line, several)
             }
-            if read:
-                yield [read[line, point.id] for line, point in listed if (line, point.id) in read]
+            page = [read[line, point.id] for line, point in listed if (line, point.id) in read]
+            if self._handle.guard.actor:
+                page = await self._visible_page(page)
+            if page:
+                yield page
+
+    async def _visible_page(self, page: list[SavedCheckpoint]) -> list[SavedCheckpoint]:
+        """Return the checkpoints of a page whose threads an identity may read, and record that it did."""
+        guard, lines = self._handle.guard, {each.thread: self._line(each.thread) for each in page}
+        visible = await guard.visible_threads(list(lines.values()))
+        for line in visible:
+            await guard.saw_thread(line)
+        return [each for each in page if lines[each.thread] in visible]
 
     async def _find(self, line: Line, id: str | None) -> tuple[StepRef, list[PendingWriteRow] | None]:
         """Return a checkpoint, and its pending writes if one request could read both."""
@@ -349,6 +368,7 @@ class CheckpointStore:
             )
         return checkpoints
 
+    @on_thread("read", missing=dict)
     async def channel_writes(self, thread: str, id: str | None, channels: Sequence[str]) -> dict[str, ChannelWrites]:
         """Return what each channel held last before a checkpoint, and what was written to it since."""
         histories = {channel: ChannelHistory() for channel in channels}
@@ -383,33 +403,52 @@ class CheckpointStore:
 
     async def threads(self) -> list[str]:
         """Return the names of all threads and namespaces."""
-        return [line.name for line in await self._engine.lines.names(self.store.tenant) if is_thread(line.name)]
+        lines = [line for line in await self._engine.lines.names(self._handle.tenant) if is_thread(line.name)]
+        return await self._visible(lines)
 
     async def namespaces(self, thread: str) -> list[str]:
         """Return the name of a thread, and those of its namespaces."""
-        return [line.name for line in await self._engine.lines.family(self._line(thread))]
+        root, *others = await self._engine.lines.family(self._line(thread))
+        return [root.name, *await self._visible(others)]
 
+    async def _visible(self, lines: list[Line]) -> list[str]:
+        """Return the names of the lines that may be read."""
+        visible = await self._handle.guard.visible_threads(lines)
+        return [line.name for line in lines if line in visible]
+
+    @on_thread("delete", missing=lambda: None)
     async def delete(self, thread: str) -> None:
         """Delete a thread with its checkpoints, writes and namespaces."""
         lines, hooks = await self._engine.lines.family(self._line(thread)), self._engine.hooks
-        if hooks is not None:
-            await hooks.delete(lines[0], lambda: self._engine.lines.delete(*lines))
-        else:
-            await self._engine.lines.delete(*lines)
+        apply = recorded(self._engine, lines[0], "delete", {"lines": len(lines)})
+        delete = partial(self._engine.lines.delete, *lines, apply=apply)
+        await (delete() if hooks is None else hooks.delete(lines[0], delete))
 
     async def copy(self, thread: str, target: str) -> None:
         """Copy a thread with its checkpoints, writes and namespaces; nothing if there is none.
 
-        Raises `ConflictError` if there is a thread of the new name.
+        Raises `ConflictError` if there is a thread of the new name. An identity that copies a thread owns the copy.
         """
+        source, new = self._line(thread), self._line(target)
+        with suppress(NotFoundError):
+            async with (
+                thread_access(self._handle, source, ["read"]),
+                thread_access(self._handle, new, ["write"], creates=True),
+            ):
+                await self._copy(thread, target)
+
+    async def _copy(self, thread: str, target: str) -> None:
         if await self._existing(target):
             raise ConflictError(
                 f"there is a thread {target!r} already", hint="Delete it first, or copy to another name"
             )
         id, _ = split_name(target)
         copies = {line: self._line(thread_name(id, split_name(line.name)[1])) for line in await self._existing(thread)}
-        await LineCopier(self._engine).copy(copies)
+        source = self._line(thread)
+        apply = recorded(self._engine, source, "copy", {"to": target}, is_limited=True)
+        await LineCopier(self._engine).copy(copies, apply, owned=not self._handle.guard.actor)
 
+    @on_thread("delete", missing=lambda: None)
     async def keep_latest(self, thread: str) -> None:
         """Delete all checkpoints of a thread and its namespaces but the latest of each, and those with a tag or label.
 
@@ -423,8 +462,13 @@ class CheckpointStore:
 
         Reads the metadata of every checkpoint of the store.
         """
+        if self._handle.guard.actor:
+            raise DeniedError(
+                f"{self._handle.guard.actor} may not delete the checkpoints of runs: they may be in any thread",
+                hint="The store's owner can, or delete the threads",
+            )
         if run_ids:
-            await ThreadPruner(self._engine, self._codec).drop_runs(self.store.tenant, frozenset(run_ids))
+            await ThreadPruner(self._engine, self._codec).drop_runs(self._handle.tenant, frozenset(run_ids))
 
     async def _existing(self, thread: str) -> list[Line]:
         """Return the lines of a thread and its namespaces that exist."""
@@ -435,10 +479,10 @@ class CheckpointStore:
 
     @property
     def _engine(self) -> Engine:
-        return self.store._engine
+        return self._handle.engine
 
     def _line(self, thread: str) -> Line:
-        return Line(self.store.tenant, check_thread(check_name(thread, "id of a thread, with its namespace,")))
+        return Line(self._handle.tenant, check_thread(check_name(thread, "id of a thread, with its namespace,")))
 
 
 def _is_equal_entry(name: str | None, entries: Packed, before: Packed | None) -> bool:

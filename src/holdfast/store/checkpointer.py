@@ -11,7 +11,9 @@ from holdfast.engine import validation
 from holdfast.engine.pages import Page
 from holdfast.errors import InvalidError
 from holdfast.store.checkpoint_store import CheckpointStore, PendingWrite, SavedCheckpoint
+from holdfast.store.identity_view import AsyncIdentityView, IdentityOperations, IdentityView
 from holdfast.store.store import AsyncStore, Store, StoreOperations
+from holdfast.store.thread import ThreadOperations
 
 
 class CheckpointTuple(NamedTuple):
@@ -29,9 +31,12 @@ class CheckpointTuple(NamedTuple):
 class _Checkpointer:
     """Operations of a checkpointer. `Checkpointer` and `AsyncCheckpointer` have these as methods."""
 
-    def __init__(self, store: StoreOperations) -> None:
+    def __init__(self, store: StoreOperations | IdentityOperations) -> None:
         self.store = store
         self._checkpoints = CheckpointStore(store)
+
+    def _thread(self, name: str) -> ThreadOperations[Any]:
+        return ThreadOperations[Any](self.store._handle, name)
 
     @sync_and_async
     async def put(
@@ -45,8 +50,8 @@ class _Checkpointer:
     ) -> str:
         """Save the state of a thread and return the id of the checkpoint. A second one on the same parent opens a
         branch."""
-        store = self.store
-        saved = await StoreOperations.put(store, thread_id, state, id=id, parent=parent_id, metadata=metadata)
+        thread = self._thread(thread_id)
+        saved = await ThreadOperations[Any].put(thread, state, id=id, parent=parent_id, metadata=metadata)
         return saved.id
 
     @sync_and_async
@@ -96,7 +101,7 @@ class _Checkpointer:
     @sync_and_async
     async def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything that belongs to it."""
-        await StoreOperations.delete(self.store, thread_id)
+        await ThreadOperations[Any].delete(self._thread(thread_id))
 
 
 def _tuple(saved: SavedCheckpoint) -> CheckpointTuple:
@@ -108,14 +113,14 @@ def _is_pair(write: object) -> bool:
 
 
 class Checkpointer(SyncApi, _Checkpointer):
-    """Saves and loads checkpoints by thread id, on an open `Store`."""
+    """Saves and loads checkpoints by thread id, on an open `Store`, or on what its `as_identity` returns."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | IdentityView) -> None:
         super().__init__(store)
 
 
 class AsyncCheckpointer(AsyncApi, _Checkpointer):
     """Saves and loads checkpoints by thread id, on an open `AsyncStore`: operations are awaited."""
 
-    def __init__(self, store: AsyncStore) -> None:
+    def __init__(self, store: AsyncStore | AsyncIdentityView) -> None:
         super().__init__(store)

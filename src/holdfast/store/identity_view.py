@@ -1,21 +1,24 @@
-"""The view of a store that an identity has: scoped state and agents, as far as it has rights to them."""
+"""The view of a store that an identity has: threads, scoped state and agents, as far as it has rights to them."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack, overload
 
 from holdfast.agents.entry import AGENTS
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.types import S
 from holdfast.errors import InvalidError
 from holdfast.security.access.grant import BELOW_OWN, GrantRecord
 from holdfast.security.access.identity import Identity
 from holdfast.security.access.identity_guard import MODES, DenialReason, GuardMode, IdentityGuard, Mode
-from holdfast.security.access.policy import Policy, Right
+from holdfast.security.access.policy import Policy, Rights
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
-from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, to_grant
+from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, thread_request, to_grant
 from holdfast.state.api import ScopedOperations
+from holdfast.store.thread import AsyncThread, Thread, check_schema
+from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration, parse_seconds
 
 
@@ -41,7 +44,7 @@ def guard_mode(
     return GuardMode(mode, given, role, children == "read", seconds, waits)
 
 
-class IdentityOperations(ScopedOperations):
+class IdentityOperations(ThreadListing, ScopedOperations):
     """Operations of an identity. `IdentityView` and `AsyncIdentityView` have these as methods.
 
     Every operation is checked each time. One that is denied is recorded in the audit, and raises `DeniedError`.
@@ -71,20 +74,26 @@ class IdentityOperations(ScopedOperations):
     async def grant(
         self,
         to: Who,
-        right: Right = "read",
+        right: Rights = "read",
         scope: Scope | str | None = None,
         *,
+        thread: str | None = None,
         keys: str = "",
         below: bool = False,
         until: Until = None,
         **parts: Unpack[ScopeParts],
     ) -> Grant:
-        """Grant another identity, or a group, the right to read or write a scope that this identity owns, or both.
+        """Grant another identity, or a group, the right to read or write a scope that this identity owns, or both; or a
+        right to its threads whose names match a pattern, `thread`, as long as it owns them.
 
         Without a scope, it is the one with the identity's own path. Rights that were granted to this identity cannot be
         passed on. `keys`, `below` and `until` are those of `store.access.grant`; `below` covers only scopes that this
         identity owns.
         """
+        if thread is not None:
+            await self._check_own("grant", self.identity.scope)
+            asked = thread_request(self._handle, to, right, thread, until, scope, parts, keys, below=below)
+            return to_grant(await self._access.grant(asked), self._handle.now())
         mine = self.identity.scope if scope is None and not parts else parse_scope(self._handle, scope, parts)
         await self._check_own("grant", mine)
         asked = build_request(self._handle, to, right, mine, keys, BELOW_OWN if below else "", until)
@@ -102,8 +111,8 @@ class IdentityOperations(ScopedOperations):
 
     @sync_and_async
     async def grants(self, *, dead: bool = False) -> list[Grant]:
-        """List the grants of scopes that this identity owns; with `dead`, also those revoked or expired in the last
-        weeks."""
+        """List the grants of scopes that this identity owns, and those of its threads that it gave; with `dead`, also
+        those revoked or expired in the last weeks."""
         await self._guard.require_active("grants")
         return [to_grant(each, self._handle.now()) for each in await self._of_own(dead=dead)]
 
@@ -116,7 +125,10 @@ class IdentityOperations(ScopedOperations):
 
     async def _of_own(self, *, dead: bool) -> list[GrantRecord]:
         found = await self._access.grants(dead=dead)
-        return [each for each in found if self.identity.owns(Scope.parse(each.scope))]
+        me = str(self.identity)
+        return [
+            each for each in found if (each.by == me if each.thread else self.identity.owns(Scope.parse(each.scope)))
+        ]
 
     async def _check_own(self, action: str, scope: Scope) -> None:
         """Deny it unless the identity owns the scope and acts in the mode strict."""
@@ -130,9 +142,29 @@ class IdentityOperations(ScopedOperations):
 class IdentityView(SyncApi, IdentityOperations):
     """A store as an identity sees it. See `Store.as_identity`."""
 
+    @overload
+    def thread(self, name: str) -> Thread: ...
+    @overload
+    def thread(self, name: str, schema: type[S]) -> Thread[S]: ...
+    def thread(self, name: str, schema: type[Any] | None = None) -> Thread[Any]:
+        """Return the handle of a thread. Its first save makes the identity the owner of the thread. See
+        `Store.thread`."""
+        check_schema(schema)
+        return Thread(self._handle, name)
+
 
 class AsyncIdentityView(AsyncApi, IdentityOperations):
     """A store as an identity sees it, for asyncio: operations are awaited. See `AsyncStore.as_identity`."""
+
+    @overload
+    def thread(self, name: str) -> AsyncThread: ...
+    @overload
+    def thread(self, name: str, schema: type[S]) -> AsyncThread[S]: ...
+    def thread(self, name: str, schema: type[Any] | None = None) -> AsyncThread[Any]:
+        """Return the handle of a thread. Its first save makes the identity the owner of the thread. See
+        `AsyncStore.thread`."""
+        check_schema(schema)
+        return AsyncThread(self._handle, name)
 
 
 _NARROW = DenialReason("rights are given and taken in the mode strict only", "Act in that mode")

@@ -14,6 +14,7 @@ from holdfast.engine.namespaces import ALL_KINDS, LineKind, LineKinds, is_thread
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import ThreadInfo
 from holdfast.errors import NotFoundError
+from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import HasHandle, StoreHandle
 from holdfast.time_parser import Duration
 
@@ -240,13 +241,13 @@ class MaintenanceOperations:
         lines = await engine.lines.of_threads(self._handle.tenant, [self._line(each).name for each in threads])
         await require_no_hold(engine.context.backend, lines)
         deleted = [ThreadInfo.of(await engine.lines.summary(line)) for line in lines]
-        hooks = engine.hooks
+        hooks, roots = engine.hooks, list(dict.fromkeys(map(root_of, lines)))
         if hooks is None and not dry_run:
-            await engine.lines.delete(*lines)
+            await engine.lines.delete(*lines, apply=recorded(engine, roots, "delete"))
         elif hooks is not None and not dry_run:
-            for root in dict.fromkeys(map(root_of, lines)):
+            for root in roots:
                 family = [line for line in lines if root_of(line) == root]
-                await hooks.delete(root, partial(engine.lines.delete, *family))
+                await hooks.delete(root, partial(engine.lines.delete, *family, apply=recorded(engine, root, "delete")))
         return deleted
 
     @sync_and_async
@@ -275,7 +276,8 @@ class MaintenanceOperations:
     @sync_and_async
     async def hold(self, name: str, *, kind: LineKind = "thread", reason: str = "") -> None:
         """Protect a thread, or a line of another kind, from pruning and deletion: `hold("notes-1", kind="agent")`."""
-        await self._handle.engine.holds.hold(self._line(name, kind), reason)
+        engine, line = self._handle.engine, self._line(name, kind)
+        await engine.holds.hold(line, reason, recorded(engine, line, "hold", {"reason": reason}))
 
     @sync_and_async
     async def release(self, name: str, *, kind: LineKind = "thread", reason: str | None = None) -> None:
@@ -283,7 +285,8 @@ class MaintenanceOperations:
         none."""
         from holdfast.maintenance import pins
 
-        await pins.release(self._handle.engine, self._line(name, kind), reason)
+        engine, line = self._handle.engine, self._line(name, kind)
+        await pins.release(engine, line, reason, recorded(engine, line, "release"))
 
     @sync_and_async
     async def holds(self) -> list[HoldInfo]:

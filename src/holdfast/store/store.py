@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from holdfast.agents.entry import AGENTS
 from holdfast.backends.interface import BlockingCall, Capabilities
@@ -16,36 +17,34 @@ from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import (
+    AUDIT,
     CONTENT_KINDS,
-    LineKind,
     LineKinds,
     count_stored,
     lines_of_kinds,
-    parse_kind,
     parse_kinds,
     select_lines,
 )
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path
-from holdfast.engine.row_format import check_name
-from holdfast.engine.types import SCAN_LIMIT, Checkpoint, Revision, S, StoreStats, ThreadInfo
-from holdfast.errors import InvalidError
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import Checkpoint, Revision, S, StoreStats
+from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import ScopeParts, StoreHandle
 from holdfast.state.api import ScopedOperations, sync_or_async_property
-from holdfast.store.checkpoint_fields import CheckpointFields
 from holdfast.store.thread import (
     AsyncThread,
     Thread,
     ThreadOperations,
     check_schema,
 )
+from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.copy.between_stores import CopyReport, OnCopyProgress
     from holdfast.engine.types import Progress
-    from holdfast.history.search import SearchPage
     from holdfast.hooks.api import AsyncHooks, Hooks
     from holdfast.maintenance.archive.export import ExportReport
     from holdfast.maintenance.archive.format import ArchiveFile
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.security.audit.recorder import AuditRecorder
     from holdfast.state.access_api import AsyncStoreAccess, StoreAccess
     from holdfast.store.audit import AsyncAudit, Audit
+    from holdfast.store.checkpoint_fields import CheckpointFields
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
     from holdfast.store.transaction import Transaction
@@ -66,7 +66,7 @@ _COUNTED = 1_000
 _WINDOW = 5.0
 
 
-class StoreOperations(ScopedOperations):
+class StoreOperations(ThreadListing, ScopedOperations):
     """Operations on a store. `Store` and `AsyncStore` have these as methods."""
 
     _opened_recorder: AuditRecorder | None = None
@@ -142,77 +142,6 @@ class StoreOperations(ScopedOperations):
     async def delete(self, thread: str) -> bool:
         """Delete a thread with everything that belongs to it: `Thread.delete`."""
         return await ThreadOperations[Any].delete(self._thread(thread))
-
-    @sync_and_async
-    async def threads(
-        self,
-        *,
-        prefix: str = "",
-        where: str | None = None,
-        kind: LineKind | Literal["all"] = "thread",
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[ThreadInfo]:
-        """List the threads of this tenant by name: a page of them.
-
-        Only those that start with a prefix; those that match a query, `where` (see `search`). Agents, scopes, sessions
-        and the store's own records are lines of steps as threads are: `kind` lists those.
-        """
-        check_name(prefix, "start of a name")
-        after = validation.optional_name(cursor, "cursor") or ""
-        count = validation.require_count(limit, "limit")
-        of_kind = _checked_kind(kind)
-        if where is None:
-            summaries = await self._engine.lines.list_lines(self._handle.tenant, of_kind, prefix, after, count + 1)
-        else:
-            from holdfast.history.search import prepare
-
-            summaries = await prepare(self._engine, self.tenant, where, of_kind).threads(prefix, after, count + 1)
-        return Page.cut(
-            [ThreadInfo.of(summary) for summary in summaries],
-            count,
-            lambda info: info.thread,
-            lambda cursor: StoreOperations.threads(
-                self, prefix=prefix, where=where, kind=kind, limit=count, cursor=cursor
-            ),
-        )
-
-    @sync_and_async
-    async def search(
-        self,
-        query: str,
-        *,
-        kind: LineKind | Literal["all"] = "thread",
-        limit: int = 20,
-        cursor: str | None = None,
-        scan_limit: int | None = SCAN_LIMIT,
-        progress: Progress | None = None,
-    ) -> SearchPage:
-        """Search for checkpoints that match a query, such as `refund label:release time>2h`: a page of them.
-
-        The guide "Search" has the syntax. A text matches the checkpoint that added it, and the match shows where. A
-        query with a syntax error raises `InvalidError`, which shows the position. With `kind`, agents, scopes or
-        sessions are searched, which are not in the index, or all.
-
-        With an index of words (see `maintenance.build_index`) text is found at once. Otherwise the checkpoints are
-        read, from the latest on, until there are `limit` matches, or `scan_limit` checkpoints were read: then the page
-        is `stopped`, and its `next` resumes there. With `scan_limit=None` all are read. `progress(done, total, thread)`
-        is called meanwhile.
-        """
-        from holdfast.history.search import search
-
-        count = validation.require_count(limit, "limit")
-        most = None if scan_limit is None else max(1, validation.require_count(scan_limit, "scan_limit"))
-        return await search(
-            self._engine,
-            self._handle.tenant,
-            query,
-            limit=count,
-            after=cursor,
-            scan_limit=most,
-            progress=progress,
-            kind=_checked_kind(kind),
-        )
 
     def transaction(self) -> Transaction:
         """Change several keys and save several checkpoints, all or none, when the block ends without an error.
@@ -380,6 +309,7 @@ class StoreOperations(ScopedOperations):
             from holdfast.backends.config import resolve
             from holdfast.engine.copy.between_stores import copy_to_url
 
+            await self._record_copy(only, redacted_url(resolve(other)))
             return await copy_to_url(self._engine, resolve(other), options, tenant, progress, only)
         if not isinstance(other, StoreOperations):
             raise InvalidError(f"the other store is an open store, a URL or a path, not {type(other).__name__}")
@@ -392,7 +322,20 @@ class StoreOperations(ScopedOperations):
             )
         from holdfast.engine.copy.between_stores import StoreCopier
 
+        await self._record_copy(only, redacted_url(other._engine.context.backend.url))
         return await StoreCopier(self._engine, other._engine, progress).copy(tenant, only)
+
+    async def _record_copy(self, lines: Sequence[Line] | None, to: str) -> None:
+        """Record a copy to another store, of some threads or of all, if there is something to say about it."""
+        from holdfast.engine import trace_context
+
+        trace = trace_context.current()
+        if trace.correlation or trace.cause:
+            from holdfast.security.audit.thread_audit import record
+
+            place = [Line(self.tenant, AUDIT)] if lines is None else lines
+            with suppress(DeniedError):  # the store is open for reading only: it records nothing
+                await record(self._engine, place, "copy", {"to": to})
 
     @sync_and_async
     async def export(
@@ -414,6 +357,7 @@ class StoreOperations(ScopedOperations):
         `progress(done, total, thread)` is called after each thread.
         """
         from holdfast.maintenance.archive import export
+        from holdfast.security.audit.thread_audit import record
 
         names, of_kinds = select_lines(
             None if threads is None else validation.require_names(threads, "threads"), kinds, {"thread"}
@@ -422,6 +366,12 @@ class StoreOperations(ScopedOperations):
             lines = [line async for line in lines_of_kinds(self._engine.context.backend, self.tenant, of_kinds)]
         else:
             lines = await self._engine.lines.of_threads(self.tenant, names)
+        if format not in ("holdfast", "json"):
+            raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
+        # Before the first byte is written: nothing leaves the store without a record.
+        with suppress(DeniedError):  # the store is open for reading only: it records nothing
+            name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
+            await record(self._engine, lines, "export", {"file": str(name), "format": format})
         if format == "json":
             return await export.export_states(
                 self._engine,
@@ -430,8 +380,6 @@ class StoreOperations(ScopedOperations):
                 lambda line, head: Checkpoint.from_step(line, head, self._handle.codec),
                 progress,
             )
-        if format != "holdfast":
-            raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
         return await export.export_threads(self._engine, lines, file, progress)
 
     @sync_and_async
@@ -543,11 +491,6 @@ class StoreOperations(ScopedOperations):
             )
         who = Identity.of(**parts) if identity is None else parse_identity(identity)
         return IdentityGuard(self._handle.engine, self._handle.tenant, who, how, self._recorder())
-
-
-def _checked_kind(kind: str) -> LineKind | None:
-    """Return the kind of lines to list; None for all."""
-    return None if kind == "all" else parse_kind(kind)
 
 
 class Store(SyncApi, StoreOperations):

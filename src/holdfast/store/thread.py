@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, is_typeddict
 from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
-from holdfast.engine.engine import Engine
-from holdfast.engine.ids import check_new_name
-from holdfast.engine.lines import LABEL, MAIN, TAG
+from holdfast.engine.lines import LABEL, MAIN
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path, require_path, require_range
@@ -23,18 +21,18 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import BranchInfo, Checkpoint, Revision, S, ThreadInfo, to_datetime
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.security.handle import StoreHandle
-from holdfast.store.checkpoint_fields import CheckpointFields, append_fields
+from holdfast.store.thread_access import needs, thread_access
+from holdfast.store.thread_references import ThreadReferences
 
 if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest, Edit
-    from holdfast.engine.lines import LineIndex
     from holdfast.history.blame import BlameEntry, ValueChange
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
-    from holdfast.maintenance.pins import HoldInfo, PinInfo
+    from holdfast.store.checkpoint_fields import CheckpointFields
 
 
-class ThreadOperations(Generic[S]):
+class ThreadOperations(ThreadReferences, Generic[S]):
     """Operations on one thread. `Thread` and `AsyncThread` have these as methods."""
 
     def __init__(self, handle: StoreHandle, name: str) -> None:
@@ -48,6 +46,7 @@ class ThreadOperations(Generic[S]):
     # Saving ---------------------------------------------------------------------------------------------------
 
     @sync_and_async
+    @needs("write", creates=True)
     async def put(
         self,
         state: S,
@@ -69,10 +68,11 @@ class ThreadOperations(Generic[S]):
         `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
         saved: the parent is returned.
         """
-        request = self._put_request(state, if_changed, append_fields(self._handle, self._line, **fields))
+        request = self._put_request(state, if_changed, self._append_fields(**fields))
         return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
+    @needs("write", creates=True)
     async def update(
         self,
         changes: Mapping[Path, Any],
@@ -88,10 +88,11 @@ class ThreadOperations(Generic[S]):
         cost does not depend on how large it is. The other arguments are those of `put`.
         """
         fields.setdefault("kind", "update")
-        request = self._update_request(changes, remove, append_fields(self._handle, self._line, **fields))
+        request = self._update_request(changes, remove, self._append_fields(**fields))
         return await self._merge_branch(await self._save(request), fields)
 
     @sync_and_async
+    @needs("write")
     async def restore(self, at: Revision, *, branch: str | None = None) -> Checkpoint[S]:
         """Save a new checkpoint with the state of an older one. Nothing is undone.
 
@@ -102,7 +103,7 @@ class ThreadOperations(Generic[S]):
         line, engine = self._line, self._engine
         point = await self._find(at)
         packed = await engine.lines.read_step(line, point, partial(engine.states.values, line))
-        fields = append_fields(self._handle, line, branch=branch, kind="restore")
+        fields = self._append_fields(branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
@@ -110,6 +111,7 @@ class ThreadOperations(Generic[S]):
     # Reading --------------------------------------------------------------------------------------------------
 
     @sync_and_async
+    @needs("read")
     async def get(self, at: Revision = "HEAD", *, lazy: bool = False) -> Checkpoint[S]:
         """Read a checkpoint with its state: the latest of the thread, or another.
 
@@ -117,9 +119,16 @@ class ThreadOperations(Generic[S]):
         are new objects, the caller's own. With `lazy` nothing of the state is fetched until it is accessed. Raises
         `NotFoundError`.
         """
+        if lazy and self._handle.guard.actor:
+            raise UnsupportedError(
+                "an identity reads a state as a whole: its right is checked once, when it is read",
+                where=f"thread {self._line}",
+                hint="Leave out lazy=True",
+            )
         return await self._read(await self._find(at), lazy=lazy)
 
     @sync_and_async
+    @needs("read")
     async def resolve(self, at: Revision = "HEAD") -> Checkpoint[S]:
         """Find the checkpoint that a revision names, without its state.
 
@@ -133,11 +142,13 @@ class ThreadOperations(Generic[S]):
         return self._checkpoint(await self._engine.step_info.head(self._line, point))
 
     @sync_and_async
+    @needs("read")
     async def info(self) -> ThreadInfo:
         """Summarize the thread. Raises `NotFoundError`."""
         return ThreadInfo.of(await self._lines.summary(self._line))
 
     @sync_and_async
+    @needs("read")
     async def log(
         self,
         *,
@@ -197,6 +208,7 @@ class ThreadOperations(Generic[S]):
         )
 
     @sync_and_async
+    @needs("read")
     async def diff(
         self,
         a: Revision | None = None,
@@ -223,9 +235,11 @@ class ThreadOperations(Generic[S]):
                 raise InvalidError("a checkpoint is compared with another or with a state, not with both")
             return await comparison.compare(engine, old, validation.require_mapping(state, "state"), large=large)
         line = self._handle.thread_line(other or "")
-        return await comparison.compare(engine, old, await comparison.find_point(engine, line, b), large=large)
+        async with thread_access(self._handle, line, ["read"]):
+            return await comparison.compare(engine, old, await comparison.find_point(engine, line, b), large=large)
 
     @sync_and_async
+    @needs("read")
     async def blame(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
     ) -> Page[BlameEntry]:
@@ -248,6 +262,7 @@ class ThreadOperations(Generic[S]):
         )
 
     @sync_and_async
+    @needs("read")
     async def history(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
     ) -> Page[ValueChange]:
@@ -270,6 +285,7 @@ class ThreadOperations(Generic[S]):
     # Branches -------------------------------------------------------------------------------------------------
 
     @sync_and_async
+    @needs("write")
     async def fork(
         self,
         branch: str,
@@ -289,12 +305,13 @@ class ThreadOperations(Generic[S]):
         branches.check_branch_name(branch, line)
         point = await self._find(at)
         if not changes and not remove:
-            made = await self._lines.fork(line, point, branch)
+            made = await self._lines.fork(line, point, branch, self._recorded("fork", branch=branch))
             return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created), point.id)
         first = (await branches.fork(self._engine, line, point, branch, self._edit(changes or {}, remove))).point
         return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1)
 
     @sync_and_async
+    @needs("read")
     async def branches(self) -> list[BranchInfo]:
         """List the branches. `main` is the first, until a new revision of one of its checkpoints takes over.
 
@@ -316,13 +333,17 @@ class ThreadOperations(Generic[S]):
         ]
 
     @sync_and_async
+    @needs("write")
     async def rename_branch(self, name: str, new: str) -> None:
         """Rename a branch. `main` keeps its own name."""
         from holdfast.history import branches
 
-        await branches.rename(self._engine, self._line, name, new)
+        await branches.rename(
+            self._engine, self._line, name, new, self._recorded("rename-branch", branch=name, new=new)
+        )
 
     @sync_and_async
+    @needs("delete")
     async def delete_branch(self, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
         """Delete a branch with the checkpoints that only it has, and return their ids.
 
@@ -333,9 +354,12 @@ class ThreadOperations(Generic[S]):
         """
         from holdfast.history import branches
 
-        return (await branches.delete(self._engine, self._line, name, force=force, dry_run=dry_run)).ids
+        apply = self._recorded("delete-branch", branch=name)
+        deleted = await branches.delete(self._engine, self._line, name, force=force, dry_run=dry_run, apply=apply)
+        return deleted.ids
 
     @sync_and_async
+    @needs("write")
     async def switch(self, branch: str) -> Checkpoint[S]:
         """Make a branch the current one: HEAD moves to it, and what names no branch continues there.
 
@@ -346,6 +370,7 @@ class ThreadOperations(Generic[S]):
         return self._checkpoint(await branches.switch(self._engine, self._line, branch))
 
     @sync_and_async
+    @needs("read", "write")
     async def merge(
         self,
         theirs: Revision,
@@ -375,106 +400,34 @@ class ThreadOperations(Generic[S]):
         )
         return self._checkpoint(head)
 
-    # Tags, labels ---------------------------------------------------------------------------------------------
+    # Owner ----------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def tag(self, tag: str, at: Revision = "HEAD", *, move: bool = False) -> None:
-        """Tag a checkpoint: `get(at=tag)` finds it. One checkpoint of a thread can have it."""
-        await self._refer(TAG, check_new_name(tag, "tag"), at, move=move)
+    @needs("read")
+    async def owner(self) -> str:
+        """Return the identity that owns the thread; empty if it is the store's owner. Raises `NotFoundError`."""
+        from holdfast.security.access.thread_guard import read_owners
+
+        await self._lines.info(self._line)
+        return (await read_owners(self._engine, [self._line]))[self._line]
+
+    # Deletion -------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def untag(self, tag: str) -> None:
-        """Remove a tag; the checkpoint stays."""
-        await self._lines.drop_ref(self._line, TAG, check_name(tag, "tag"))
-
-    @sync_and_async
-    async def tags(self) -> dict[str, str]:
-        """List the tags, with the ids of their checkpoints."""
-        return dict(await self._lines.refs(self._line, TAG))
-
-    @sync_and_async
-    async def label(self, label: str, at: Revision = "HEAD") -> None:
-        """Label a checkpoint. Any number of them can have one label; `log` finds them."""
-        await self._refer(LABEL, check_name(label, "label"), at, move=True)
-
-    @sync_and_async
-    async def unlabel(self, label: str, at: Revision | None = None) -> None:
-        """Remove a label from one checkpoint, or from all of the thread."""
-        id = None if at is None else (await self._find(at)).id
-        await self._lines.drop_ref(self._line, LABEL, check_name(label, "label"), id)
-
-    @sync_and_async
-    async def labels(self) -> dict[str, list[str]]:
-        """List the labels, with the ids of their checkpoints."""
-        found: dict[str, list[str]] = {}
-        for label, id in await self._lines.refs(self._line, LABEL):
-            found.setdefault(label, []).append(id)
-        return found
-
-    # Pins, holds, deletion ------------------------------------------------------------------------------------
-
-    @sync_and_async
-    async def pin(self, at: Revision = "HEAD", *, reason: str = "") -> str:
-        """Protect a checkpoint from pruning, for a reason; there may be several. Returns its id."""
-        point = await self._find(at)
-        await self._engine.holds.pin(self._line, point.id, check_name(reason, "reason"))
-        return point.id
-
-    @sync_and_async
-    async def unpin(self, at: Revision = "HEAD", *, reason: str | None = None) -> str:
-        """Remove a pin from a checkpoint, or all that it has. Returns its id. `NotFoundError` if it has none."""
-        from holdfast.maintenance import pins
-
-        return await pins.unpin(self._engine, self._line, (await self._find(at)).id, reason)
-
-    @sync_and_async
-    async def pins(self) -> list[PinInfo]:
-        """List the pinned checkpoints, with the reasons."""
-        from holdfast.maintenance import pins
-
-        return await pins.pins(self._engine, self._line)
-
-    @sync_and_async
-    async def hold(self, *, reason: str = "") -> None:
-        """Protect the thread, with its namespaces, from pruning and deletion: both raise `DeniedError` until it is
-        released.
-
-        There may be several holds, each with its reason. Saving works as always.
-        """
-        await self._engine.holds.hold(self._line, check_name(reason, "reason"))
-
-    @sync_and_async
-    async def release(self, *, reason: str | None = None) -> None:
-        """Remove a hold, or all that the thread has. `NotFoundError` if it has none."""
-        from holdfast.maintenance import pins
-
-        await pins.release(self._engine, self._line, reason)
-
-    @sync_and_async
-    async def holds(self) -> list[HoldInfo]:
-        """List the holds of the thread, with the reasons."""
-        from holdfast.maintenance import pins
-
-        return await pins.holds(self._engine, self._line.tenant, self._line)
-
-    @sync_and_async
+    @needs("delete")
     async def delete(self) -> bool:
         """Delete the thread with everything that belongs to it, also its namespaces. False if there is none."""
         line, hooks = self._line, self._engine.hooks
         lines = await self._lines.family(line)
-        if hooks is not None:
-            return await hooks.delete(line, lambda: self._lines.delete(*lines))
-        return await self._lines.delete(*lines)
+        delete = partial(self._lines.delete, *lines, apply=self._recorded("delete", lines=len(lines)))
+        return await (delete() if hooks is None else hooks.delete(line, delete))
 
     # Inside ---------------------------------------------------------------------------------------------------
 
-    @property
-    def _engine(self) -> Engine:
-        return self._handle.engine
+    def _append_fields(self, **fields: Unpack[CheckpointFields]) -> dict[str, Any]:
+        from holdfast.store.checkpoint_fields import append_fields  # loaded only here: who only reads does without
 
-    @property
-    def _lines(self) -> LineIndex:
-        return self._handle.engine.lines
+        return append_fields(self._handle, self._line, **fields)
 
     def _put_request(self, state: S, if_changed: bool, fields: dict[str, Any]) -> AppendRequest:
         packed = self._engine.pack_cache(self._line).pack(validation.require_mapping(state, "state"))
@@ -532,13 +485,6 @@ class ThreadOperations(Generic[S]):
             )
         return position, await self._lines.find(self._line, id)
 
-    async def _find(self, at: Revision) -> StepRef:
-        if at == "HEAD":
-            return await self._lines.find(self._line, None)
-        from holdfast.history.revisions import resolve
-
-        return await resolve(self._engine, self._line, at)
-
     async def _read(self, point: StepRef, *, lazy: bool = False) -> Checkpoint[S]:
         line, engine = self._line, self._engine
         head = await engine.lines.read_step(line, point, partial(engine.step_info.head, line))
@@ -550,10 +496,6 @@ class ThreadOperations(Generic[S]):
         else:
             state = await engine.lines.read_step(line, point, partial(engine.state, line))
         return self._checkpoint(head, state)
-
-    async def _refer(self, kind: str, name: str, at: Revision, *, move: bool) -> None:
-        point = await self._find(at)
-        await self._lines.set_ref(self._line, kind, name, point.id, move=move)
 
     def _checkpoint(self, head: StepInfo, state: Any = None) -> Checkpoint[S]:
         return Checkpoint.from_step(self._line, head, self._handle.codec, state)

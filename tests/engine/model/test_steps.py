@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.operations import EditMap, Set, encode_operation
 from holdfast.engine.model.packed_state import pack_state
-from holdfast.engine.model.steps import Step, StepHeader, StepParent
+from holdfast.engine.model.steps import Step, StepHeader, StepOrigin, StepParent
 from holdfast.errors import CorruptError
 from tests.engine.model.histories import codec, states
 from tests.support.cases import case
@@ -27,6 +27,9 @@ headers = st.builds(
     kind=st.sampled_from(["save", "merge", "restore"]),
     schema=st.sampled_from(["", "1.2.0"]),
     metadata=st.dictionaries(st.text(max_size=3), st.integers()).map(codec.pack),
+    events=st.just(""),
+    salt=st.just(b""),
+    origin=st.builds(StepOrigin, *[st.sampled_from(["", "a", "b"])] * 3),
 )
 
 

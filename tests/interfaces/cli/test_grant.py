@@ -14,7 +14,7 @@ from tests.interfaces.cli import kit
 Hf = Callable[..., kit.Result]
 
 RULES = [
-    {"effect": "deny", "right": "both", "scope": "**", "keys": "secret/**"},
+    {"effect": "deny", "right": "read,write", "scope": "**", "keys": "secret/**"},
     {"effect": "allow", "right": "read", "scope": "agent:*", "keys": "**"},
 ]
 
@@ -58,7 +58,7 @@ def test_the_long_form_with_all_it_takes(shared: Hf) -> None:
             "grant",
             "give",
             "group:editors",
-            "both",
+            "read,write",
             "agent:a",
             "--keys",
             "draft/*",
@@ -68,9 +68,16 @@ def test_the_long_form_with_all_it_takes(shared: Hf) -> None:
             "--json",
         )
     ).records
-    assert (given["to"], given["right"], given["keys"], given["below"]) == ("group:editors", "both", "draft/*", "all")
+    assert (given["to"], given["right"], given["keys"], given["below"]) == (
+        "group:editors",
+        "read,write",
+        "draft/*",
+        "all",
+    )
     assert given["until"].endswith("Z")
-    told = shared("grant", "group:editors", "both", "agent:a", "--keys", "x/*", "--below", "--until", "2999-01-01")
+    told = shared(
+        "grant", "group:editors", "read,write", "agent:a", "--keys", "x/*", "--below", "--until", "2999-01-01"
+    )
     assert told.err.startswith("group:editors may read and write agent:a and all below it, keys x/*, until 2999-01-01")
     assert [each["keys"] for each in shared("grant", "list", "--to", "group:editors", "--json").records] == [
         "draft/*",
@@ -103,7 +110,7 @@ def test_roles(shared: Hf, tmp_path: Path) -> None:
     assert not may(shared, "agent:c", "read", "agent:a", "secret/key")
     assert shared("grant", "roles").lines == [
         "auditor: agent:c",
-        "    deny both **, keys secret/**",
+        "    deny read,write **, keys secret/**",
         "    allow read agent:*",
     ]
     assert shared("grant", "roles", "--json").records == [{"role": "auditor", "rules": RULES, "holders": ["agent:c"]}]
@@ -135,7 +142,7 @@ def test_children(shared: Hf) -> None:
 
 
 def test_somebody_is_cut_off(shared: Hf, url: str) -> None:
-    shared("grant", "agent:b", "both", "agent:a")
+    shared("grant", "agent:b", "read,write", "agent:a")
     shared("grant", "join", "editors", "agent:b")
     shared("grant", "define", "auditor", "-", typed=json.dumps(RULES))
     shared("grant", "assign", "auditor", "agent:b")
@@ -179,7 +186,7 @@ def test_an_expired_grant_is_shown_as_such(shared: Hf, url: str) -> None:
 
 WRONG: list[tuple[list[str], int, str]] = [
     (["agentb", "read", "agent:a"], 2, "'agentb' is neither a command nor an identity or group"),
-    (["agent:b", "raed", "agent:a"], 2, "'read', 'write', 'both'"),
+    (["agent:b", "raed", "agent:a"], 2, "rights are read, write, delete"),
     (["agent:b", "read", "a"], 2, "Such as agent:researcher"),
     (["agent:b", "read", "agent:a", "--until", "2020-01-01"], 2, "in the past"),
     (["agent:b", "read", "agent:a", "--until", "someday"], 2, "is no time"),
@@ -210,3 +217,14 @@ def test_a_policy_that_is_none(shared: Hf) -> None:
     done = shared("grant", "define", "r", "-", typed='[{"effect": "maybe", "right": "read"}]')
     assert (done.code, "'allow' or 'deny'" in done.err) == (2, True)
     assert shared("grant", "define", "r", "-", typed='{"effect": "allow"}').code == 2
+
+
+def test_threads_are_granted_and_audited(hf: Hf, url: str) -> None:
+    with holdfast.open(url) as store:
+        store.as_identity(user="alice").thread("chat-1").put({"n": 1})
+        told = hf("grant", "user:bob", "read,delete", "thread:chat-*")
+        assert told.err.startswith("user:bob may read and delete thread:chat-*")
+        assert "thread:chat-*" in hf("grant", "list", "--to", "user:bob").out
+        assert store.as_identity(user="bob").thread("chat-1").get().state == {"n": 1}
+    (record,) = hf("audit", "--thread", "chat-1", "--kind", "thread", "--json").records
+    assert (record["actor"], record["action"], record["scope"]) == ("user:alice", "save", "thread:chat-1")

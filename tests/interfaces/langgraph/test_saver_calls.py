@@ -431,8 +431,8 @@ def test_pruning(saver: Caller) -> None:
         for namespace in ("", "child"):
             saver.put(str(n), {"n": n}, parent=str(n - 1) if n > 1 else None, namespace=namespace)
     saver.put("1", thread="other")
-    saver.saver.store._engine.context.cache.clear()
-    lines, line = saver.saver.store._engine.lines, Line(saver.saver.store.tenant, "t")
+    saver.saver.store._handle.engine.context.cache.clear()
+    lines, line = saver.saver.store._handle.engine.lines, Line(saver.saver.store._handle.tenant, "t")
     run(lines.set_ref(line, "tag", "best", "2"))
     run(lines.set_ref(line, "label", "good", "3"))
     saver.call("prune", [])

@@ -133,7 +133,7 @@ def test_a_grant_that_is_revoked_cuts_a_subscriber_off_at_once(store: Store) -> 
 
 def test_who_asks_cannot_serve_and_who_serves_cannot_ask(store: Store) -> None:
     store.access.grant("agent:asker", "write", custom="requests/planner", keys="ask")
-    store.access.grant("agent:planner", "both", custom="requests/planner", keys="serve")
+    store.access.grant("agent:planner", ["read", "write"], custom="requests/planner", keys="serve")
     asker, planner = (store.as_identity(agent=name).sharing.requests("planner") for name in ("asker", "planner"))
     id = asker.ask("plan")
     request = planner.take()
@@ -147,7 +147,7 @@ def test_who_asks_cannot_serve_and_who_serves_cannot_ask(store: Store) -> None:
 
 
 def test_a_worker_is_let_into_its_stage_only(store: Store) -> None:
-    store.access.grant("agent:parser", "both", custom="pipeline/ingest", keys="parse")
+    store.access.grant("agent:parser", ["read", "write"], custom="pipeline/ingest", keys="parse")
     store.sharing.pipeline("ingest", STAGES).put(1)
     store.sharing.pipeline("ingest", STAGES).work("fetch", str, timeout=0)
     parser = store.as_identity(agent="parser").sharing.pipeline("ingest", STAGES)
@@ -158,7 +158,7 @@ def test_a_worker_is_let_into_its_stage_only(store: Store) -> None:
 
 
 def test_a_document_is_edited_by_those_who_may(store: Store) -> None:
-    store.access.grant("agent:editor", "both", custom="document/plan")
+    store.access.grant("agent:editor", ["read", "write"], custom="document/plan")
     store.access.grant("agent:reader", "read", custom="document/plan")
     editor, reader = (store.as_identity(agent=name).sharing.document("plan") for name in ("editor", "reader"))
     editor.edit(lambda _: {"a": 1})
@@ -171,7 +171,7 @@ def test_a_document_is_edited_by_those_who_may(store: Store) -> None:
 
 def test_the_state_of_the_scope_is_something_else(store: Store) -> None:
     """Who may publish can neither change nor take away what others published."""
-    store.access.grant("agent:writer", "both", custom="topic/news")
+    store.access.grant("agent:writer", ["read", "write"], custom="topic/news")
     store.sharing.topic("news").publish(1)
     state = store.as_identity(agent="writer").state(custom="topic/news")
     assert list(state) == []
@@ -207,7 +207,7 @@ def test_a_handle_that_only_reads_moves_no_cursor(store: Store) -> None:
 def test_only_who_asked_has_the_answer(store: Store) -> None:
     requests = store.sharing.requests("planner")
     for name, key in (("one", "ask"), ("two", "ask"), ("server", "serve")):
-        store.access.grant(f"agent:{name}", "both" if key == "serve" else "write", requests.scope, keys=key)
+        store.access.grant(f"agent:{name}", ["read", "write"] if key == "serve" else "write", requests.scope, keys=key)
     store.access.grant("agent:server", "write", requests.scope, keys="ask")
     one, two, server = (store.as_identity(agent=name).sharing.requests("planner") for name in ("one", "two", "server"))
     answered, waiting = one.ask("a"), one.ask("b")

@@ -34,12 +34,13 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.checked_rows import CheckedBackend
-from holdfast.engine.context import EngineContext
+from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.copy.row_writer import BATCH_ROWS, ConcurrentChange, RowWriter
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
+from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.projection.rows import clear_state
-from holdfast.engine.row_format import HOLD, LEASE, PIN, Line, StepRef
+from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, Line, StepRef
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, QuotaError, UnsupportedError
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
@@ -74,8 +75,9 @@ class CopyProgress(NamedTuple):
 
 class CopyReport(NamedTuple):
     """The result of a copy: the number of threads that were compared, and of those skipped because the target had them;
-    the number of rows and of bytes of bodies that were written; the seconds it took; and the names of threads that kept
-    changing, whose newest checkpoints may be missing from the copy."""
+    the number of rows and of bytes of bodies that were written; the seconds it took; the names of threads that kept
+    changing, whose newest checkpoints may be missing from the copy; and whether the audit was left out, because the
+    target has one of its own."""
 
     threads: int
     skipped: int
@@ -83,6 +85,7 @@ class CopyReport(NamedTuple):
     bytes: int
     seconds: float
     changing: tuple[str, ...]
+    audit_left_out: bool = False
 
 
 OnCopyProgress: TypeAlias = Callable[[CopyProgress], None]
@@ -94,11 +97,19 @@ _Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
 class StoreCopier:
     """Copies lines from one store to another."""
 
-    def __init__(self, source: Engine, target: Engine, progress: OnCopyProgress | None = None) -> None:
+    def __init__(
+        self,
+        source: Engine,
+        target: Engine,
+        progress: OnCopyProgress | None = None,
+        apply: Callable[[Line], Apply] | None = None,
+    ) -> None:
+        """`apply` returns how the batch is applied that makes a line visible or current in the target."""
         self._source = source.context.backend
         self._target = target.context.backend
         self._engine = target
         self._progress = progress
+        self._apply = apply
         self._only: Sequence[Line] | None = None
         self._written: set[Line] = set()
         """Lines that were copied in this run."""
@@ -118,30 +129,39 @@ class StoreCopier:
         self._only = only
         await self._check_sizes(tenant)
         damaged: dict[Line, CorruptError] = {}
+        left_out: set[Line] = set()
         first = await self._lines(tenant)
         lines, changing = first, set[Line]()
         for pass_number in range(_PASSES):
             changing = set()
             for number, line in enumerate(lines, 1):
                 try:
-                    if line not in damaged and not await self._is_same(line):
+                    if line not in damaged and line not in left_out and not await self._is_same(line):
                         changing.add(line)
                         await self._copy(line)
                 except CorruptError as error:
                     damaged[line] = error
+                except ConflictError:
+                    # Each store records what is done to it. An audit is copied to a store that has none, or whose
+                    # audit is an earlier copy of it.
+                    if line.name != AUDIT:
+                        raise
+                    left_out.add(line)
                 if not pass_number:
                     self._report("copied", number, len(lines), line)
             for line in self._written.difference(lines):
                 await self._engine.lines.delete(line)  # it was deleted during the copy
-            if not changing - damaged.keys():
+            if not changing - damaged.keys() - left_out:
                 break
             lines = await self._lines(tenant)
-        differing = await self._verify([line for line in lines if line not in damaged])
+        differing = await self._verify([line for line in lines if line not in damaged and line not in left_out])
         if damaged:
             raise _damage(damaged, self._source.url)
         names = sorted(line.name for line in differing)
         skipped = len([line for line in first if line not in self._written])
-        return CopyReport(len(lines), skipped, self._rows, self._bytes, time.monotonic() - start, tuple(names))
+        return CopyReport(
+            len(lines), skipped, self._rows, self._bytes, time.monotonic() - start, tuple(names), bool(left_out)
+        )
 
     def _report(self, phase: str, done: int, total: int, line: Line) -> None:
         if self._progress is not None:
@@ -238,7 +258,7 @@ class StoreCopier:
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
             if now != found:
                 return False
-            await writer.finish(found[0])
+            await writer.finish(found[0], None if self._apply is None else self._apply(line))
         except ConcurrentChange:
             return False
         except (UnsupportedError, QuotaError):
@@ -338,12 +358,12 @@ class _LineWriter(RowWriter):
         self.deletions: list[Change] = []
         """Deletions that are applied last."""
 
-    async def finish(self, row: Row) -> None:
+    async def finish(self, row: Row, apply: Apply | None) -> None:
         """Write the line's row, which makes it visible or current, and apply the deletions."""
         if self._columns is None:
             await self._remove()  # it is not visible yet
         if self._columns != row.columns:
-            await self.write([Create(LINES, row) if self._columns is None else Put(LINES, row)])
+            await self.write([Create(LINES, row) if self._columns is None else Put(LINES, row)], apply)
             self._columns = row.columns
             self.rows += 1
         await self._remove()
@@ -409,7 +429,7 @@ def _of_steps(table: Table, listing: _Listing, steps: _Listing) -> _Listing:
         return {key: columns for key, columns in listing.items() if key in steps}
     if table is REFS:
         ids = {columns[0] for columns in steps.values()}
-        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] == HOLD}
+        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] in (HOLD, OWNER)}
     if table is EVENTS:
         # They stay when their steps are pruned; and ids increase.
         last = max((str(columns[0]) for columns in steps.values()), default="")

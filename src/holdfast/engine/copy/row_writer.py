@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.backends.interface import Change, Create, Put, Row
-from holdfast.engine.context import EngineContext
+from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.row_format import Line
 
 BATCH_BYTES = 4 << 20
@@ -45,9 +45,9 @@ class RowWriter:
             self.rows += len(changes)
             self.bytes += size
 
-    async def write(self, changes: Sequence[Change]) -> None:
+    async def write(self, changes: Sequence[Change], apply: Apply | None = None) -> None:
         """Apply changes at once. `ConcurrentChange` if a condition does not hold, or a row to be created exists."""
-        if await self._context.apply([*self._conditions(), *changes]) is not None:
+        if await (apply or self._context.apply)([*self._conditions(), *changes]) is not None:
             raise ConcurrentChange
 
 

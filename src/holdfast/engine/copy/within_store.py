@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from holdfast.backends.interface import Change, Create, Delete, Expect, Put
+from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Key
+from holdfast.engine.context import Apply
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
-from holdfast.engine.row_format import Line, StepRef, info_row, is_about_step
+from holdfast.engine.row_format import OWNER, Line, StepRef, info_row, is_about_step, origin_mark
 from holdfast.errors import ConflictError, QuotaError
 
 _DEPENDENT = (FOLDS, NODES, OBJECTS, WRITES)
@@ -32,9 +33,12 @@ class LineCopier:
         self._engine = engine
         self._lines = engine.lines
         self._backend = engine.context.backend
+        self._owned = True
 
-    async def copy(self, names: Mapping[Line, Line]) -> None:
-        """Copy lines under new names, all or none. `ConflictError` if a line has such a name already."""
+    async def copy(self, names: Mapping[Line, Line], apply: Apply | None = None, *, owned: bool = True) -> None:
+        """Copy lines under new names, all or none. `ConflictError` if a line has such a name already. `apply` applies
+        the last batch. If `owned`, a copied thread has the same owner."""
+        self._owned = owned
         leases = {new: Lease(self._engine.context, new, "copy") for new in names.values()}
         async with AsyncExitStack() as stack:  # releases all of them, even if one fails
             for lease in leases.values():
@@ -42,7 +46,7 @@ class LineCopier:
                 await lease.acquire()
             for _ in range(_ATTEMPTS):
                 try:
-                    copied = await self._copy_all(names, leases)
+                    copied = await self._copy_all(names, leases, apply or self._engine.context.apply)
                 except QuotaError:
                     for new, lease in leases.items():
                         await self._backend.apply([*_conditions(new, lease), *_clear(new)])
@@ -54,7 +58,7 @@ class LineCopier:
                     return
             raise ConflictError("the threads kept changing while they were copied", hint="Try again")
 
-    async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease]) -> bool:
+    async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease], apply: Apply) -> bool:
         conditions: list[Change] = []
         changes: list[Change] = [lease.end() for lease in leases.values()]
         for old, new in names.items():
@@ -70,7 +74,7 @@ class LineCopier:
                     "there is a thread of that name already", where=f"thread {new}", hint="Choose another name"
                 ) from None
         valid = (lease.condition() for lease in leases.values())  # only now: copying may have renewed them
-        return await self._engine.context.apply([*valid, *conditions, *changes]) is None
+        return await apply([*valid, *conditions, *changes]) is None
 
     async def _copy(self, old: Line, new: Line, lease: Lease) -> list[Change]:
         """Copy all rows that are not visible without steps; returns the changes that make the copy visible."""
@@ -88,8 +92,10 @@ class LineCopier:
         last += [
             Create(REFS, rename_row(row, new))
             async for row in scan_rows(self._backend, REFS, old)
-            if is_about_step(row) and row.columns[0] in ids
+            if (is_about_step(row) and row.columns[0] in ids) or (row.key[2] == OWNER and self._owned)
         ]
+        (marks,) = await self._backend.read([Get(LINKS, [origin_mark(old)])])
+        last += [Put(LINKS, rename_row(row, new)) for row in marks]
         for table in _DEPENDENT:
             async for row in scan_rows(self._backend, table, old):
                 if table is not FOLDS or row.key[2:] in positions:

@@ -15,8 +15,8 @@ from holdfast.backends.tables import BRANCHES, LINES, STEPS
 from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
 from holdfast.engine.integrity.findings import FindingCode, Severity
 from holdfast.engine.model.large_values import pointers
-from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Branch, StepRef, info_of, open_body, readable
+from holdfast.engine.model.steps import Step, StepOrigin
+from holdfast.engine.row_format import Branch, StepRef, add_origin, info_of, open_body, readable
 from holdfast.errors import CorruptError, HoldfastError
 
 _STUB = (0, "pruned", 0)
@@ -34,8 +34,8 @@ class StepCheck:
         """Merges, the position of a further parent, and the hash that it must have."""
         self._digest = 0
         """A digest of all steps, in any order."""
-        self._last_metadata: tuple[str, bytes] | None = None
-        """The last readable metadata and packed metadata that match."""
+        self._last_metadata: tuple[str, bytes, StepOrigin] | None = None
+        """The last readable metadata that match, with the packed metadata and the origin."""
 
     async def run(self) -> None:
         """Check all of them."""
@@ -217,7 +217,7 @@ class StepCheck:
             claim, actual = getattr(point, column), getattr(header, column)
             if claim != actual:
                 self._wrong(point, column, claim, repr(actual))
-        metadata = (point.metadata, header.metadata)
+        metadata = (point.metadata, header.metadata, header.origin)
         if metadata == self._last_metadata:
             pass  # most steps have the same as the one before them
         elif self._text_matches(*metadata):
@@ -254,11 +254,11 @@ class StepCheck:
             what = f"it follows {claim.commit.hex()[:16]}…, and the checkpoint before it is {parent.hash.hex()[:16]}…"
             self.check.spoil(self.check.add(FindingCode.PARENT_MISMATCH, what, point), point)
 
-    def _text_matches(self, text: str, packed: bytes) -> bool:
-        """Return whether metadata as text matches the metadata."""
+    def _text_matches(self, text: str, packed: bytes, origin: StepOrigin) -> bool:
+        """Return whether metadata as text matches the metadata and the origin."""
         try:
             value = self.check.codec.unpack(packed)
-            expected = readable(self.check.codec, value) if isinstance(value, dict) else text
+            expected = add_origin(readable(self.check.codec, value), origin) if isinstance(value, dict) else text
         except HoldfastError:
             return True  # reported when it is decoded
         if text == expected:

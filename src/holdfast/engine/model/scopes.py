@@ -29,6 +29,9 @@ MAX_LINE = 1024
 
 GLOBAL = "global"
 
+THREAD = "thread"
+"""The kind of part that stands for a thread, in records that are about scopes and threads. No scope has it."""
+
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 _HALVES = "\ud800-\udfff"
 _CONTROL = f"\0-\x1f\x7f-\x9f{_HALVES}\u2028\u2029"
@@ -111,9 +114,30 @@ class Scope(NamedTuple):
             return None
         return scope if scope.line == name else None
 
+    @classmethod
+    def of_thread(cls, name: str) -> Self:
+        """Return the place of a thread, in records that are about scopes and threads. No scope has this path."""
+        return cls((ScopePart(THREAD, name),))
+
+    @property
+    def thread(self) -> str:
+        """Return the name of the thread whose place this is; empty for a scope."""
+        return self.parts[0].name if self.parts and self.parts[0].kind == THREAD else ""
+
     def contains(self, other: Scope) -> bool:
         """Return whether the other scope is this one, or lies in it."""
         return other.parts[: len(self.parts)] == self.parts
+
+
+def place_of_line(name: str) -> str:
+    """Return the scope or the thread of a line as text: `agent:researcher`, `thread:chat-1`."""
+    return name[len(MARK) :] if name.startswith(MARK) else str(Scope.of_thread(name))
+
+
+def parse_place(text: str) -> Scope:
+    """Parse a scope, or the place of a thread."""
+    kind, _, name = text.partition(":")
+    return Scope.of_thread(unquoted(name)) if kind == THREAD else Scope.parse(text)
 
 
 def _made_of(given: Mapping[str, str | None], before: tuple[ScopePart, ...] = ()) -> tuple[ScopePart, ...]:

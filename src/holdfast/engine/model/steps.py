@@ -34,6 +34,17 @@ class StepParent(NamedTuple):
     commit: bytes
 
 
+class StepOrigin(NamedTuple):
+    """Who saved a step and why: an identity, a correlation id, and the id of the event that caused it."""
+
+    actor: str = ""
+    correlation: str = ""
+    cause: str = ""
+
+
+NO_ORIGIN = StepOrigin()
+
+
 class StepHeader(NamedTuple):
     """The header of a step.
 
@@ -53,11 +64,14 @@ class StepHeader(NamedTuple):
     """The digest of the step's event rows."""
     salt: bytes = b""
     """Random bytes that protect the digest of the content; empty where events are never stored with steps."""
+    origin: StepOrigin = NO_ORIGIN
+    """Who saved a step of a thread and why. Steps with events have that in their metadata."""
 
     def digest(self) -> bytes:
         """Return the digest of everything here but id, parents, events and salt, which the commit hash covers
         itself."""
-        return _sha256(encode([self.time, self.stamp, self.kind, self.schema, self.metadata]))
+        content = [self.time, self.stamp, self.kind, self.schema, self.metadata]
+        return _sha256(encode(content if self.origin == NO_ORIGIN else [*content, self.origin]))
 
 
 Stored: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -105,6 +119,8 @@ class Step:
         """Return the stored form."""
         header = self.header
         parts = (header[:_FIXED], [part for pair in self.stored for part in pair], self.commit)
+        if header.origin != NO_ORIGIN:
+            return encode((*parts, header.events, header.salt, header.origin))
         return encode((*parts, header.events, header.salt) if header.salt else parts)
 
     @classmethod
@@ -174,6 +190,7 @@ class _StoredStep(Struct, array_like=True, forbid_unknown_fields=True):
     commit: bytes
     events: str = ""
     salt: bytes = b""
+    origin: tuple[str, str, str] = NO_ORIGIN
 
 
 _decode = Decoder(_StoredStep).decode
@@ -193,4 +210,5 @@ def _header(found: _StoredStep) -> StepHeader:
     if found.events and not found.salt:
         raise CorruptError("a stored step has events and no salt")
     named = tuple(StepParent(*parent) for parent in parents)
-    return StepHeader(id, named, time, stamp, kind, schema, metadata, found.events, found.salt)
+    origin = NO_ORIGIN if found.origin is NO_ORIGIN else StepOrigin(*found.origin)
+    return StepHeader(id, named, time, stamp, kind, schema, metadata, found.events, found.salt, origin)

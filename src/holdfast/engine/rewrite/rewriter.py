@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Row, Scan
 from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
 from holdfast.engine.checked_rows import check_row
-from holdfast.engine.context import EngineContext
+from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.delta_channels import DeltaReader
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease, append_pause
@@ -89,6 +89,7 @@ class _Switch(NamedTuple):
     conditions: Sequence[Change]
     removal: LineRemoval | None
     plan: RewritePlan
+    apply: Apply
 
 
 class Rewriter:
@@ -111,18 +112,18 @@ class Rewriter:
         self._indexer = indexer
         self._deltas = deltas
 
-    async def rewrite(self, line: Line, choose: Choose | None = None) -> None:
+    async def rewrite(self, line: Line, choose: Choose | None = None, apply: Apply | None = None) -> None:
         """Fold a line from its first step on: its nodes are then as full as they can be, and unused rows are removed.
 
         Selected steps are removed, except pinned ones. Where others follow them a stub remains, and those stay
         readable. It is done in full or not at all. Appends continue meanwhile. `ConflictError` if another rewrite of
         the thread is in progress, `DeniedError` if steps are selected and there is a hold on the thread.
         """
-        await self._rewrite(line, choose, measure=False)
+        await self._rewrite(line, choose, apply, measure=False)
 
-    async def prune(self, line: Line, choose: Choose) -> RewriteResult:
+    async def prune(self, line: Line, choose: Choose, apply: Apply | None = None) -> RewriteResult:
         """Rewrite a line, and return what that freed."""
-        return await self._rewrite(line, choose, measure=True)
+        return await self._rewrite(line, choose, apply, measure=True)
 
     async def dry_run(self, line: Line, choose: Choose) -> RewriteResult:
         """Return what `prune` would free. All is computed as it does, and nothing is written."""
@@ -130,7 +131,7 @@ class Rewriter:
             info = await self._lines.info(line)
             left = await balance(self._context.stored, _leftovers(line, info))
             try:
-                outcome = await self._attempt(line, None, choose, measure=True)
+                outcome = await self._attempt(line, None, choose, None, measure=True)
             except (_ConcurrentChange, MissingNode, CorruptError) as error:
                 if not isinstance(error, _ConcurrentChange) and await self._lines.info(line) == info:
                     raise
@@ -139,7 +140,8 @@ class Rewriter:
                 return outcome._replace(freed=outcome.freed.plus(left))
         raise _keeps_changing(line)
 
-    async def _rewrite(self, line: Line, choose: Choose | None, *, measure: bool) -> RewriteResult:
+    async def _rewrite(self, line: Line, choose: Choose | None, apply: Apply | None, *, measure: bool) -> RewriteResult:
+        """Rewrite a line. `apply` applies the last batch of a rewrite that removes steps."""
         lease = Lease(self._context, line, "rewrite")
         try:
             await lease.acquire()
@@ -148,7 +150,7 @@ class Rewriter:
                 left = await balance(self._context.stored, _leftovers(line, await self._lines.info(line)))
             for _ in range(_ATTEMPTS):
                 try:
-                    outcome = await self._attempt(line, lease, choose, measure=measure)
+                    outcome = await self._attempt(line, lease, choose, apply, measure=measure)
                     if outcome is not None:
                         self._context.cache.drop_all(line)
                         await self._projector.follow(line)
@@ -161,7 +163,7 @@ class Rewriter:
             await lease.release()
 
     async def _attempt(
-        self, line: Line, lease: Lease | None, choose: Choose | None, *, measure: bool
+        self, line: Line, lease: Lease | None, choose: Choose | None, apply: Apply | None, *, measure: bool
     ) -> RewriteResult | None:
         """Rewrite a line as it is now; without a lease, as a dry run. None if it changed meanwhile."""
         info = await self._lines.info(line)
@@ -184,7 +186,8 @@ class Rewriter:
         )
         with ScratchNodes() as scratch:
             progress.scratch = scratch if lease is None else None
-            return await self._finish(progress, lease, conditions, plan, measure=measure)
+            commit = apply if apply is not None and choose is not None else self._backend.apply
+            return await self._finish(progress, lease, conditions, plan, commit, measure=measure)
 
     async def _finish(
         self,
@@ -192,6 +195,7 @@ class Rewriter:
         lease: Lease | None,
         conditions: Sequence[Change],
         plan: RewritePlan,
+        apply: Apply,
         *,
         measure: bool,
     ) -> RewriteResult | None:
@@ -211,7 +215,7 @@ class Rewriter:
             freed = (await balance(self._context.stored, [*changes, old_nodes])).plus(progress.added)
         if lease is None:
             return RewriteResult(freed, progress.size)
-        switch = _Switch(progress, lease, conditions, removal, plan)
+        switch = _Switch(progress, lease, conditions, removal, plan, apply)
         switched = await self._switch(switch)
         for _ in range(_PAUSES):
             if switched is not None:
@@ -256,7 +260,7 @@ class Rewriter:
             *switch.conditions,
         ]
         ends = (Expect(STEPS, (*line, branch, progress.done[branch]), None) for branch in progress.done)
-        failed = await self._backend.apply([*fixed_conditions, *ends, *changes])
+        failed = await switch.apply([*fixed_conditions, *ends, *changes])
         if failed is None:
             return True
         if failed >= len(fixed_conditions):

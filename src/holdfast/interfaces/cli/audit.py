@@ -1,4 +1,4 @@
-"""`holdfast audit`: the audit of scopes, sessions and agents."""
+"""`holdfast audit`: the audit of threads, scopes, sessions and agents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import CliContext, command, group, limit_option
-from holdfast.interfaces.cli.completion_types import KEY, SCOPE
+from holdfast.interfaces.cli.completion_types import KEY, SCOPE, THREAD
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from holdfast.interfaces.cli.formatting import clock, plural, safe
 from holdfast.interfaces.cli.json_output import plain
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HEADS = ("TIME", "KIND", "ACTOR", "ACTION", "SCOPE", "KEY", "OUTCOME")
 _KINDS = (
-    *("change", "hook", "access", "read", "denied", "session", "artifact"),
+    *("change", "hook", "access", "read", "denied", "session", "artifact", "thread"),
     *("agent", "lifecycle", "transition", "transfer", "recovery"),
 )
 _OWNER = "owner"
@@ -31,6 +31,7 @@ _OWNER = "owner"
 @group("audit", invoke_without_command=True)
 @click.option("--actor", type=SCOPE, metavar="WHO", help="Only by this identity; 'owner' is the store's owner.")
 @click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only in this scope.")
+@click.option("--thread", type=THREAD, metavar="THREAD", help="Only about this thread.")
 @click.option("--key", type=KEY, default="", metavar="KEY", help="Only of this key.")
 @click.option("--kind", type=click.Choice(_KINDS), help="Only of this kind.")
 @click.option("--action", default="", metavar="ACTION", help="Only this action: set, patch, delete, read, grant, …")
@@ -48,6 +49,7 @@ def audit(session: CliContext, limit: int, after: str | None, actor: str | None,
     \b
     holdfast audit --scope agent:a --since 2h
     holdfast audit --actor agent:b --kind denied
+    holdfast audit --thread chat-1 --correlation req-1
     holdfast audit verify
     holdfast audit export audit.jsonl && holdfast audit check audit.jsonl
     """

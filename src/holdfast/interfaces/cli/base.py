@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import InvalidError, NotFoundError
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.exit_codes import ERROR
 from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.output import Output, ProgressBar, on_terminal, wants_color
@@ -44,6 +44,15 @@ class CliContext:
         if self._store is None:
             self._store = self.open_other(self.store_name, write=write, create=create)
         return self._store
+
+    def open_to_record(self) -> Store:
+        """Open the store to read it and to record that; read-only, if this user may not write it."""
+        try:
+            return self.open(write=True)
+        except NotFoundError:
+            raise
+        except HoldfastError:
+            return self.open()
 
     def open_other(self, location: str | None, *, write: bool = False, create: bool = False) -> Store:
         """Open another store, for the same tenant. It is closed at the end."""

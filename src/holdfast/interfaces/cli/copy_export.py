@@ -43,6 +43,8 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
         tenants = "all" if all_tenants else "own"
         copied = store.copy_to(other, threads=threads or None, tenants=tenants, progress=report)
     _warn_of_changes(session, copied.changing)
+    if copied.audit_left_out:
+        session.note("The other store has an audit of its own: that of this store was not copied.")
     if session.json:
         session.emit(copied)
         return
@@ -76,7 +78,7 @@ def export(session: CliContext, file: str, threads: tuple[str, ...], kinds: tupl
     to_stdout = file == "-"
     if to_stdout and session.json:
         raise click.UsageError("--json needs a file: the export would mix with the record on stdout")
-    store = session.open()
+    store = session.open_to_record()
     target = sys.stdout.buffer if to_stdout else file
     with session.progress("Exporting") as progress:
         exported = store.export(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
@@ -17,12 +17,13 @@ from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
 from holdfast.interfaces.cli.scope_args import as_option
 
 if TYPE_CHECKING:
-    from holdfast.security import Policy
+    from holdfast.security import Policy, Right
     from holdfast.state import Grant, StoreAccess
     from holdfast.store import IdentityView
 
 _HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")
-_RIGHTS = click.Choice(("read", "write", "both"))
+_THREAD = "thread:"
+"""The start of a pattern of threads, in place of a scope."""
 
 
 class GrantGroup(CliGroup):
@@ -48,7 +49,8 @@ def grant(session: CliContext) -> None:
 
     \b
     holdfast grant agent:b read agent:a            let agent b read the state of agent a
-    holdfast grant group:editors both agent:a --keys 'draft/*' --until 2h
+    holdfast grant group:editors read,write agent:a --keys 'draft/*' --until 2h
+    holdfast grant user:bob read 'thread:support-*' let bob read these threads
     holdfast grant list
     holdfast grant revoke ID
     """
@@ -58,7 +60,7 @@ def grant(session: CliContext) -> None:
 
 @command("give")
 @click.argument("to", type=SCOPE)
-@click.argument("right", type=_RIGHTS)
+@click.argument("right", metavar="RIGHT[,RIGHT]…")
 @click.argument("scope", type=SCOPE)
 @click.option("--keys", default="", metavar="PATTERN", help="Only keys that match: plan/*.")
 @click.option("--below", is_flag=True, help="Also all scopes below it.")
@@ -67,28 +69,35 @@ def grant(session: CliContext) -> None:
 def give(
     session: CliContext,
     to: str,
-    right: Literal["read", "write", "both"],
+    right: str,
     scope: str,
     keys: str,
     below: bool,
     end: str | None,
     identity: str | None,
 ) -> None:
-    """Grant an identity or a group the right to read or write a scope, or both. Prints the id of the grant.
+    """Grant an identity or a group rights to a scope, or to threads. Prints the id of the grant.
 
-    With --as, an identity grants rights to a scope of its own.
+    Rights are read, write, delete, share, replay, export, erase, backup, restore, keys and admin; several are separated
+    by commas. In place of a scope, thread: and a pattern names threads. With --as, an identity grants rights to what is
+    its own.
 
     \b
     holdfast grant give agent:b read agent:a
     holdfast grant give agent:b write agent:a --keys 'inbox/*' --until 2026-12-31
     """
-    granted = _granter(session, identity).grant(to, right, scope, keys=keys, below=below, until=end)
+    rights, granter = cast("list[Right]", right.split(",")), _granter(session, identity)
+    if scope.startswith(_THREAD):
+        pattern = scope.removeprefix(_THREAD)
+        granted = granter.grant(to, rights, thread=pattern, keys=keys, below=below, until=end)
+    else:
+        granted = granter.grant(to, rights, scope, keys=keys, below=below, until=end)
     if session.json:
         session.emit(granted)
         return
     session.out.line(safe(granted.id))
-    may = {"read": "read", "write": "write", "both": "read and write"}[right]
-    what = f"{granted.scope}{' and all below it' if below else ''}{f', keys {keys}' if keys else ''}"
+    may = granted.right.replace(",", " and ")
+    what = f"{scope}{' and all below it' if below else ''}{f', keys {keys}' if keys else ''}"
     session.note(f"{granted.to} may {may} {what}{f', until {clock(granted.until)}' if granted.until else ''}.")
 
 
@@ -123,7 +132,7 @@ def _list(session: CliContext, to: str | None, scope: str | None, identity: str 
         return
     session.out.page()
     rows = [
-        (each.id, each.to, each.right, each.scope + "/**" * bool(each.below), each.keys, _format_end(each), each.by)
+        (each.id, each.to, each.right, _place(each) + "/**" * bool(each.below), each.keys, _format_end(each), each.by)
         for each in found
     ]
     session.out.table(_HEADS, rows, shrink="SCOPE", styles={"ID": "yellow"})
@@ -133,6 +142,10 @@ def _granter(session: CliContext, identity: str | None) -> StoreAccess | Identit
     """Return what grants and revokes: the store's owner, or an identity, for its own scopes."""
     store = session.open(write=True)
     return store.access if identity is None else store.as_identity(identity)
+
+
+def _place(grant: Grant) -> str:
+    return f"{_THREAD}{grant.thread}" if grant.thread else grant.scope
 
 
 def _format_end(grant: Grant) -> str:
@@ -323,11 +336,11 @@ def roles(session: CliContext) -> None:
 def define(session: CliContext, role: str, file: str) -> None:
     """Define a role by a JSON file of rules, of which the first that matches decides; - is standard input.
 
-    A rule is an object with an effect (allow or deny), a right (read, write or both), and patterns of scopes and keys,
-    by default **.
+    A rule is an object with an effect (allow or deny), rights (read, or several: read,write), and patterns
+    of scopes and keys, by default **. The scope of a thread is thread: and its name.
 
     \b
-    echo '[{"effect": "deny", "right": "both", "keys": "secret/**"},
+    echo '[{"effect": "deny", "right": "read,write", "keys": "secret/**"},
            {"effect": "allow", "right": "read", "scope": "agent:*"}]' | holdfast grant define auditor -
     """
     policy = _policy(file)

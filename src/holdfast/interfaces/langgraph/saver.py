@@ -28,6 +28,7 @@ from holdfast.interfaces.langgraph import contents, names
 from holdfast.store import (
     CheckpointStore,
     FromParent,
+    IdentityOperations,
     PendingWrite,
     SavedCheckpoint,
     StoreOperations,
@@ -67,7 +68,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         with HoldfastSaver.from_conn_string("sqlite:///agents.db") as saver:
             graph = builder.compile(checkpointer=saver)
 
-    On a store that is open already, `HoldfastSaver(store)`; closing the saver then leaves the store open. A thread of
+    On a store that is open already, `HoldfastSaver(store)`, or as an identity, `HoldfastSaver(store.as_identity(…))`;
+    closing the saver then leaves the store open. A thread of
     LangGraph's is a thread of the store, and a channel of the graph is a channel of its state.
 
     Values are kept by Holdfast's codec, item by item. Like LangGraph's serializer, it takes values that cannot be read
@@ -80,9 +82,13 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     """
 
     def __init__(
-        self, store: StoreOperations, *, serde: SerializerProtocol | None = None, strict: bool = False
+        self,
+        store: StoreOperations | IdentityOperations,
+        *,
+        serde: SerializerProtocol | None = None,
+        strict: bool = False,
     ) -> None:
-        if not isinstance(store, StoreOperations):
+        if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
                 f"a saver is made on an open store, not on {type(store).__name__}",
                 hint="Pass what holdfast.open returned, or use HoldfastSaver.from_conn_string(url)",
@@ -373,7 +379,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     async def _close(self) -> None:
         """Close the store, if the saver opened it."""
-        if self._owned:
+        if self._owned and isinstance(self.store, StoreOperations):
             await StoreOperations.close(self.store)
 
     close, aclose = make_both(_close)

@@ -9,17 +9,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
-from holdfast.backends.interface import Change, Create, Ensure, Put, Row, Scan
+from holdfast.backends.interface import Change, Create, Delete, Ensure, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Table
+from holdfast.engine.context import Apply
 from holdfast.engine.copy.between_stores import CopyProgress, OnCopyProgress, StoreCopier
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import is_reserved
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.lines import MAIN, TAG
-from holdfast.engine.namespaces import CONTENT_KINDS, LineKind, is_thread, line_kind, rename_line, root_of, short_name
-from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name
+from holdfast.engine.namespaces import (
+    AUDIT,
+    CONTENT_KINDS,
+    LineKind,
+    is_thread,
+    line_kind,
+    rename_line,
+    root_of,
+    short_name,
+)
+from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name, owner_key
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import scratch_store
@@ -34,6 +44,7 @@ from holdfast.maintenance.archive.format import (
     line_row,
     row_of,
 )
+from holdfast.security.audit import thread_audit
 
 
 class ArchiveEntry(NamedTuple):
@@ -104,7 +115,8 @@ async def import_threads(
                 await _check_main(scratch, engine, line, archive)
                 if progress is not None:
                     progress(number, len(lines), f"verified {line.name}")
-            copier = StoreCopier(scratch, engine, None if progress is None else _copy_progress(progress))
+            on_copy = None if progress is None else _copy_progress(progress)
+            copier = StoreCopier(scratch, engine, on_copy)
             lacking = [line for line in lines if await copier.lacks(line)]
             for line in lacking:
                 await _add_existing(scratch, engine, line, archive.name)
@@ -114,11 +126,19 @@ async def import_threads(
             if dry_run or not imported:
                 return ImportReport(imported, skipped, 0, 0, reader.contents())
             rows = size = 0
-            if lacking:
-                report = await copier.copy(selection.tenant, lacking)
+            if audit := [line for line in lacking if line.name == AUDIT]:  # first: the others add records to it
+                report = await copier.copy(selection.tenant, audit)
                 rows, size = report.rows, report.bytes
+                await thread_audit.record(engine, audit, "import", {"file": archive.name})
+
+            def apply(line: Line) -> Apply:
+                return thread_audit.recorded(engine, line, "import", {"file": archive.name}, is_limited=True)
+
+            if others := [line for line in lacking if line.name != AUDIT]:
+                report = await StoreCopier(scratch, engine, on_copy, apply).copy(selection.tenant, others)
+                rows, size = rows + report.rows, size + report.bytes
             for line, missing in refs.items():
-                rows += await _add_refs(engine, copier, line, missing)
+                rows += await _add_refs(engine, copier, line, missing, apply(line))
             return ImportReport(imported, skipped, rows, size, reader.contents())
     finally:
         archive.close()
@@ -173,6 +193,8 @@ async def _add_existing(scratch: Engine, engine: Engine, line: Line, file: str) 
             )
         changes.append(Put(BRANCHES, row))
     refs = [row async for row in scan_rows(engine.context.backend, REFS, tuple(line))]
+    if line == root_of(line) and await _exists(engine, line):
+        changes.append(Delete(REFS, owner_key(line)))  # a file gives nobody a thread that is in the store
     changes += (Put(REFS, row) for row in refs if row.key[2] != LEASE)
     changes += [Ensure(WRITES, row) async for row in scan_rows(engine.context.backend, WRITES, tuple(line))]
     await scratch.context.backend.apply(changes)
@@ -180,21 +202,30 @@ async def _add_existing(scratch: Engine, engine: Engine, line: Line, file: str) 
 
 
 async def _missing_refs(scratch: Engine, engine: Engine, line: Line) -> list[Row]:
-    """Return the tags, labels, pins and holds in a file that the store lacks, of a thread whose steps it has."""
+    """Return the tags, labels, pins and holds in a file that the store lacks, of a thread whose steps it has.
+
+    The owner is not among them: a file does not change whose an existing thread is."""
     existing = {row.key async for row in scan_rows(engine.context.backend, REFS, tuple(line), bodies=False)}
+    existing.add(owner_key(line))
     return [row async for row in scan_rows(scratch.context.backend, REFS, tuple(line)) if row.key not in existing]
 
 
-async def _add_refs(engine: Engine, copier: StoreCopier, line: Line, refs: Sequence[Row]) -> int:
+async def _add_refs(engine: Engine, copier: StoreCopier, line: Line, refs: Sequence[Row], apply: Apply) -> int:
     """Add tags, labels, pins and holds to a thread, and return their number."""
     while refs:
         info = await engine.lines.info(line)
         if await copier.lacks(line):
             raise ConflictError("the thread was pruned meanwhile", where=f"thread {line}", hint="Import it again")
         changes = [*engine.lines.new_version(line, info), *(Ensure(REFS, row) for row in refs)]
-        if await engine.context.backend.apply(changes) is None:
+        if await apply(changes) is None:
             break
     return len(refs)
+
+
+async def _exists(engine: Engine, root: Line) -> bool:
+    """Return whether the store has a thread, or a namespace of it."""
+    lines = await engine.lines.family(root)
+    return len(lines) > 1 or await engine.lines.load_tip(root) is not None
 
 
 def _copy_progress(progress: Progress) -> OnCopyProgress:

@@ -48,6 +48,7 @@ from holdfast.engine.row_format import (
     Line,
     LineInfo,
     StepRef,
+    add_origin,
     fold_row,
     info_row,
     may_be_hold,
@@ -346,7 +347,8 @@ class RepairAttempt:
         wrong = {each.column for each in self._check.found.findings if each.place == point[:2]}
         if "metadata" in wrong:
             value = self._ground.codec.unpack(header.metadata)
-            right = right._replace(metadata=readable(self._ground.codec, value) if isinstance(value, dict) else "")
+            text = readable(self._ground.codec, value) if isinstance(value, dict) else ""
+            right = right._replace(metadata=add_origin(text, header.origin))
         return right._replace(revision=self._revisions.get(point[:2], right.revision))
 
     def _why(self, place: Where) -> str:

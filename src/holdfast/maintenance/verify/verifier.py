@@ -19,7 +19,7 @@ from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, V
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.lost_rows import marked_tables
 from holdfast.engine.namespaces import ALL_KINDS, COUNT_FIELDS, COUNTS, LineKind, line_kind
-from holdfast.engine.row_format import LEASE, Line
+from holdfast.engine.row_format import LEASE, OWNER, Line
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.maintenance.verify.derived_rows import compare_derived_rows
@@ -329,7 +329,7 @@ class _Verification:
         tables = [
             table.name
             for table, rows in zip(_LINE_TABLES, found[1:], strict=True)
-            if any(table is not REFS or row.key[2] != LEASE for row in rows)
+            if any(table is not REFS or row.key[2] not in (LEASE, OWNER) for row in rows)
         ]
         if STEPS.name in tables or BRANCHES.name in tables:
             await self._check(line)

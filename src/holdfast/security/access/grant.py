@@ -9,7 +9,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.patterns import KeyPattern, matcher
 from holdfast.errors import CorruptError
 from holdfast.security.access.identity import owns
-from holdfast.security.access.policy import Right
+from holdfast.security.access.policy import rights_of
 
 BELOW_OWN, BELOW_ALL = "own", "all"
 """How far a grant reaches below its scope: to what the owner of the scope owns, or to everything."""
@@ -21,7 +21,8 @@ class GrantRecord(NamedTuple):
     id: str
     to: str
     """The identity that has it, or `group:` and a group."""
-    right: Right
+    right: str
+    """Rights, separated by commas: `read,write`."""
     scope: str
     keys: str
     """The pattern of keys; empty for the scope as a whole."""
@@ -37,10 +38,19 @@ class GrantRecord(NamedTuple):
     revoked: int = 0
     """When it was revoked; 0 if it was not."""
     revoked_by: str = ""
+    thread: str = ""
+    """The pattern of names of threads; empty for a grant of a scope, which has none."""
+
+    def covers_thread(self, right: str, thread: str, owner: str) -> bool:
+        """Whether it concerns a right to a thread with this owner; also if it has ended. What an identity grants covers
+        its own threads only."""
+        if not self.thread or right not in rights_of(self.right) or not matcher(self.thread)(thread):
+            return False
+        return self.by in ("", owner)
 
     def reaches_below(self, action: Action, mine: Scope, scope: Scope) -> bool:
         """Whether it concerns a scope below its own, `mine`, and this action; also if it has ended."""
-        if not self.below or self.right not in ("both", action):
+        if not self.below or action not in rights_of(self.right):
             return False
         return self.below == BELOW_ALL or owns(mine, scope)
 

@@ -9,13 +9,17 @@ from typing import Literal, NamedTuple, TypeAlias
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Action, Guard, Permit
-from holdfast.engine.lines import LineTip
+from holdfast.engine.lines import LineTip, missing_line_error
 from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.namespaces import root_of
 from holdfast.engine.patterns import KeyPattern
-from holdfast.errors import DeniedError, InvalidError
+from holdfast.engine.row_format import Line
+from holdfast.errors import DeniedError, HoldfastError, InvalidError
+from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import OWN_KINDS, Identity, require_scope
 from holdfast.security.access.policy import Policy
 from holdfast.security.access.registry import AccessRegistry, IdentityRights
+from holdfast.security.access.thread_guard import OWNER_RIGHTS, ThreadOwnership, read_owners, read_ownership
 from holdfast.security.audit.recorder import WINDOW, AuditRecorder, escape
 
 Mode: TypeAlias = Literal["strict", "read-only", "custom"]
@@ -49,6 +53,7 @@ class DenialReason(NamedTuple):
 
 
 _ONLY_READS = DenialReason("this handle only reads", "Act in another mode to write")
+_NOT_GRANTED = DenialReason("it is not its own, and not granted", "Whoever owns it, or the store, can grant it")
 
 
 class IdentityGuard(Guard):
@@ -62,6 +67,7 @@ class IdentityGuard(Guard):
         self.actor = str(identity)
         self._own = identity.scope.parts
         self._length = len(self._own)
+        self._engine = engine
         self._access = AccessRegistry(engine, tenant, self.actor)
         self._clock = engine.context.clock
         self._recorder = notes
@@ -142,6 +148,75 @@ class IdentityGuard(Guard):
                 raise await self.denied_error("read", scope, keys, refusal)
         await self._recorder.read(self.actor, scope, keys, self.guard_mode.window)
 
+    # Threads --------------------------------------------------------------------------------------------------
+
+    async def allow_thread(self, right: str, line: Line, *, creates: bool = False) -> Permit:
+        """Permit an action on a thread. The permit has the conditions that its owner and the rights stay so; the first
+        save of a thread makes the identity its owner."""
+        conditions = _ThreadConditions(self, right, line, creates=creates)
+        await conditions.check()
+        return Permit(conditions)
+
+    async def saw_thread(self, line: Line) -> None:
+        """Record that a thread was read. Raises if the right was revoked meanwhile."""
+        await _ThreadConditions(self, "read", line).check()
+        await self._recorder.read(self.actor, Scope.of_thread(root_of(line).name), (), self.guard_mode.window)
+
+    async def visible_threads(self, lines: Sequence[Line]) -> set[Line]:
+        """Return the lines of threads that may be read. Nothing is recorded."""
+        rights = await self._rights(await self._access.tip())
+        owners = await read_owners(self._engine, lines)
+        names = {line: ThreadOwnership(root_of(line), None, False, None).thread for line in lines}
+        return {line for line in lines if self.refuse_thread(rights, "read", names[line], owners[line]) is None}
+
+    def refuse_thread(self, rights: IdentityRights, right: str, thread: str, owner: str) -> DenialReason | None:
+        """Return why a right to a thread with this owner is not given; None if it is."""
+        mode = self.guard_mode
+        if rights.frozen is not None:
+            return _frozen(rights)
+        if mode.mode == "read-only" and right != "read":
+            return _ONLY_READS
+        if mode.mode == "custom":
+            policy = mode.policy or rights.role
+            if policy is None:
+                return DenialReason(f"there is no role {mode.role!r}", "The store's owner can define it")
+            return _policy_refusal(policy.thread_verdict(right, thread))
+        if owner == self.actor and right in OWNER_RIGHTS:
+            return None
+        verdicts = [policy.thread_verdict(right, thread) for policy in rights.policies]
+        if False in verdicts:
+            return DenialReason("a role denies it", "Roles are the store's owner's to change")
+        if True in verdicts:
+            return None
+        reaching, now = rights.find_thread_grants(right, thread, owner), self._clock()
+        if any(grant.is_live(now) for grant in reaching):
+            return None
+        dead = max(reaching, key=lambda one: one.end_time(), default=None)
+        return _NOT_GRANTED if dead is None else _ended(dead)
+
+    async def deny_thread(self, right: str, line: Line, refusal: DenialReason, *, creates: bool) -> HoldfastError:
+        """Record a denied action on a thread, and return its error."""
+        place = str(Scope.of_thread(root_of(line).name))
+        await self._recorder.denied(self.actor, right, place, (), refusal.why)
+        if not refusal.code and not creates:
+            return missing_line_error(line)  # as if it did not exist
+        what = f"{self.actor} may not {right} this: {refusal.why}"
+        return DeniedError(what, where=f"thread {line}", hint=refusal.hint, code=refusal.code)
+
+    async def thread_rights(self) -> tuple[IdentityRights, list[Change]]:
+        """Return the current rights, and the conditions that they stay so."""
+        tip = await self._access.tip()
+        return await self._rights(tip), self._access.tip_unchanged(tip)
+
+    def frozen_condition(self) -> Change:
+        """Return the condition that the identity is not frozen."""
+        return self._access.not_frozen(self.identity)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the store."""
+        return self._engine
+
     def _depends_on_rights(self, scope: Scope) -> bool:
         """Whether stored rights decide on a scope: not on the identity's own ones, and not where a policy was given."""
         return self.guard_mode.policy is None and (self.guard_mode.mode == "custom" or not self.owns(scope))
@@ -197,18 +272,8 @@ class IdentityGuard(Guard):
             if any(grant.covers(key) for grant in live):
                 continue
             dead = max((grant for grant in reaching if grant.covers(key)), key=lambda one: one.end_time(), default=None)
-            if dead is not None and dead.revoked:
-                return DenialReason(
-                    f"the grant {dead.id} was revoked at {_format_time(dead.revoked)}",
-                    "Ask for another",
-                    code="grant-revoked",
-                )
             if dead is not None:
-                return DenialReason(
-                    f"the grant {dead.id} expired at {_format_time(dead.until)}",
-                    "Ask for another",
-                    code="grant-expired",
-                )
+                return _ended(dead)
             if (key is None or isinstance(key, KeyPattern)) and live:
                 return DenialReason(
                     "only some keys of the scope are granted", "Name the keys, or their pattern, or ask for the scope"
@@ -216,7 +281,7 @@ class IdentityGuard(Guard):
             break
         else:
             return None
-        return DenialReason("it is not its own, and not granted", "Whoever owns the scope, or the store, can grant it")
+        return _NOT_GRANTED
 
     async def denied_error(self, action: str, scope: Scope, keys: Sequence[str], refusal: DenialReason) -> DeniedError:
         """Record a denied action, and return its error."""
@@ -269,6 +334,40 @@ class _PermitConditions:
         return await self._guard.recheck(*self._request) if again else self._guard.unchanged(self._tip)
 
 
+class _ThreadConditions:
+    """The conditions of a permit to do something with a thread, which are read again at later attempts."""
+
+    def __init__(self, guard: IdentityGuard, right: str, line: Line, *, creates: bool = False) -> None:
+        self._guard = guard
+        self._creates = creates
+        self._right = right
+        self._line = line
+        self._conditions: list[Change] = []
+
+    async def check(self) -> None:
+        """Read the owner and the rights, and raise if they do not permit it."""
+        guard, right = self._guard, self._right
+        found = await read_ownership(guard.engine, self._line)
+        rights, unchanged = await guard.thread_rights()
+        owner, now = found.name, guard.engine.context.clock()
+        # Nobody owns a thread that does not exist: whoever saves it first does.
+        is_new = found.is_free and self._creates and owner in ("", guard.actor)
+        refusal = guard.refuse_thread(rights, right, found.thread, guard.actor if is_new else owner)
+        if refusal is not None:
+            raise await guard.deny_thread(right, self._line, refusal, creates=self._creates)
+        is_own = guard.guard_mode.mode != "custom" and guard.actor == (guard.actor if is_new else owner)
+        conditions = [guard.frozen_condition()] if is_own else unchanged
+        conditions += found.claim(guard.actor, now) if is_new else found.unchanged()
+        if right == "delete" and owner not in ("", guard.actor):
+            conditions += found.reserve(now)
+        self._conditions = conditions
+
+    async def __call__(self, again: bool) -> Sequence[Change]:
+        if again:
+            await self.check()
+        return self._conditions
+
+
 class _OwnConditions:
     """The condition of a permit that no stored right decides on: that the identity is not frozen."""
 
@@ -290,13 +389,25 @@ def _frozen(rights: IdentityRights) -> DenialReason | None:
 
 def check_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
     """Return why a policy does not allow an action; None if it does."""
-    verdict = policy.verdict(action, scope, keys)
+    return _policy_refusal(policy.verdict(action, scope, keys))
+
+
+def _policy_refusal(verdict: bool | None) -> DenialReason | None:
     if verdict:
         return None
     return DenialReason(
         "a rule of the policy denies it" if verdict is False else "no rule of the policy allows it",
         "The store's owner sets the policy",
     )
+
+
+def _ended(grant: GrantRecord) -> DenialReason:
+    """Return why a grant that was revoked or has expired allows nothing."""
+    if grant.revoked:
+        why = f"the grant {grant.id} was revoked at {_format_time(grant.revoked)}"
+        return DenialReason(why, "Ask for another", code="grant-revoked")
+    why = f"the grant {grant.id} expired at {_format_time(grant.until)}"
+    return DenialReason(why, "Ask for another", code="grant-expired")
 
 
 def _describe_scope(parts: object) -> str:

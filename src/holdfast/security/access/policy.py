@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.engine.guard import Action
-from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.scopes import THREAD, Scope
 from holdfast.engine.patterns import KeyPattern, matcher
 from holdfast.errors import CorruptError, InvalidError
 
-Right: TypeAlias = Literal["read", "write", "both"]
+Right: TypeAlias = Literal[
+    "read", "write", "delete", "share", "replay", "export", "erase", "backup", "restore", "keys", "admin"
+]
+"""A right. There are no others."""
+
+Rights: TypeAlias = "Right | Iterable[Right]"
+"""How callers name rights: one, or several."""
+
+RIGHTS: tuple[Right, ...] = get_args(Right)
 
 ALL = "**"
 """The pattern that matches every key and every scope."""
@@ -20,15 +29,19 @@ ALL = "**"
 _MAX_RULES = 1000
 
 
-def check_right(right: object) -> Right:
-    """Return the right, if it is `read`, `write` or `both`."""
-    if right == "read":
-        return "read"
-    if right == "write":
-        return "write"
-    if right == "both":
-        return "both"
-    raise InvalidError(f"a right is 'read', 'write' or 'both', not {ascii(right)[:80]}")
+def check_rights(rights: object) -> str:
+    """Return rights as text, in their order: `read,write`. They are given one by one, as several, or as such text."""
+    named = rights.split(",") if isinstance(rights, str) else list(rights) if isinstance(rights, Iterable) else [rights]
+    for each in named or [rights]:
+        if each not in RIGHTS:
+            raise InvalidError(f"rights are {', '.join(RIGHTS)}, and not {ascii(each)[:80]}")
+    return ",".join(right for right in RIGHTS if right in named)
+
+
+@lru_cache(256)
+def rights_of(text: str) -> frozenset[str]:
+    """Return the rights in their text."""
+    return frozenset(text.split(","))
 
 
 def check_pattern(pattern: object, what: str) -> str:
@@ -45,13 +58,14 @@ class Rule:
     """A rule: whether an action on some scopes and keys is allowed."""
 
     allows: bool
-    right: Right
+    rights: str
+    """Rights, separated by commas."""
     scope: str = ALL
     keys: str = ALL
 
-    def decides(self, action: Action, scope: str, key: str | None) -> bool:
+    def decides(self, action: str, scope: str, key: str | None) -> bool:
         """Whether this rule matches a key of a scope, or the whole scope."""
-        if self.right not in ("both", action) or not matcher(self.scope)(scope):
+        if action not in rights_of(self.rights) or not matcher(self.scope)(scope):
             return False
         if key is None:
             # Nobody has all of a scope who has some keys of it, or is denied some.
@@ -64,7 +78,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Ordered rules: `Policy().deny("both", "agent:*", keys="secret/**").allow("read", "agent:*")`.
+    """Ordered rules: `Policy().deny(["read", "write"], "agent:*", keys="secret/**").allow("read", "agent:*")`.
 
     A pattern of scopes matches their text: `agent:*` all agents, `user:alice/**` all below Alice's scope, `**` all. In
     patterns `*` matches any text without a slash, `**` any text, `?` one character.
@@ -72,25 +86,31 @@ class Policy:
 
     rules: tuple[Rule, ...] = ()
 
-    def allow(self, right: Right, scope: str = ALL, *, keys: str = ALL) -> Policy:
+    def allow(self, right: Rights, scope: str = ALL, *, keys: str = ALL) -> Policy:
         """Return the policy with a further rule that allows."""
         return self._with(True, right, scope, keys)
 
-    def deny(self, right: Right, scope: str = ALL, *, keys: str = ALL) -> Policy:
+    def deny(self, right: Rights, scope: str = ALL, *, keys: str = ALL) -> Policy:
         """Return the policy with a further rule that denies."""
         return self._with(False, right, scope, keys)
 
-    def _with(self, allows: bool, right: Right, scope: object, keys: object) -> Policy:
+    def _with(self, allows: bool, right: Rights, scope: object, keys: object) -> Policy:
         if len(self.rules) >= _MAX_RULES:
             raise InvalidError(f"a policy has at most {_MAX_RULES} rules")
         rule = Rule(
-            allows, check_right(right), check_pattern(scope, "scope of a rule"), check_pattern(keys, "keys of a rule")
+            allows, check_rights(right), check_pattern(scope, "scope of a rule"), check_pattern(keys, "keys of a rule")
         )
         return Policy((*self.rules, rule))
 
     def verdict(self, action: Action, scope: Scope, keys: Sequence[str]) -> bool | None:
         """Whether an action is allowed; None if no rule matches some of the keys, and none denies the others."""
-        text = str(scope)
+        return self._verdict(action, str(scope), keys)
+
+    def thread_verdict(self, right: str, thread: str) -> bool | None:
+        """Whether a right to a thread is allowed; None if no rule matches. Its text is `thread:` and its name."""
+        return self._verdict(right, f"{THREAD}:{thread}", ())
+
+    def _verdict(self, action: str, text: str, keys: Sequence[str]) -> bool | None:
         found: bool | None = True
         for key in keys or (None,):
             one = next((rule.allows for rule in self.rules if rule.decides(action, text, key)), None)
@@ -102,7 +122,7 @@ class Policy:
     def to_list(self) -> list[dict[str, Any]]:
         """Return the plain form, which is stored and fits JSON."""
         return [
-            {"effect": "allow" if rule.allows else "deny", "right": rule.right, "scope": rule.scope, "keys": rule.keys}
+            {"effect": "allow" if rule.allows else "deny", "right": rule.rights, "scope": rule.scope, "keys": rule.keys}
             for rule in self.rules
         ]
 

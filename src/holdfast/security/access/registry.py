@@ -17,14 +17,14 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Action, Preconditions
 from holdfast.engine.lines import LineTip
-from holdfast.engine.model.scopes import Scope, check_key, quoted, unquoted
+from holdfast.engine.model.scopes import THREAD, Scope, check_key, quoted, unquoted
 from holdfast.engine.namespaces import ACCESS
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
-from holdfast.security.access.policy import Policy, Right, load_policy
+from holdfast.security.access.policy import Policy, load_policy, rights_of
 
 RETENTION = 30 * 86400 * 10**9
 """How long a grant that was revoked or has expired is retained, in nanoseconds."""
@@ -47,9 +47,13 @@ class IdentityRights(NamedTuple):
     frozen: str | None = None
     """The reason why the identity is frozen; None if it is not."""
 
+    def find_thread_grants(self, right: str, thread: str, owner: str) -> list[GrantRecord]:
+        """Return the grants that concern a right to a thread with this owner, also those that have ended."""
+        return [grant for grant in self.grants.get("", ()) if grant.covers_thread(right, thread, owner)]
+
     def find_grants(self, action: Action, scope: Scope) -> list[GrantRecord]:
         """Return the grants that concern a scope and an action, also those that have ended."""
-        found = [grant for grant in self.grants.get(str(scope), ()) if grant.right in ("both", action)]
+        found = [grant for grant in self.grants.get(str(scope), ()) if action in rights_of(grant.right)]
         for length in range(len(scope.parts)):
             above = Scope(scope.parts[:length])
             found += (grant for grant in self.grants.get(str(above), ()) if grant.reaches_below(action, above, scope))
@@ -60,11 +64,12 @@ class GrantRequest(NamedTuple):
     """A grant to add."""
 
     to: str
-    right: Right
-    scope: Scope
+    right: str
+    scope: Scope | None
     keys: str
     below: str
     until: int
+    thread: str = ""
 
 
 class AccessRegistry:
@@ -201,12 +206,13 @@ class AccessRegistry:
             secrets.token_hex(8),
             request.to,
             request.right,
-            str(request.scope),
+            "" if request.scope is None else str(request.scope),
             request.keys,
             request.below,
             request.until,
             self._actor,
             now,
+            thread=request.thread,
         )
         prefix = _BY_HOLDER + quoted(grant.to) + "/"
 
@@ -350,7 +356,8 @@ class AccessRegistry:
         await self._line.change(action, work_out)
 
     def _grant_event(self, action: str, grant: GrantRecord) -> Event:
-        return self._event(action, f"{grant.scope}{BETWEEN}{grant.keys}", grant.to_dict())
+        place = f"{THREAD}:{grant.thread}" if grant.thread else grant.scope
+        return self._event(action, f"{place}{BETWEEN}{grant.keys}", grant.to_dict())
 
     def _event(self, action: str, target: str, detail: object) -> Event:
         packed = self._codec.pack(detail if isinstance(detail, dict) else {"of": detail}) if detail else b""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.backends.tables import LINKS
-from holdfast.engine import trace_context, validation
+from holdfast.engine import artifact_links, trace_context, validation
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.pages import Page
@@ -28,7 +28,6 @@ from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidErr
 from holdfast.hooks.feature_hooks import call_hooks
 from holdfast.security.access.identity import owns
 from holdfast.security.handle import StoreHandle
-from holdfast.state import artifact_links
 from holdfast.state.artifacts.content import AsyncContent, BinaryFile, ContentPieces, ContentUpload, open_content
 from holdfast.state.artifacts.records import (
     Artifact,
@@ -55,7 +54,9 @@ _NOT_REGISTERED = (NotFoundError, ConflictError, CorruptError, DeniedError, Unsu
 
 class ArtifactLink(NamedTuple):
     """A change of a key, and an artifact that it was made with. `version` is that of the key after the change, or
-    the number of the step that deleted it; `id` is that of the step. `cursor` is the position for the next page."""
+    the number of the step that deleted it; `id` is that of the step. `cursor` is the position for the next page.
+
+    Of a checkpoint, `scope` is the place of its thread, `thread:chat-1`, and `key` its id."""
 
     artifact: str
     scope: Scope
@@ -245,8 +246,8 @@ class ArtifactsOperations:
     # Changes made with artifacts --------------------------------------------------------------------------------
 
     def using(self, *ids: str) -> LinkBlock:
-        """Link all changes of state in this block with these artifacts: `with store.artifacts.using(id): …`, or
-        `async with`. Raises `NotFoundError`."""
+        """Link all changes of state and all checkpoints in this block with these artifacts: `with
+        store.artifacts.using(id): …`, or `async with`. Raises `NotFoundError`."""
         if not ids:
             raise InvalidError("a block uses an artifact at least", hint="Give its id")
         return LinkBlock(self, ids)
@@ -280,21 +281,29 @@ class ArtifactsOperations:
     @sync_and_async
     async def of(
         self,
-        scope: Scope | str | Any,
+        scope: Scope | str | Any = None,
         key: str | None = None,
         *,
+        thread: str | None = None,
         version: int | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ArtifactLink]:
         """List the artifacts that a scope's keys were changed with, or one key, or one version of it, in the order
-        of keys and versions, a page of them. The scope is given as text, or as `store.state(…)`."""
+        of keys and versions, a page of them. The scope is given as text, or as `store.state(…)`. With `thread`, those
+        that its checkpoints were saved with; the key is then the id of a checkpoint."""
         guard = self._handle.guard
-        at = guard.scope(getattr(scope, "scope", scope))
-        wanted = None if key is None else guard.key(at, key)
+        if (scope is None) is (thread is None):
+            raise InvalidError("artifacts are those of a scope or of a thread: give one of them")
+        if thread is None:
+            at = guard.scope(getattr(scope, "scope", scope))
+            line, wanted = self._handle.line(at), None if key is None else guard.key(at, key)
+        else:
+            line, wanted = self._handle.thread_line(thread), key
+            at = Scope.of_thread(line.name)
         count, number = validation.require_count(limit, "limit"), validation.optional_count(version, "version")
         await guard.allow("read", at, () if wanted is None else (wanted,))
-        prefix: tuple[Any, ...] = (*self._handle.line(at), artifact_links.ARTIFACT)
+        prefix: tuple[Any, ...] = (*line, artifact_links.ARTIFACT)
         start, stop = _parse_cursor(cursor), tuple[str, ...]()
         if wanted is not None:
             prefix, start = (*prefix, wanted), start[1:]
@@ -319,7 +328,9 @@ class ArtifactsOperations:
             found,
             count,
             lambda link: link.cursor,
-            lambda cursor: ArtifactsOperations.of(self, scope, key, version=version, limit=count, cursor=cursor),
+            lambda cursor: ArtifactsOperations.of(
+                self, scope, key, thread=thread, version=version, limit=count, cursor=cursor
+            ),
         )
 
     # Inside -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Scan
 from holdfast.backends.tables import LINES, LINKS, TABLES
+from holdfast.engine.artifact_links import CHANGE, LINE
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.model.missing import MISSING
@@ -19,7 +20,6 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.security.handle import StoreHandle
-from holdfast.state.artifact_links import CHANGE, LINE
 from holdfast.state.artifacts.content import CONTENT_PREFIX, ContentPieces, StoredContent, content_line, content_name
 from holdfast.state.reader import ScopeView, read_line_at
 from holdfast.state.session_guard import maintenance_handle

@@ -28,6 +28,7 @@ from holdfast.engine.system_line import EditEntries, LineChange, SystemLineEntri
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
 from holdfast.security.access.grant import BELOW_ALL
+from holdfast.security.access.policy import check_rights
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.retain import removal_request
 from holdfast.state import keys as names
@@ -272,7 +273,7 @@ class SessionLifecycle:
         others: list[AppendRequest] = []
         if record.owner:
             grant, request = self._access.grant_request(
-                GrantRequest(record.owner, "both", record.root, "", BELOW_ALL, 0)
+                GrantRequest(record.owner, check_rights(("read", "write")), record.root, "", BELOW_ALL, 0)
             )
             record.grant, others = grant.id, [request]
         try:

@@ -1,7 +1,8 @@
-"""Links between changes of keys and artifacts: rows that are stored with the change, and found from either end.
+"""Links between changes and artifacts: rows that are stored with the change, and found from either end.
 
 The line of the artifacts has one for each change made with an artifact, in order of time; the line of the scope has one
-for each artifact that a version of a key was made with.
+for each artifact that a version of a key was made with, and that of a thread one for each artifact of a checkpoint,
+whose id is in place of the key.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Put, Row
 from holdfast.backends.tables import LINKS
-from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.model.scopes import MARK, Scope, parse_place, place_of_line
 from holdfast.engine.row_format import Line
 
 LINE = MARK + "artifacts"
@@ -38,8 +39,8 @@ class LinkRow(NamedTuple):
 def link_rows(
     line: Line, id: str, version: int, time: int, keys: Iterable[str], artifacts: Iterable[str]
 ) -> list[Change]:
-    """Return the rows that link a step of a scope's line, and the keys that it changes, with artifacts."""
-    book, scope = (line.tenant, LINE), line.name[len(MARK) :]
+    """Return the rows that link a step of a line, and the keys that it changes, with artifacts."""
+    book, scope = (line.tenant, LINE), place_of_line(line.name)
     made: list[Change] = []
     for artifact in artifacts:
         for place, key in enumerate(keys):
@@ -59,7 +60,7 @@ def parse_change_link(row: Row) -> LinkRow:
     number, length, rest = str(row.columns[1]).split(" ", 2)
     scope, key = rest[: int(length)], rest[int(length) :]
     id = str(row.key[4]).rpartition(" ")[0]
-    return LinkRow(str(row.key[3]), Scope.parse(scope), key, int(number), id, int(row.columns[0]))
+    return LinkRow(str(row.key[3]), parse_place(scope), key, int(number), id, int(row.columns[0]))
 
 
 def parse_key_link(scope: Scope, row: Row) -> LinkRow:

@@ -1,0 +1,95 @@
+"""Records of what is done to threads.
+
+A step of a thread says itself who saved it and why. For everything else there is a row in the line of the audit, which
+is stored in the same batch as the change. What removes something, protects it or lets it out of the store is always
+recorded; the rest only if an identity does it, or it has a correlation id or a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from holdfast.backends.interface import Batch, Change
+from holdfast.engine import trace_context
+from holdfast.engine.append import AppendRequest
+from holdfast.engine.append_batch import ChangeRefused
+from holdfast.engine.context import Apply
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN, Event
+from holdfast.engine.guard import Authority, current_authority
+from holdfast.engine.model.scopes import THREAD, place_of_line
+from holdfast.engine.namespaces import AUDIT, is_thread
+from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import SystemLine
+from holdfast.security.audit.recorder import add_events
+
+ALWAYS = frozenset({"delete", "delete-branch", "prune", "export", "import", "hold", "release", "unpin", "set-owner"})
+"""The actions that are always recorded."""
+
+_AT_ONCE = 500
+"""How many records a step has at most."""
+
+Detail: TypeAlias = "Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None"
+"""The details of a record, or a function that returns them when the change is applied."""
+
+
+def recorded(
+    engine: Engine, lines: Line | Sequence[Line], action: str, detail: Detail = None, *, is_limited: bool = False
+) -> Apply:
+    """Return how to apply a change of lines: with the conditions of the current authority, and together with records
+    of it, one for each line. With `is_limited`, within the quota of the tenant."""
+    authority, trace = current_authority(), trace_context.current()
+    every = [lines] if isinstance(lines, Line) else lines
+    plain = engine.context.apply if is_limited else engine.context.backend.apply
+    if not (action in ALWAYS or authority.actor or trace.correlation or trace.cause):
+        return plain
+
+    async def apply(batch: Batch) -> int | None:
+        again = False
+        while True:
+            conditions = list[Change]()
+            if authority.preconditions is not None:
+                conditions += await authority.preconditions(again)
+            request = _request(engine, every, action, detail, authority)
+            request.other_changes, request.is_limited = [*conditions, *batch], is_limited
+            try:
+                await engine.writer.save(request)
+            except ChangeRefused as refused:
+                if refused.index >= len(conditions):
+                    return refused.index - len(conditions)
+                again = True
+            else:
+                return None
+
+    return apply
+
+
+async def record(
+    engine: Engine, lines: Sequence[Line], action: str, detail: Detail = None, outcome: str = "ok"
+) -> None:
+    """Record something that changes nothing in the store."""
+    for start in range(0, len(lines), _AT_ONCE):
+        request = _request(engine, lines[start : start + _AT_ONCE], action, detail, current_authority(), outcome)
+        request.is_limited = False
+        await engine.writer.save(request)
+
+
+def _request(
+    engine: Engine, lines: Sequence[Line], action: str, detail: Detail, authority: Authority, outcome: str = "ok"
+) -> AppendRequest:
+    audit = SystemLine(engine, Line(lines[0].tenant, AUDIT), authority.actor)
+    found = detail() if callable(detail) else detail
+    packed = engine.context.codec.pack(dict(found)) if found else b""
+    events = [
+        Event(
+            THREAD if is_thread(line.name) else "change",
+            authority.actor,
+            action,
+            f"{place_of_line(line.name)}{BETWEEN}",
+            outcome,
+            detail=packed,
+        )
+        for line in lines
+    ]
+    return audit.request("audit", lambda entries: add_events(audit, entries, events))

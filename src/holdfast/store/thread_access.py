@@ -1,0 +1,203 @@
+"""Access to threads through the guard of a handle: operations say which rights they need, and run only if the guard
+gives them; lists and searches have the threads that may be read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from holdfast.backends.runtime.drivers import sync_and_async
+from holdfast.engine import validation
+from holdfast.engine.guard import (
+    OWNER,
+    Authority,
+    Visible,
+    acting,
+    both_preconditions,
+    current_authority,
+    filter_visible,
+)
+from holdfast.engine.namespaces import LineKind, parse_kind
+from holdfast.engine.pages import Page
+from holdfast.engine.row_format import Line, LineSummary, check_name
+from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
+from holdfast.errors import InvalidError, NotFoundError
+from holdfast.security.handle import StoreHandle
+
+if TYPE_CHECKING:
+    from holdfast.engine.types import Progress
+    from holdfast.history.search import SearchPage
+    from holdfast.security.access.policy import Right
+
+Operation = TypeVar("Operation", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def needs(*rights: Right, creates: bool = False) -> Callable[[Operation], Operation]:
+    """Return a decorator of operations of a thread's handle: they run if the guard gives these rights to it. Those that
+    are marked create the thread if there is none."""
+
+    def decorate(operation: Operation) -> Operation:
+        @wraps(operation)
+        async def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._handle.guard.actor and current_authority() is OWNER:
+                return await operation(self, *args, **kwargs)
+            async with thread_access(self._handle, self._line, rights, creates=creates):
+                return await operation(self, *args, **kwargs)
+
+        return cast(Operation, guarded)
+
+    return decorate
+
+
+def on_thread(
+    *rights: Right, creates: bool = False, missing: Callable[[], object] | None = None
+) -> Callable[[Operation], Operation]:
+    """Return a decorator of operations that take the name of a thread: they run if the guard gives these rights to it.
+    For an identity without them, `missing` returns what they return if there is no such thread."""
+
+    def decorate(operation: Operation) -> Operation:
+        @wraps(operation)
+        async def guarded(self: Any, thread: str, *args: Any, **kwargs: Any) -> Any:
+            if not self._handle.guard.actor and current_authority() is OWNER:
+                return await operation(self, thread, *args, **kwargs)
+            try:
+                async with thread_access(self._handle, self._line(thread), rights, creates=creates):
+                    return await operation(self, thread, *args, **kwargs)
+            except NotFoundError:
+                if missing is None or not self._handle.guard.actor:
+                    raise
+                return missing()
+
+        return cast(Operation, guarded)
+
+    return decorate
+
+
+@asynccontextmanager
+async def thread_access(
+    handle: StoreHandle, line: Line, rights: Iterable[Right], *, creates: bool = False
+) -> AsyncIterator[None]:
+    """Require rights to a thread, and act under them. What is read is checked and recorded again at the end: a right
+    may be revoked meanwhile."""
+    guard, required = handle.guard, tuple(rights)
+    preconditions = current_authority().preconditions if current_authority().actor == guard.actor else None
+    for right in required:
+        permit = await guard.allow_thread(right, line, creates=creates)
+        preconditions = both_preconditions(preconditions, permit.guards)
+    authority = Authority(guard.actor, preconditions) if guard.actor else OWNER
+    with acting(authority):
+        yield
+    if "read" in required:
+        await guard.saw_thread(line)
+
+
+# Lists -----------------------------------------------------------------------------------------------------------
+
+
+class ThreadListing:
+    """Lists and searches threads. A store and the view of an identity have these as methods."""
+
+    _handle: StoreHandle
+
+    @sync_and_async
+    async def threads(
+        self,
+        *,
+        prefix: str = "",
+        where: str | None = None,
+        kind: LineKind | Literal["all"] = "thread",
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[ThreadInfo]:
+        """List the threads of this tenant by name: a page of them.
+
+        Only those that start with a prefix; those that match a query, `where` (see `search`). Agents, scopes, sessions
+        and the store's own records are lines of steps as threads are: `kind` lists those.
+        """
+        check_name(prefix, "start of a name")
+        after = validation.optional_name(cursor, "cursor") or ""
+        count = validation.require_count(limit, "limit")
+        of_kind = _checked_kind(kind)
+        engine, tenant = self._handle.engine, self._handle.tenant
+        visible = await self._visible(of_kind)
+        if where is None:
+            summaries = await self._list(of_kind, prefix, after, count + 1, visible)
+        else:
+            from holdfast.history.search import prepare
+
+            summaries = await prepare(engine, tenant, where, of_kind, visible).threads(prefix, after, count + 1)
+        return Page.cut(
+            [ThreadInfo.of(summary) for summary in summaries],
+            count,
+            lambda info: info.thread,
+            lambda cursor: ThreadListing.threads(
+                self, prefix=prefix, where=where, kind=kind, limit=count, cursor=cursor
+            ),
+        )
+
+    @sync_and_async
+    async def search(
+        self,
+        query: str,
+        *,
+        kind: LineKind | Literal["all"] = "thread",
+        limit: int = 20,
+        cursor: str | None = None,
+        scan_limit: int | None = SCAN_LIMIT,
+        progress: Progress | None = None,
+    ) -> SearchPage:
+        """Search for checkpoints that match a query, such as `refund label:release time>2h`: a page of them.
+
+        The guide "Search" has the syntax. A text matches the checkpoint that added it, and the match shows where. A
+        query with a syntax error raises `InvalidError`, which shows the position. With `kind`, agents, scopes or
+        sessions are searched, which are not in the index, or all.
+
+        With an index of words (see `maintenance.build_index`) text is found at once. Otherwise the checkpoints are
+        read, from the latest on, until there are `limit` matches, or `scan_limit` checkpoints were read: then the page
+        is `stopped`, and its `next` resumes there. With `scan_limit=None` all are read. `progress(done, total, thread)`
+        is called meanwhile.
+        """
+        from holdfast.history.search import search
+
+        count, of_kind = validation.require_count(limit, "limit"), _checked_kind(kind)
+        most = None if scan_limit is None else max(1, validation.require_count(scan_limit, "scan_limit"))
+        return await search(
+            self._handle.engine,
+            self._handle.tenant,
+            query,
+            limit=count,
+            after=cursor,
+            scan_limit=most,
+            progress=progress,
+            kind=of_kind,
+            visible=await self._visible(of_kind),
+        )
+
+    async def _visible(self, kind: LineKind | None) -> Visible | None:
+        """Return the filter of lines that may be listed; None for the store's owner. An identity lists threads."""
+        if not self._handle.guard.actor:
+            return None
+        if kind != "thread":
+            raise InvalidError("an identity lists threads, and no other kind of lines", hint="Leave out kind")
+        return self._handle.guard.visible_threads
+
+    async def _list(
+        self, kind: LineKind | None, prefix: str, after: str, limit: int, visible: Visible | None
+    ) -> list[LineSummary]:
+        """List lines by name, those that may be listed."""
+        engine, found = self._handle.engine, list[LineSummary]()
+        while True:
+            page = await engine.lines.list_lines(self._handle.tenant, kind, prefix, after, limit)
+            if visible is None:
+                return page
+            found += await filter_visible(visible, page, lambda each: each.line)
+            if len(page) < limit or len(found) >= limit:
+                return found[:limit]
+            after = page[-1].line.name
+
+
+def _checked_kind(kind: str) -> LineKind | None:
+    """Return the kind of lines to list; None for all."""
+    return None if kind == "all" else parse_kind(kind)
