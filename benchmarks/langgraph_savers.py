@@ -75,7 +75,7 @@ async def _areference(path: str) -> AsyncIterator[Saver]:
 
 
 def _check_flushes(saver: HoldfastSaver) -> None:
-    assert saver.store._engine.context.backend.capabilities.durable, "Holdfast does not flush every commit"
+    assert saver.store._handle.engine.context.backend.capabilities.durable, "Holdfast does not flush every commit"
 
 
 SAVERS: dict[str, Callable[[str], AbstractContextManager[Saver]]] = {

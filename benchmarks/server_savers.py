@@ -30,7 +30,7 @@ _AS_DOCUMENTED: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "r
 @contextmanager
 def _holdfast(url: str) -> Iterator[Saver]:
     with HoldfastSaver.from_conn_string(url) as saver:
-        assert saver.store._engine.context.backend.capabilities.durable, "Holdfast does not flush every commit"
+        assert saver.store._handle.engine.context.backend.capabilities.durable, "Holdfast does not flush every commit"
         yield saver
 
 

@@ -131,7 +131,7 @@ def test_commands_that_look_load_nothing_slow(url: str) -> None:
             # What saves, searches or compares has no business here.
             assert "holdfast.engine.append" not in loaded
             assert not [name for name in loaded if name.startswith(("holdfast.history.", "holdfast.maintenance."))]
-            assert len(loaded) < 222
+            assert len(loaded) < 224
     for arguments, loaded in loaded_by([(*arguments, "--store", url) for arguments in COMPARING]):
         assert sorted(loaded & (SLOW | WRITERS) - {"difflib"}) == [], arguments
 

@@ -532,9 +532,11 @@ def test_a_checkpointer_of_an_identity(store: Store, alice: IdentityView, bob: I
     assert found is not None
     assert found.state == {"n": 1}
     assert theirs.get_tuple("chat") is None
-    for operate in (lambda: theirs.list("chat"), lambda: theirs.delete_thread("chat")):
-        with pytest.raises(NotFoundError):
-            operate()
+    assert [each.id for each in mine.list("chat")] == [id]
+    assert not theirs.list("chat")
+    assert not theirs.list("absent")
+    with pytest.raises(NotFoundError):
+        theirs.delete_thread("chat")
     with pytest.raises(DeniedError):
         theirs.put("chat", {"n": 2})
     with pytest.raises(DeniedError):

@@ -10,7 +10,7 @@ Inside a process, `AppendQueue` keeps writers of one line from racing: those tha
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
@@ -25,13 +25,13 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.head_moves import HeadMoves
 from holdfast.engine.ids import new_id
 from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
+from holdfast.engine.loaded_states import child_state, folded_state
 from holdfast.engine.model.diff import diff_maps
-from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.fold_diff import diff_folded
 from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.large_values import set_aside
-from holdfast.engine.model.nodes import MapRoot, WrittenBy
-from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
+from holdfast.engine.model.nodes import WrittenBy
+from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import NO_ORIGIN, Step, StepHeader, StepOrigin, StepParent
 from holdfast.engine.model.workspace import MissingNode
@@ -51,7 +51,7 @@ from holdfast.engine.row_format import (
     origin_mark,
     step_body,
 )
-from holdfast.engine.state_loader import LoadedState, StateLoader, weigh
+from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.engine.step_info import StepInfo, StepInfoReader
 from holdfast.errors import (
     ConflictError,
@@ -85,9 +85,6 @@ _SALT = 16
 
 _HEAVY = 256 << 10
 """Where folds are rarer than usual, this many bytes of changes cause one anyway."""
-
-_RECENT = 1024
-"""Keys that were folded last are remembered only up to this number."""
 
 MAX_REWRITES = 50
 """How often a line may be rewritten while a step is prepared. A node that is still missing then is lost."""
@@ -477,7 +474,7 @@ class Appender:
         base = _position_of(parent)
         follows = position is None
         position = Position(base.branch, base.seq + 1) if position is None else position
-        child = _child(loaded, WrittenBy(*position), edit, packed, sum(sizes))
+        child = child_state(loaded, WrittenBy(*position), edit, packed, sum(sizes))
         if objects:
             child.fresh = {**child.fresh, **objects}
         ws = None
@@ -489,7 +486,7 @@ class Appender:
             more = [Ensure(NODES, node_row(line, info.form, node, data)) for node, data in ws.created.items()]
             more.append(Put(FOLDS, fold_row(line, position, step.commit, info.form, root)))
             objects.update(ws.objects)
-            child = _fold_loaded(child, info.form, root, {**child.fresh, **ws.created, **ws.objects})
+            child = folded_state(child, info.form, root, {**child.fresh, **ws.created, **ws.objects})
         marks = request.origin != NO_ORIGIN and self._context.cache.get(("origin", line)) != info.created
         if marks:
             more.append(Ensure(LINKS, Row(origin_mark(line), (info.created, ""))))
@@ -559,54 +556,3 @@ def tag_taken(line: Line, tag: str) -> ConflictError:
     return ConflictError(
         f"another checkpoint has the tag {tag!r}", where=f"thread {line}", hint="Use another tag, or move this one"
     )
-
-
-def _child(
-    loaded: LoadedState | None, origin: WrittenBy, edit: EditMap, packed: PackedMap | None, size: int
-) -> LoadedState:
-    """Return the state after an edit of another; packed, if that is in memory."""
-    if loaded is None:
-        loaded = LoadedState(EMPTY, 0, known=({}, ()))
-    child = LoadedState(
-        loaded.root, loaded.form, (*loaded.tail, (origin, edit)), loaded.tail_weight + size, fresh=loaded.fresh
-    )
-    changed_keys = loaded.changed_keys
-    if changed_keys is not None:
-        child.recent, child.changed_keys = loaded.recent, changed_keys.copy()
-        touch(child.changed_keys, origin, edit)
-    if packed is not None:
-        # About the old weight and that of the change; it is computed exactly when the state is folded.
-        child.known = (packed, ())
-        child.known_weight = loaded.known_weight + size if loaded.known_weight else weigh(packed)
-    elif loaded.known is not None:
-        base, since = loaded.known
-        child.known, child.known_weight = (base, (*since, edit)), loaded.known_weight
-    return child
-
-
-def touch(changed_keys: dict[bytes, tuple[WrittenBy, Operation | None]], origin: WrittenBy, edit: EditMap) -> None:
-    """Add the keys that a step changes, as in `LoadedState.changed_keys`."""
-    for key in edit.removed:
-        changed_keys[key] = origin, None
-    for key, operation in edit.put:
-        if isinstance(operation, Combine) and key in changed_keys:
-            before = changed_keys[key][1]
-            operation = Set(operation.operand) if before is None else compose(before, operation) or _IN_PART
-        changed_keys[key] = origin, operation
-
-
-_IN_PART = EditMap()
-"""Stands for several operations on a key, which have to be applied one by one."""
-
-
-def _fold_loaded(loaded: LoadedState, form: int, root: MapRoot, unsaved: Mapping[bytes, bytes]) -> LoadedState:
-    """Return the same state, folded."""
-    cached = loaded.known
-    if cached is not None and len(cached[1]) >= len(loaded.tail):
-        cached = None  # applying so many changes would cost more than reading the nodes
-    folded = LoadedState(root, form, (), 0, cached, weigh(cached[0]) if cached else 0, unsaved)
-    if loaded.changed_keys is not None:
-        folded.changed_keys = {}
-        if len(loaded.changed_keys) <= _RECENT:
-            folded.recent = loaded.changed_keys
-    return folded

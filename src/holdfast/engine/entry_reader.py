@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.engine.append import touch
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.loaded_states import touch
 from holdfast.engine.model import draft_reader, node_lookup
 from holdfast.engine.model.drafts import Draft, draft
 from holdfast.engine.model.large_pointers import is_pointer

@@ -1,0 +1,65 @@
+"""The states in memory that come of a loaded one when a step is appended, or the state folded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.nodes import MapRoot, WrittenBy
+from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
+from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.state_loader import LoadedState, weigh
+
+_RECENT = 1024
+"""Keys that were folded last are remembered only up to this number."""
+
+
+def child_state(
+    loaded: LoadedState | None, origin: WrittenBy, edit: EditMap, packed: PackedMap | None, size: int
+) -> LoadedState:
+    """Return the state after an edit of another; packed, if that is in memory."""
+    if loaded is None:
+        loaded = LoadedState(EMPTY, 0, known=({}, ()))
+    child = LoadedState(
+        loaded.root, loaded.form, (*loaded.tail, (origin, edit)), loaded.tail_weight + size, fresh=loaded.fresh
+    )
+    changed_keys = loaded.changed_keys
+    if changed_keys is not None:
+        child.recent, child.changed_keys = loaded.recent, changed_keys.copy()
+        touch(child.changed_keys, origin, edit)
+    if packed is not None:
+        # About the old weight and that of the change; it is computed exactly when the state is folded.
+        child.known = (packed, ())
+        child.known_weight = loaded.known_weight + size if loaded.known_weight else weigh(packed)
+    elif loaded.known is not None:
+        base, since = loaded.known
+        child.known, child.known_weight = (base, (*since, edit)), loaded.known_weight
+    return child
+
+
+def touch(changed_keys: dict[bytes, tuple[WrittenBy, Operation | None]], origin: WrittenBy, edit: EditMap) -> None:
+    """Add the keys that a step changes, as in `LoadedState.changed_keys`."""
+    for key in edit.removed:
+        changed_keys[key] = origin, None
+    for key, operation in edit.put:
+        if isinstance(operation, Combine) and key in changed_keys:
+            before = changed_keys[key][1]
+            operation = Set(operation.operand) if before is None else compose(before, operation) or _IN_PART
+        changed_keys[key] = origin, operation
+
+
+_IN_PART = EditMap()
+"""Stands for several operations on a key, which have to be applied one by one."""
+
+
+def folded_state(loaded: LoadedState, form: int, root: MapRoot, unsaved: Mapping[bytes, bytes]) -> LoadedState:
+    """Return the same state, folded."""
+    cached = loaded.known
+    if cached is not None and len(cached[1]) >= len(loaded.tail):
+        cached = None  # applying so many changes would cost more than reading the nodes
+    folded = LoadedState(root, form, (), 0, cached, weigh(cached[0]) if cached else 0, unsaved)
+    if loaded.changed_keys is not None:
+        folded.changed_keys = {}
+        if len(loaded.changed_keys) <= _RECENT:
+            folded.recent = loaded.changed_keys
+    return folded
