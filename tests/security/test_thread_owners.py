@@ -18,8 +18,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, REFS
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
-from holdfast.security.access.policy import RIGHTS, Policy, Right
-from holdfast.security.access.thread_guard import OWNER_RIGHTS
+from holdfast.security.access.policy import OWNER_RIGHTS, RIGHTS, Policy, Right
+from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
@@ -271,7 +271,7 @@ def test_a_grant_of_threads_goes_by_a_pattern(store: Store, alice: IdentityView,
 def test_an_identity_grants_no_more_than_its_own(store: Store, alice: IdentityView, bob: IdentityView) -> None:
     store.put("other", {"n": 1})
     alice.thread("mine").put({"n": 1})
-    alice.grant("user:bob", RIGHTS, thread="**")
+    alice.grant("user:bob", OWNER_RIGHTS, thread="**")
     assert [each.thread for each in bob.threads()] == ["mine"]
     bob.grant("user:carol", "read", thread="mine")  # of what is not bob's
     with pytest.raises(NotFoundError):
@@ -282,6 +282,24 @@ def test_an_identity_grants_no_more_than_its_own(store: Store, alice: IdentityVi
     for pattern in ("", "*" * 17, 5):
         with pytest.raises(InvalidError):
             alice.grant("user:bob", "read", thread=pattern)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("right", sorted(set(RIGHTS) - OWNER_RIGHTS))
+def test_an_owner_grants_no_right_that_it_does_not_have(store: Store, alice: IdentityView, right: Right) -> None:
+    alice.thread("chat").put({"n": 1})
+    store.thread("chat").hold(reason="legal")
+    for to in ("user:alice", "user:bob", "group:everyone"):
+        with pytest.raises(DeniedError):
+            alice.grant(to, ["read", right], thread="chat")
+    # Nor does one that was stored in another way count.
+    forged = GrantRequest("user:alice", f"read,{right}", None, "", "", 0, "chat")
+    run(AccessRegistry(store._engine, store.tenant, "user:alice").grant(forged))
+    assert not store.access.may("user:alice", right, thread="chat")
+    with pytest.raises(NotFoundError):
+        alice.thread("chat").release()
+    assert [each.reason for each in store.thread("chat").holds()] == ["legal"]
+    store.access.grant("user:alice", right, thread="chat")
+    assert store.access.may("user:alice", right, thread="chat")
 
 
 def test_a_grant_ends_with_the_ownership_of_who_gave_it(store: Store, alice: IdentityView, bob: IdentityView) -> None:

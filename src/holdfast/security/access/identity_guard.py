@@ -17,9 +17,9 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError, HoldfastError, InvalidError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import OWN_KINDS, Identity, require_scope
-from holdfast.security.access.policy import Policy
+from holdfast.security.access.policy import OWNER_RIGHTS, Policy
 from holdfast.security.access.registry import AccessRegistry, IdentityRights
-from holdfast.security.access.thread_guard import OWNER_RIGHTS, ThreadOwnership, read_owners, read_ownership
+from holdfast.security.access.thread_guard import ThreadOwnership, read_owners, read_ownership
 from holdfast.security.audit.recorder import WINDOW, AuditRecorder, escape
 
 Mode: TypeAlias = Literal["strict", "read-only", "custom"]
@@ -355,7 +355,7 @@ class _ThreadConditions:
         refusal = guard.refuse_thread(rights, right, found.thread, guard.actor if is_new else owner)
         if refusal is not None:
             raise await guard.deny_thread(right, self._line, refusal, creates=self._creates)
-        is_own = guard.guard_mode.mode != "custom" and guard.actor == (guard.actor if is_new else owner)
+        is_own = guard.guard_mode.mode != "custom" and right in OWNER_RIGHTS and (is_new or guard.actor == owner)
         conditions = [guard.frozen_condition()] if is_own else unchanged
         conditions += found.claim(guard.actor, now) if is_new else found.unchanged()
         if right == "delete" and owner not in ("", guard.actor):

@@ -15,10 +15,6 @@ from holdfast.backends.tables import LINES, LINKS, REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import ACCESS, root_of, split_name
 from holdfast.engine.row_format import Line, owner_key
-from holdfast.security.access.policy import Right
-
-OWNER_RIGHTS: frozenset[Right] = frozenset({"read", "write", "delete", "share", "replay", "export", "erase"})
-"""The rights that the owner of a thread has. Holds, keys and backups are the store's owner's."""
 
 _BATCH = 500
 
