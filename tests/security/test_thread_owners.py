@@ -725,3 +725,23 @@ def test_the_memory_of_an_identity_is_not_shared_between_stores() -> None:
     one.as_identity(user="alice").thread("chat").put({"n": 1})
     other.as_identity(user="bob").thread("chat").put({"n": 2})
     assert (one.thread("chat").owner(), other.thread("chat").owner()) == ("user:alice", "user:bob")
+
+
+# Artifacts ----------------------------------------------------------------------------------------------------
+
+
+def test_links_of_checkpoints_with_artifacts_are_read_by_the_right_to_the_thread(
+    store: Store, alice: IdentityView, bob: IdentityView
+) -> None:
+    artifact = alice.artifacts.register(b"content")
+    with alice.artifacts.using(artifact.id):
+        saved = alice.thread("chat").put({"n": 1})
+    assert [each.key for each in alice.artifacts.of(thread="chat")] == [saved.id]
+    assert [each.key for each in alice.artifacts.changes(artifact.id)] == [saved.id]
+    # A grant of all scopes is none of threads.
+    store.access.grant("user:bob", "read", "global", below=True)
+    assert told(lambda: bob.artifacts.of(thread="chat")) == told(lambda: bob.artifacts.of(thread="none"))
+    assert not bob.artifacts.changes(artifact.id)
+    alice.grant("user:bob", "read", thread="chat")
+    assert [each.key for each in bob.artifacts.of(thread="chat")] == [saved.id]
+    assert [each.key for each in bob.artifacts.changes(artifact.id)] == [saved.id]
