@@ -168,7 +168,7 @@ def test_a_stranger_learns_and_changes_nothing(store: Store, alice: IdentityView
     if name not in ("hold", "release"):
         operate(alice.thread("chat"))
     else:
-        assert told(lambda: operate(alice.thread("chat")))[0] == "NotFoundError"
+        assert told(lambda: operate(alice.thread("chat")))[0] == "DeniedError"
 
 
 def test_lists_and_searches_have_only_what_may_be_read(store: Store, alice: IdentityView, bob: IdentityView) -> None:
@@ -297,7 +297,7 @@ def test_an_owner_grants_no_right_that_it_does_not_have(store: Store, alice: Ide
     forged = GrantRequest("user:alice", f"read,{right}", None, "", "", 0, "chat")
     run(AccessRegistry(store._engine, store.tenant, "user:alice").grant(forged))
     assert not store.access.may("user:alice", right, thread="chat")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(DeniedError):
         alice.thread("chat").release()
     assert [each.reason for each in store.thread("chat").holds()] == ["legal"]
     store.access.grant("user:alice", right, thread="chat")
@@ -389,6 +389,45 @@ def test_names_and_patterns_are_compared_in_one_form_of_unicode(store: Store, bo
         store.access.revoke(given)
 
 
+def test_who_reads_a_thread_is_told_what_else_it_may_not_do(
+    store: Store, alice: IdentityView, bob: IdentityView
+) -> None:
+    """A thread that one sees is not missing; and a saver that cannot delete it says so."""
+    make_thread(alice)
+    alice.grant("user:bob", "read", thread="*")
+    for view in (bob, store.as_identity(user="alice", mode="read-only")):
+        saver = HoldfastSaver(view)
+        for operate in (
+            view.thread("chat").delete,
+            lambda view=view: view.thread("chat").tag("new"),  # type: ignore[misc]
+            lambda saver=saver: saver.delete_thread("chat"),  # type: ignore[misc]
+            lambda saver=saver: saver.prune(["chat"]),  # type: ignore[misc]
+        ):
+            with pytest.raises(DeniedError):
+                operate()
+        saver.delete_thread("none")
+        with pytest.raises(NotFoundError):
+            view.thread("none").delete()
+    assert len(store.log("chat")) > 2
+
+
+def test_a_list_reads_nothing_of_threads_that_are_hidden(
+    store: Store, backend: InterferingBackend, alice: IdentityView, bob: IdentityView
+) -> None:
+    make_thread(alice)
+
+    def listed(view: IdentityView) -> tuple[int, int]:
+        looks = Interference(lambda: None, "read", times=None, where=lambda queries: "'chat'" in repr(queries))
+        with backend.armed(looks):
+            found = len(list(HoldfastSaver(view).list({"configurable": {"thread_id": "chat", "checkpoint_ns": ""}})))
+        return found, looks.struck
+
+    found, reads = listed(alice)
+    assert found
+    assert listed(bob) == (0, 1)  # who owns it
+    assert reads > 1
+
+
 def test_who_only_writes_reads_nothing(store: Store, alice: IdentityView, bob: IdentityView) -> None:
     make_thread(alice)
     alice.grant("user:bob", "write", thread="chat")
@@ -442,7 +481,7 @@ def test_a_role_never_takes_what_is_ones_own(store: Store, alice: IdentityView) 
 def test_a_hold_of_the_stores_owner_is_not_the_threads_owners(store: Store, alice: IdentityView) -> None:
     alice.thread("chat").put({"n": 1})
     store.thread("chat").hold(reason="court")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(DeniedError):
         alice.thread("chat").release()
     with pytest.raises(DeniedError):
         alice.thread("chat").delete()

@@ -273,6 +273,9 @@ class CheckpointStore:
         if limit is not None and type(limit) is not int:
             raise InvalidError(f"the limit is a number, not {limit!r}")
         lines = [self._line(thread) for thread in threads]
+        if self._handle.guard.actor:  # of the others nothing is read, not even damage
+            visible = await self._handle.guard.visible_threads(lines)
+            lines = [line for line in lines if line in visible]
         optional_name(before, "id of a checkpoint")
         optional_name(id, "id of a checkpoint")
         return self._pages(

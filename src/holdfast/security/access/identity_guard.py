@@ -199,11 +199,11 @@ class IdentityGuard(Guard):
         dead = max(ended, key=lambda one: one.end_time(), default=None)
         return _NOT_GRANTED if dead is None else _ended(dead)
 
-    async def deny_thread(self, right: str, line: Line, refusal: DenialReason, *, creates: bool) -> HoldfastError:
-        """Record a denied action on a thread, and return its error."""
+    async def deny_thread(self, right: str, line: Line, refusal: DenialReason, *, hides: bool) -> HoldfastError:
+        """Record a denied action on a thread, and return its error, which may hide whether the thread exists."""
         place = str(Scope.of_thread(root_of(line).name))
         await self._recorder.denied(self.actor, right, place, (), refusal.why)
-        if not creates and refusal.code != FROZEN:
+        if hides and refusal.code != FROZEN:
             missing = missing_line_error(line)  # as if it did not exist
             missing.hint += f"; {refusal.why}" if refusal.code else ""
             return missing
@@ -362,7 +362,8 @@ class _ThreadConditions:
         is_new = is_first and owner in ("", guard.actor)
         refusal = guard.refuse_thread(rights, right, found.thread, guard.actor if is_new else owner)
         if refusal is not None:
-            raise await guard.deny_thread(right, self._line, refusal, creates=self._creates)
+            sees = not found.is_free and guard.refuse_thread(rights, "read", found.thread, owner) is None
+            raise await guard.deny_thread(right, self._line, refusal, hides=not (sees or self._creates))
         is_own = guard.guard_mode.mode != "custom" and right in OWNER_RIGHTS and (is_new or guard.actor == owner)
         conditions = [guard.frozen_condition()] if is_own else unchanged
         # A name that is reserved for its former owner gives the thread to that one, whoever saves it.
