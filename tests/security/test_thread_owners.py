@@ -355,6 +355,18 @@ def test_a_reserved_name_stays_with_the_owner_whoever_saves_it(
     store.as_identity(user="carol").thread("chat").put({"n": 4})
 
 
+def test_deleting_a_branch_of_anothers_thread_reserves_no_name(
+    store: Store, alice: IdentityView, bob: IdentityView
+) -> None:
+    make_thread(alice)
+    alice.grant("user:bob", ["read", "write", "delete"], thread="chat")
+    assert bob.thread("chat").delete_branch("side", force=True)
+    HoldfastSaver(bob).prune(["chat"])
+    alice.thread("chat").delete()
+    store.as_identity(user="carol").thread("chat").put({"n": 1})
+    assert store.thread("chat").owner() == "user:carol"
+
+
 def test_an_ended_grant_tells_nothing_of_threads(store: Store, alice: IdentityView, bob: IdentityView) -> None:
     alice.thread("before").put({"n": 1})
     alice.revoke(alice.grant("user:bob", ["read", "delete"], thread="*"))
@@ -399,9 +411,9 @@ def test_who_reads_a_thread_is_told_what_else_it_may_not_do(
         saver = HoldfastSaver(view)
         for operate in (
             view.thread("chat").delete,
-            lambda view=view: view.thread("chat").tag("new"),  # type: ignore[misc]
-            lambda saver=saver: saver.delete_thread("chat"),  # type: ignore[misc]
-            lambda saver=saver: saver.prune(["chat"]),  # type: ignore[misc]
+            lambda view=view: view.thread("chat").tag("new"),
+            lambda saver=saver: saver.delete_thread("chat"),
+            lambda saver=saver: saver.prune(["chat"]),
         ):
             with pytest.raises(DeniedError):
                 operate()

@@ -419,7 +419,7 @@ class CheckpointStore:
         visible = await self._handle.guard.visible_threads(lines)
         return [line.name for line in lines if line in visible]
 
-    @on_thread("delete", missing=lambda: None)
+    @on_thread("delete", removes=True, missing=lambda: None)
     async def delete(self, thread: str) -> None:
         """Delete a thread with its checkpoints, writes and namespaces."""
         lines, hooks = await self._engine.lines.family(self._line(thread)), self._engine.hooks

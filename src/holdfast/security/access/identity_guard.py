@@ -153,10 +153,10 @@ class IdentityGuard(Guard):
 
     # Threads --------------------------------------------------------------------------------------------------
 
-    async def allow_thread(self, right: str, line: Line, *, creates: bool = False) -> Permit:
+    async def allow_thread(self, right: str, line: Line, *, creates: bool = False, removes: bool = False) -> Permit:
         """Permit an action on a thread. The permit has the conditions that its owner and the rights stay so; the first
         save of a thread makes the identity its owner."""
-        conditions = _ThreadConditions(self, right, line, creates=creates)
+        conditions = _ThreadConditions(self, right, line, creates=creates, removes=removes)
         await conditions.check()
         return Permit(conditions)
 
@@ -344,9 +344,12 @@ class _PermitConditions:
 class _ThreadConditions:
     """The conditions of a permit to do something with a thread, which are read again at later attempts."""
 
-    def __init__(self, guard: IdentityGuard, right: str, line: Line, *, creates: bool = False) -> None:
+    def __init__(
+        self, guard: IdentityGuard, right: str, line: Line, *, creates: bool = False, removes: bool = False
+    ) -> None:
         self._guard = guard
         self._creates = creates
+        self._removes = removes
         self._right = right
         self._line = line
         self._conditions: list[Change] = []
@@ -368,7 +371,7 @@ class _ThreadConditions:
         conditions = [guard.frozen_condition()] if is_own else unchanged
         # A name that is reserved for its former owner gives the thread to that one, whoever saves it.
         conditions += found.claim(owner or guard.actor, now) if is_first else found.unchanged()
-        if right == "delete" and owner not in ("", guard.actor):
+        if self._removes and owner not in ("", guard.actor):
             conditions += found.reserve(now)
         self._conditions = conditions
 
