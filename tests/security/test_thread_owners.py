@@ -440,6 +440,17 @@ def test_a_list_reads_nothing_of_threads_that_are_hidden(
     assert reads > 1
 
 
+def test_channels_of_a_hidden_thread_are_as_those_of_none(store: Store, alice: IdentityView, bob: IdentityView) -> None:
+    make_thread(alice)
+
+    def histories(view: Store | IdentityView, name: str) -> object:
+        config: Any = {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
+        return HoldfastSaver(view).get_delta_channel_history(config=config, channels=["n"])
+
+    assert histories(bob, "chat") == histories(bob, "none") == histories(store, "none") == {"n": {"writes": []}}
+    assert histories(alice, "chat") == histories(store, "chat")
+
+
 def test_who_only_writes_reads_nothing(store: Store, alice: IdentityView, bob: IdentityView) -> None:
     make_thread(alice)
     alice.grant("user:bob", "write", thread="chat")
