@@ -789,6 +789,38 @@ def test_the_memory_of_an_identity_is_not_shared_between_stores() -> None:
     assert (one.thread("chat").owner(), other.thread("chat").owner()) == ("user:alice", "user:bob")
 
 
+# Code of the store's owner that runs meanwhile -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_what_a_hook_saves_is_not_the_identitys(store: Store, bob: IdentityView, inline: bool) -> None:
+    @store.hooks.before("checkpoint.save", inline=inline, fail_closed=True, budget=20)
+    def count(context: Any) -> None:
+        with store.transaction() as transaction:
+            transaction.put("first", {"of": 1})
+            transaction.put("second", {"of": 1})
+        store.put("third", {"of": 1})
+
+    bob.thread("chat").put({"n": 1})
+    assert store.thread("chat").owner() == store.get("chat").actor == "user:bob"
+    for name in ("first", "second", "third"):
+        assert store.thread(name).owner() == store.get(name).actor == ""
+
+
+def test_a_transaction_inside_of_an_identitys_merge_is_the_stores(store: Store, alice: IdentityView) -> None:
+    make_thread(alice)
+
+    def resolve(conflict: Any) -> Any:
+        with store.transaction() as transaction:
+            transaction.put("first", {"n": 1})
+            transaction.put("second", {"n": 1})
+        return conflict.theirs
+
+    alice.thread("chat").put({"n": 9})
+    alice.thread("chat").merge("side", resolve=resolve)
+    assert [store.get(name).actor for name in ("first", "second", "chat")] == ["", "", "user:alice"]
+
+
 # Artifacts ----------------------------------------------------------------------------------------------------
 
 

@@ -145,6 +145,11 @@ def current_authority() -> Authority:
     return _current.get()
 
 
+def enter_owner() -> None:
+    """Make changes in this context as the store's owner from now on: for the context of a hook, which is its code."""
+    _current.set(OWNER)
+
+
 @contextmanager
 def acting(authority: Authority) -> Iterator[None]:
     """Make changes in this block under an authority."""
