@@ -8,11 +8,13 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.nightly import EVERYDAY_EXAMPLES
+
 # No deadlines: a shared runner may pause for longer than any useful limit. No more examples than a run has time for.
 # In CI the examples are the same on every run, so that a red run is red again; a developer's
 # machine draws new ones each time and keeps what it found in .hypothesis/, and so does `make nightly`.
-settings.register_profile("dev", deadline=None, max_examples=30)
-settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, print_blob=True)
+settings.register_profile("dev", deadline=None, max_examples=EVERYDAY_EXAMPLES)
+settings.register_profile("ci", deadline=None, max_examples=EVERYDAY_EXAMPLES, derandomize=True, print_blob=True)
 settings.register_profile("nightly", deadline=None, max_examples=100, print_blob=True)
 settings.register_profile(
     "torture",

@@ -62,7 +62,7 @@ def check(space: Table, there: Sequence[Row], lost: set[Key], prefix: Key = (), 
 
 
 def steps(count: int, branches: int = 2) -> list[Row]:
-    columns = ("id", 0, 0, b"hash", 0, "", "", 0, 0)
+    columns = ("id", 0, 0, b"hash", 0, "", "", 0, 0, -1)
     return [Row(("", "t", branch, seq), columns, b"body") for branch in range(branches) for seq in range(count)]
 
 
@@ -93,7 +93,7 @@ def test_digests_of_which_only_bodies_are_damaged(digests: set[bytes], data: st.
 def test_few_reads_are_enough() -> None:
     every = steps(2000, branches=1)
     assert check(STEPS, every, {row.key for row in every[700:740]}, ("", "t")).reads < 150
-    lines = [Row(("", f"thread {number:04}"), (0, 0, 0, 0)) for number in range(1000)]
+    lines = [Row(("", f"thread {number:04}"), (0, 0, 0, 0, "")) for number in range(1000)]
     assert check(LINES, lines, {row.key for row in lines[300:360]}, ("",)).reads < 350
     assert check(LINES, lines, {row.key for row in lines[:60]}, ("",)).reads < 350
     everything = check(LINES, lines, {row.key for row in lines}, ("",)).reads

@@ -12,6 +12,7 @@ from holdfast.backends.tables import CONVERSATIONS, READABLE, STATE_VALUES, TABL
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.namespaces import AUDIT
 from holdfast.store.store import Store
 from tests.engine.lines import Clock
 
@@ -40,6 +41,13 @@ def rows_of(backend: Backend) -> Rows:
             for row in rows
         }
         for space, rows in zip(READABLE, found, strict=True)
+    }
+
+
+def thread_rows_of(backend: Backend) -> Rows:
+    """The readable rows of threads: without those of the audit, which has a record of every deletion."""
+    return {
+        space: {key: row for key, row in rows.items() if key[0] != AUDIT} for space, rows in rows_of(backend).items()
     }
 
 

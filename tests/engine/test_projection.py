@@ -31,7 +31,7 @@ from holdfast.langgraph import HoldfastSaver
 from tests.damaged import flipped
 from tests.engine.lines import KINDS, Clock, backend
 from tests.engine.pruned import dropping_ids, prune
-from tests.engine.rows import check_rows, made_again, rows_of, showing
+from tests.engine.rows import check_rows, made_again, rows_of, showing, thread_rows_of
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
 from tests.support.counting import CountingBackend
@@ -390,7 +390,7 @@ def test_rows_go_with_their_thread() -> None:
     for thread in ("t", "u"):
         store.put(thread, {"messages": ["a"], "n": 1}, metadata={"k": 1})
     store.delete("t")
-    assert {key[0] for rows in rows_of(on).values() for key in rows} == {"u"}
+    assert {key[0] for rows in thread_rows_of(on).values() for key in rows} == {"u"}
     store.put("t", {"messages": ["b"]})
     check_rows(on)
 
@@ -512,7 +512,7 @@ def test_rows_are_right_in_every_store(kind: str, tmp_path: Path) -> None:
     assert again.maintenance.project(again=True) == 1
     check_rows(on, fold_every=4)
     again.delete("t")
-    assert not any(rows_of(on).values())
+    assert not any(thread_rows_of(on).values())
     run(on.close())
 
 
@@ -537,12 +537,12 @@ def test_a_graph_is_shown(tmp_path: Path) -> None:
         assert len(rows["transitions"]) == 6
         check_rows(on)
         saver.prune(["t"])
-        assert len(rows_of(on)["transitions"]) == 1
+        assert len(thread_rows_of(on)["transitions"]) == 1
         check_rows(on)
         saver.copy_thread("t", "u")
         check_rows(on)
         saver.delete_thread("t")
-        assert {key[0] for told in rows_of(on).values() for key in told} == {"u"}
+        assert {key[0] for told in thread_rows_of(on).values() for key in told} == {"u"}
 
 
 def test_values_of_a_serializer_of_ones_own_are_named_only(tmp_path: Path) -> None:

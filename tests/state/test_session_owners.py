@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
+from holdfast.security import Policy
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
+from tests.support.interference import Interference, InterferingBackend
 
 
 @pytest.fixture
@@ -99,6 +102,63 @@ def test_one_that_is_started_for_an_identity(store: Store) -> None:
     for wrong in ("group:all", "nonsense", ""):
         with pytest.raises(InvalidError):
             store.sessions.start(owner=wrong)
+
+
+def test_a_list_has_nothing_of_sessions_whose_grant_has_ended(store: Store) -> None:
+    owner = store.as_identity(agent="owner")
+    first, second = owner.sessions.start(), owner.sessions.start()
+    assert {each.id for each in owner.sessions.list()} == {first.id, second.id}
+    (given,) = (each for each in store.access.grants("agent:owner") if first.id in each.scope)
+    store.access.revoke(given)
+    store.sessions.update(first.id, {"secret": 1})
+    for listed in (owner.sessions.list(), owner.sessions.list(owner="agent:owner", status="active")):
+        assert [each.id for each in listed] == [second.id]
+    blind = store.as_identity(agent="owner", mode="custom", policy=Policy().allow("read", "agent:owner"))
+    assert not blind.sessions.list()
+    store.access.grant("agent:owner", "read", first.scope)
+    assert {each.id for each in owner.sessions.list()} == {first.id, second.id}
+
+
+def test_no_session_is_deleted_after_the_right_to_it_has_ended(clock: Clock) -> None:
+    """At every call to the store, also if the deletion begins again since the session changed."""
+    stayed = calls = 0
+
+    def delete(changed_at: int, revoked_at: int) -> bool:
+        nonlocal stayed, calls
+        backend = InterferingBackend()
+        with store_on(backend, clock) as store:
+            owner = store.as_identity(agent="owner")
+            id = owner.sessions.start().id
+            (given,) = store.access.grants("agent:owner", f"session:{id}")
+            calls, existed = 0, list[bool]()
+
+            def exists() -> bool:
+                with suppress(NotFoundError):
+                    return store.sessions.get(id).id == id
+                return False
+
+            def act() -> None:
+                nonlocal calls
+                if calls == changed_at and exists():
+                    store.sessions.update(id, {"n": 1})
+                if calls == revoked_at:
+                    store.access.revoke(given)
+                    existed.append(exists())
+                calls += 1
+
+            interference = Interference(act, "any", times=None)
+            with backend.armed(interference), suppress(DeniedError):
+                owner.sessions.delete(id)
+            interference.check()
+            assert not existed or exists() is existed[0], "it was deleted after the right had ended"
+            stayed += existed == [True]
+            return bool(existed)
+
+    assert not delete(-1, -1)
+    last = calls - 1  # the call that stores the deletion, before which the session changes
+    revoked = next(moment for moment in range(last, 100) if not delete(last, moment))
+    assert stayed > 2
+    assert revoked - last > 4
 
 
 def test_rights_that_end(store: Store, clock: Clock) -> None:

@@ -18,6 +18,7 @@ from holdfast.store.audit import AuditOperations
 from holdfast.store.maintenance import MaintenanceOperations
 from holdfast.store.store import StoreOperations
 from holdfast.store.thread import ThreadOperations
+from holdfast.store.thread_references import ThreadReferences
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -73,6 +74,7 @@ def test_both_kinds_of_store_have_the_same_operations() -> None:
         pairs: list[tuple[Any, Any, type]] = [
             (store, other, StoreOperations),
             (store.thread("t"), other.thread("t"), ThreadOperations),
+            (store.thread("t"), other.thread("t"), ThreadReferences),
             (store.maintenance, other.maintenance, MaintenanceOperations),
             (store.audit, other.audit, AuditOperations),
         ]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-_ORDINARY = settings.get_profile("dev").max_examples
+EVERYDAY_EXAMPLES = 30
+"""How many examples the ordinary run tries of a law."""
 
 
 def mostly_nightly(cases: Iterable[Any], *, daily: Collection[Any]) -> list[Any]:
@@ -21,7 +22,7 @@ def mostly_nightly(cases: Iterable[Any], *, daily: Collection[Any]) -> list[Any]
 def fewer_examples(part: int = 3) -> settings:
     """Return settings for a law whose examples take long: the ordinary run tries a part of the usual number."""
     usual = settings().max_examples
-    return settings(max_examples=usual if usual > _ORDINARY else usual // part)
+    return settings(max_examples=usual if usual > EVERYDAY_EXAMPLES else usual // part)
 
 
 def check_daily(cases: Collection[Any], daily: Collection[Any]) -> None:

@@ -22,6 +22,7 @@ from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Cond
 from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.head_moves import HeadMoves
 from holdfast.engine.ids import new_id
 from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
@@ -126,8 +127,10 @@ class AppendRequest:
     """The artifacts that a step of a thread is linked with."""
     attached_changes: Callable[[str], Sequence[Change]] | None = None
     """Given the step's id, returns changes that are applied together with the step, or not at all."""
-    preconditions: Callable[[bool], Awaitable[Sequence[Change]]] | None = None
+    preconditions: Preconditions | None = None
     """Returns conditions besides the line's own, at every attempt; called with whether one has failed already."""
+    permit: Preconditions | None = None
+    """Returns the conditions on which whoever saves a step of a thread may do so."""
     other_changes: Sequence[Change] = ()
     """Changes of other lines that are applied together with the step. `ChangeRefused` if a condition among them does
     not hold."""
@@ -157,7 +160,12 @@ class AppendRequest:
         would stay in memory until the garbage collector runs."""
         if not isinstance(self.state, dict):
             self.state = {}
-            self.attached_changes = self.preconditions = None
+            self.attached_changes = self.preconditions = self.permit = None
+
+    async def conditions(self, again: bool) -> Sequence[Change]:
+        """Return all conditions besides the line's own, given whether an attempt has failed already."""
+        every = both_preconditions(self.permit, self.preconditions)
+        return () if every is None else await every(again)
 
     @property
     def follows_latest(self) -> bool:
@@ -171,6 +179,7 @@ class AppendRequest:
             self.follows_latest
             and not (self.id or self.new_branch or self.merged)
             and self.preconditions is None
+            and self.permit is None
             and not self.other_changes
             and (self.is_pure or isinstance(self.state, dict))
         )
@@ -393,8 +402,8 @@ class Appender:
         if left is not None:
             end = await self._lines.head(line, left.branch)
             prepared.add(Expect(STEPS, (*line, end.branch, end.seq + 1), None), Condition.PRECONDITION)
-        if request.preconditions is not None:
-            prepared.add_preconditions(await request.preconditions(again))
+        if required := await request.conditions(again):
+            prepared.add_preconditions(required)
         for change in request.other_changes:
             prepared.add(change, Condition.OTHER)
         if not request.if_changed or parent is None or prepared.step.edit != EditMap():

@@ -92,8 +92,16 @@ class Guard:
         """Return those of some scopes that may be read as a whole. Nothing is recorded."""
         return list(scopes)
 
-    async def allow_thread(self, right: str, line: Line, *, creates: bool = False) -> Permit:  # noqa: ARG002
-        """Permit an action on a thread, or on a namespace of one, by the right that it needs.
+    async def allow_thread(
+        self,
+        right: str,  # noqa: ARG002
+        line: Line,  # noqa: ARG002
+        *,
+        creates: bool = False,  # noqa: ARG002
+        removes: bool = False,  # noqa: ARG002
+    ) -> Permit:
+        """Permit an action on a thread, or on a namespace of one, by the right that it needs. It may create the thread,
+        or remove it as a whole.
 
         For who has no right to it, a thread does not exist: `NotFoundError`, as if it did not. An action that creates
         a thread is refused with `DeniedError`, since the name is not free. The attempt is recorded.
@@ -135,6 +143,11 @@ _current: ContextVar[Authority] = ContextVar("holdfast_authority", default=OWNER
 def current_authority() -> Authority:
     """Return the authority of changes that are made now."""
     return _current.get()
+
+
+def enter_owner() -> None:
+    """Make changes in this context as the store's owner from now on: for the context of a hook, which is its code."""
+    _current.set(OWNER)
 
 
 @contextmanager

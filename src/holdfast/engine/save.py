@@ -19,7 +19,7 @@ from holdfast.engine.append_batch import IdExists, PreparedStep
 from holdfast.engine.append_queue import AppendQueue
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
-from holdfast.engine.guard import OWNER, Authority, both_preconditions, current_authority
+from holdfast.engine.guard import OWNER, Authority, current_authority
 from holdfast.engine.line_head import find_head, newest_query
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
@@ -92,7 +92,7 @@ class StepWriter:
             raise InvalidError(
                 "two checkpoints that are saved together have one id", hint="Save them one after the other"
             )
-        rewrites = 0
+        rewrites, again = 0, False
         while True:
             try:
                 return await self._queue.append(requests)
@@ -105,7 +105,7 @@ class StepWriter:
                     hint="Save it alone, or under another id",
                 )
             try:
-                head = await self._save_again(requests[0], self._open(requests[0].line, row))
+                head = await self._save_again(requests[0], self._open(requests[0].line, row), again=again)
             except MissingNode:
                 # The line was rewritten meanwhile; if not, retrying will not help.
                 rewrites += 1
@@ -120,9 +120,10 @@ class StepWriter:
                 continue  # it was deleted meanwhile
             if head is not None:
                 return [head]
+            again = True
 
-    async def _save_again(self, request: AppendRequest, old: _OldStep) -> StepInfo | None:
-        """Return the step that now has the id; None if the line changed meanwhile."""
+    async def _save_again(self, request: AppendRequest, old: _OldStep, *, again: bool) -> StepInfo | None:
+        """Return the step that now has the id; None if the line changed meanwhile, or a condition does not hold."""
         line, header = request.line, old.step.header
         if header.parents[1:]:
             request = replace(request, merged=header.parents[1:], kind=header.kind)  # a merge stays one
@@ -131,11 +132,10 @@ class StepWriter:
         info = await self._lines.info(line)
         extra = await self._appender.attached_changes(request, request.id)
         if await self._is_same(request, old):
-            if (
-                extra
-                and await self._context.backend.apply([self._lines.line_unchanged(line, info), *extra]) is not None
-            ):
-                return None
+            if extra:
+                extra = [self._lines.line_unchanged(line, info), *await request.conditions(again), *extra]
+                if await self._context.backend.apply(extra) is not None:
+                    return None
             (head,) = await self._heads.describe(line, [old.point])
             return head
         parent = await self._parent(line, old)
@@ -162,6 +162,7 @@ class StepWriter:
         await self._move_children(move, old, first)
         await self._move_head(move)
         changes: list[Change] = [
+            *await request.conditions(again),
             self._lines.line_unchanged(line, info),
             Put(LINES, info_row(line, new_info)),
             *move.ends,
@@ -317,8 +318,7 @@ def _add_context(request: AppendRequest, trace: Trace, authority: Authority) -> 
     """Add to a save of a thread who makes it and why, and the conditions on which it is permitted."""
     request.origin = StepOrigin(authority.actor, trace.correlation, trace.cause)
     request.artifacts = trace.artifacts
-    if authority.preconditions is not None:
-        request.preconditions = both_preconditions(authority.preconditions, request.preconditions)
+    request.permit = authority.preconditions
 
 
 class _Move:

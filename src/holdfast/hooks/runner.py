@@ -20,6 +20,7 @@ from holdfast.backends.interface import Suspension
 from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.backends.runtime.threads import WorkerPool
 from holdfast.engine import trace_context
+from holdfast.engine.guard import enter_owner
 from holdfast.errors import InvalidError, VetoError
 from holdfast.hooks.context import HookContext, HookResult
 
@@ -56,6 +57,7 @@ def hook_context(name: str, trace: trace_context.Trace) -> Context:
 def _enter(name: str, trace: trace_context.Trace) -> None:
     _running.set((*_running.get(), name))
     trace_context.enter(trace)
+    enter_owner()
 
 
 def build_result(start: int, value: Any = None, error: BaseException | None = None) -> HookResult:

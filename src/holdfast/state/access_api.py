@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeAlias, Unpack
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import root_of
-from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
@@ -90,8 +89,8 @@ def thread_request(
     """Check the arguments of a grant of threads."""
     if scope is not None or parts or keys or below:
         raise InvalidError("a grant is one of a scope or of threads: give one of them", where=f"thread {thread!r}"[:80])
-    matcher(thread)  # raises if it is no pattern
-    return GrantRequest(parse_holder(to), check_rights(right), None, "", "", _expiry_time(handle, until), thread)
+    pattern = check_pattern(thread, "thread of a grant")
+    return GrantRequest(parse_holder(to), check_rights(right), None, "", "", _expiry_time(handle, until), pattern)
 
 
 def _expiry_time(handle: StoreHandle, until: Until) -> int:

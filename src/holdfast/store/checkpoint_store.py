@@ -273,6 +273,9 @@ class CheckpointStore:
         if limit is not None and type(limit) is not int:
             raise InvalidError(f"the limit is a number, not {limit!r}")
         lines = [self._line(thread) for thread in threads]
+        if self._handle.guard.actor:  # of the others nothing is read, not even damage
+            visible = await self._handle.guard.visible_threads(lines)
+            lines = [line for line in lines if line in visible]
         optional_name(before, "id of a checkpoint")
         optional_name(id, "id of a checkpoint")
         return self._pages(
@@ -368,17 +371,25 @@ class CheckpointStore:
             )
         return checkpoints
 
-    @on_thread("read", missing=dict)
     async def channel_writes(self, thread: str, id: str | None, channels: Sequence[str]) -> dict[str, ChannelWrites]:
         """Return what each channel held last before a checkpoint, and what was written to it since."""
-        histories = {channel: ChannelHistory() for channel in channels}
-        line, lines = self._line(thread), self._engine.lines
         optional_name(id, "id of a checkpoint")
+        histories = await self._channel_histories(thread, id, channels)
+        return {
+            channel: self._channel_writes(channel, histories.get(channel, ChannelHistory())) for channel in channels
+        }
+
+    @on_thread("read", missing=dict)
+    async def _channel_histories(
+        self, thread: str, id: str | None, channels: Sequence[str]
+    ) -> Mapping[str, ChannelHistory]:
+        """Return the histories of channels; none if there is no such checkpoint."""
+        line, lines = self._line(thread), self._engine.lines
         with suppress(NotFoundError):
             point = await lines.find(line, id)
             deltas = self._engine.delta_reader(self._codec)
-            histories = await lines.read_step(line, point, partial(deltas.history, line, channels))
-        return {channel: self._channel_writes(channel, history) for channel, history in histories.items()}
+            return await lines.read_step(line, point, partial(deltas.history, line, channels))
+        return {}
 
     def _channel_writes(self, channel: str, history: ChannelHistory) -> ChannelWrites:
         writes = list(reversed(history.writes))
@@ -416,7 +427,7 @@ class CheckpointStore:
         visible = await self._handle.guard.visible_threads(lines)
         return [line.name for line in lines if line in visible]
 
-    @on_thread("delete", missing=lambda: None)
+    @on_thread("delete", removes=True, missing=lambda: None)
     async def delete(self, thread: str) -> None:
         """Delete a thread with its checkpoints, writes and namespaces."""
         lines, hooks = await self._engine.lines.family(self._line(thread)), self._engine.hooks

@@ -12,7 +12,7 @@ from holdfast.errors import InvalidError
 from holdfast.security.access.grant import BELOW_OWN, GrantRecord
 from holdfast.security.access.identity import Identity
 from holdfast.security.access.identity_guard import MODES, DenialReason, GuardMode, IdentityGuard, Mode
-from holdfast.security.access.policy import Policy, Rights
+from holdfast.security.access.policy import OWNER_RIGHTS, Policy, Rights, check_rights, rights_of
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, thread_request, to_grant
@@ -92,6 +92,8 @@ class IdentityOperations(ThreadListing, ScopedOperations):
         """
         if thread is not None:
             await self._check_own("grant", self.identity.scope)
+            if not rights_of(check_rights(right)) <= OWNER_RIGHTS:
+                raise await self._guard.denied_error("grant", self.identity.scope, (), _NOT_OF_OWNERS)
             asked = thread_request(self._handle, to, right, thread, until, scope, parts, keys, below=below)
             return to_grant(await self._access.grant(asked), self._handle.now())
         mine = self.identity.scope if scope is None and not parts else parse_scope(self._handle, scope, parts)
@@ -168,4 +170,5 @@ class AsyncIdentityView(AsyncApi, IdentityOperations):
 
 
 _NARROW = DenialReason("rights are given and taken in the mode strict only", "Act in that mode")
+_NOT_OF_OWNERS = DenialReason("the owner of a thread does not have this right", "The store's owner can grant it")
 _NOT_OWN = DenialReason("it is not its own", "Whoever owns the scope, or the store, can do it")

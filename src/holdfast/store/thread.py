@@ -414,7 +414,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     # Deletion -------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    @needs("delete")
+    @needs("delete", removes=True)
     async def delete(self) -> bool:
         """Delete the thread with everything that belongs to it, also its namespaces. False if there is none."""
         line, hooks = self._line, self._engine.hooks

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 Operation = TypeVar("Operation", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
-def needs(*rights: Right, creates: bool = False) -> Callable[[Operation], Operation]:
+def needs(*rights: Right, creates: bool = False, removes: bool = False) -> Callable[[Operation], Operation]:
     """Return a decorator of operations of a thread's handle: they run if the guard gives these rights to it. Those that
-    are marked create the thread if there is none."""
+    are marked create the thread if there is none, or remove it."""
 
     def decorate(operation: Operation) -> Operation:
         @wraps(operation)
         async def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._handle.guard.actor and current_authority() is OWNER:
                 return await operation(self, *args, **kwargs)
-            async with thread_access(self._handle, self._line, rights, creates=creates):
+            async with thread_access(self._handle, self._line, rights, creates=creates, removes=removes):
                 return await operation(self, *args, **kwargs)
 
         return cast(Operation, guarded)
@@ -52,7 +52,7 @@ def needs(*rights: Right, creates: bool = False) -> Callable[[Operation], Operat
 
 
 def on_thread(
-    *rights: Right, creates: bool = False, missing: Callable[[], object] | None = None
+    *rights: Right, creates: bool = False, removes: bool = False, missing: Callable[[], object] | None = None
 ) -> Callable[[Operation], Operation]:
     """Return a decorator of operations that take the name of a thread: they run if the guard gives these rights to it.
     For an identity without them, `missing` returns what they return if there is no such thread."""
@@ -63,7 +63,8 @@ def on_thread(
             if not self._handle.guard.actor and current_authority() is OWNER:
                 return await operation(self, thread, *args, **kwargs)
             try:
-                async with thread_access(self._handle, self._line(thread), rights, creates=creates):
+                line = self._line(thread)
+                async with thread_access(self._handle, line, rights, creates=creates, removes=removes):
                     return await operation(self, thread, *args, **kwargs)
             except NotFoundError:
                 if missing is None or not self._handle.guard.actor:
@@ -77,14 +78,14 @@ def on_thread(
 
 @asynccontextmanager
 async def thread_access(
-    handle: StoreHandle, line: Line, rights: Iterable[Right], *, creates: bool = False
+    handle: StoreHandle, line: Line, rights: Iterable[Right], *, creates: bool = False, removes: bool = False
 ) -> AsyncIterator[None]:
     """Require rights to a thread, and act under them. What is read is checked and recorded again at the end: a right
     may be revoked meanwhile."""
     guard, required = handle.guard, tuple(rights)
     preconditions = current_authority().preconditions if current_authority().actor == guard.actor else None
     for right in required:
-        permit = await guard.allow_thread(right, line, creates=creates)
+        permit = await guard.allow_thread(right, line, creates=creates, removes=removes)
         preconditions = both_preconditions(preconditions, permit.guards)
     authority = Authority(guard.actor, preconditions) if guard.actor else OWNER
     with acting(authority):

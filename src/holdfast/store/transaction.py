@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.engine.guard import OWNER, acting
 from holdfast.engine.lines import missing_line_error
 from holdfast.engine.paths import Path
 from holdfast.engine.types import Checkpoint
@@ -81,7 +82,8 @@ class Transaction(StateTransaction):
 
     async def _commit(self) -> None:
         requests, self._requests = self._requests, []
-        self.written, heads = await self._pending.commit(requests)
+        with acting(OWNER):  # also inside of an operation of an identity, as in a function that resolves conflicts
+            self.written, heads = await self._pending.commit(requests)
         self.checkpoints = [
             Checkpoint.from_step(request.line, head, self._handle.codec)
             for request, head in zip(requests, heads, strict=True)

@@ -178,8 +178,10 @@ class _Handles:
             self._open.pop().close()
 
     def writer(self) -> Driven:
-        """Return the handle whose turn it is."""
-        self._open[:2] = reversed(self._open[:2])
+        """Return the handle whose turn it is. Of a store that is not fresh it is always the same: what the other one
+        has read may be older than a batch."""
+        if self._fresh:
+            self._open[:2] = reversed(self._open[:2])
         return self._open[0]
 
     def reader(self) -> Driven:

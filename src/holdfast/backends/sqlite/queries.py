@@ -15,8 +15,10 @@ from holdfast.backends.tables import STEPS
 
 _CACHE_MISSES = apsw.SQLITE_DBSTATUS_CACHE_MISS
 
-_misses: weakref.WeakKeyDictionary[apsw.Connection, int] = weakref.WeakKeyDictionary()
-"""How many pages each connection had read when it last found that the indexes of steps agree."""
+_MAX_LINES = 10_000
+
+_agreed: weakref.WeakKeyDictionary[apsw.Connection, tuple[int, set[tuple[Any, ...]]]] = weakref.WeakKeyDictionary()
+"""How many pages each connection has read, and about which lines it found since that the indexes of steps agree."""
 
 
 def read_rows(cursor: apsw.Cursor, queries: Sequence[Query]) -> list[list[Row]]:
@@ -76,10 +78,11 @@ def _run_query(cursor: apsw.Cursor, query: Query) -> list[Row] | None:
 def _is_last(cursor: apsw.Cursor, query: Scan, rows: Sequence[tuple[Any, ...]]) -> bool:
     """Return whether the last step, by id or on a branch, is also the last one according to the other index of `steps`.
 
-    A damaged index could otherwise hide it, and an older one would pass for it. While pages come from the cache, they
-    agree as before."""
+    A damaged index could otherwise hide it, and an older one would pass for it. As long as no pages are read from the
+    file, what the indexes say about a line does not change."""
     connection = cursor.connection
-    if query.start or query.stop or _misses.get(connection) == connection.status(_CACHE_MISSES)[0]:
+    pages, lines = _agreed.get(connection, (-1, set()))
+    if query.start or query.stop or (pages == connection.status(_CACHE_MISSES)[0] and query.prefix in lines):
         return True
     if len(query.prefix) == 2 and query.by:
         *_, branch, _, latest = rows[0][: len(STEPS.key) + 1] if rows else (0, 0, "")
@@ -91,5 +94,9 @@ def _is_last(cursor: apsw.Cursor, query: Scan, rows: Sequence[tuple[Any, ...]]) 
     else:
         return True
     if agree:
-        _misses[connection] = connection.status(_CACHE_MISSES)[0]
+        pages_now = connection.status(_CACHE_MISSES)[0]
+        if pages != pages_now or len(lines) >= _MAX_LINES:
+            lines = set()
+        lines.add(query.prefix)
+        _agreed[connection] = pages_now, lines
     return agree

@@ -25,6 +25,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.lost_rows import remove_mark
+from holdfast.engine.namespaces import CONTENT_KINDS, line_kind
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError
@@ -227,9 +228,11 @@ class _Repair:
         self.done.left += left
 
     async def _have_sources_all(self) -> bool:
-        """Return whether the sources have every thread: of others, they cannot tell what was lost."""
+        """Return whether the sources have all threads, scopes and agents: of others, they cannot tell what was lost.
+
+        Records and rights are left out: each store has its own."""
         known = {name for source in self._sources for name in await source.names(self._tenant)}
-        return known.issuperset(await self._names())
+        return known.issuperset(name for name in await self._names() if line_kind(name) in CONTENT_KINDS)
 
     async def verify(self, threads: Sequence[str] | None, progress: Progress | None = None) -> VerifyReport:
         """Verify threads, or all of them."""

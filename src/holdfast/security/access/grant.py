@@ -9,7 +9,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.patterns import KeyPattern, matcher
 from holdfast.errors import CorruptError
 from holdfast.security.access.identity import owns
-from holdfast.security.access.policy import rights_of
+from holdfast.security.access.policy import OWNER_RIGHTS, rights_of
 
 BELOW_OWN, BELOW_ALL = "own", "all"
 """How far a grant reaches below its scope: to what the owner of the scope owns, or to everything."""
@@ -43,10 +43,12 @@ class GrantRecord(NamedTuple):
 
     def covers_thread(self, right: str, thread: str, owner: str) -> bool:
         """Whether it concerns a right to a thread with this owner; also if it has ended. What an identity grants covers
-        its own threads only."""
-        if not self.thread or right not in rights_of(self.right) or not matcher(self.thread)(thread):
-            return False
-        return self.by in ("", owner)
+        its own threads only, and no right that it does not have as their owner."""
+        return self.names_thread(right, thread) and (not self.by or (self.by == owner and right in OWNER_RIGHTS))
+
+    def names_thread(self, right: str, thread: str) -> bool:
+        """Whether it is one of a right to threads with such a name, whoever owns them."""
+        return bool(self.thread) and right in rights_of(self.right) and matcher(self.thread)(thread)
 
     def reaches_below(self, action: Action, mine: Scope, scope: Scope) -> bool:
         """Whether it concerns a scope below its own, `mine`, and this action; also if it has ended."""

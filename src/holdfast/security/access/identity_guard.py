@@ -17,9 +17,9 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError, HoldfastError, InvalidError
 from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import OWN_KINDS, Identity, require_scope
-from holdfast.security.access.policy import Policy
+from holdfast.security.access.policy import OWNER_RIGHTS, Policy
 from holdfast.security.access.registry import AccessRegistry, IdentityRights
-from holdfast.security.access.thread_guard import OWNER_RIGHTS, ThreadOwnership, read_owners, read_ownership
+from holdfast.security.access.thread_guard import ThreadOwnership, read_owners, read_ownership
 from holdfast.security.audit.recorder import WINDOW, AuditRecorder, escape
 
 Mode: TypeAlias = Literal["strict", "read-only", "custom"]
@@ -51,6 +51,9 @@ class DenialReason(NamedTuple):
     hint: str
     code: str = ""
 
+
+FROZEN = "identity-frozen"
+"""The code of the errors of a frozen identity."""
 
 _ONLY_READS = DenialReason("this handle only reads", "Act in another mode to write")
 _NOT_GRANTED = DenialReason("it is not its own, and not granted", "Whoever owns it, or the store, can grant it")
@@ -150,10 +153,10 @@ class IdentityGuard(Guard):
 
     # Threads --------------------------------------------------------------------------------------------------
 
-    async def allow_thread(self, right: str, line: Line, *, creates: bool = False) -> Permit:
+    async def allow_thread(self, right: str, line: Line, *, creates: bool = False, removes: bool = False) -> Permit:
         """Permit an action on a thread. The permit has the conditions that its owner and the rights stay so; the first
         save of a thread makes the identity its owner."""
-        conditions = _ThreadConditions(self, right, line, creates=creates)
+        conditions = _ThreadConditions(self, right, line, creates=creates, removes=removes)
         await conditions.check()
         return Permit(conditions)
 
@@ -188,18 +191,22 @@ class IdentityGuard(Guard):
             return DenialReason("a role denies it", "Roles are the store's owner's to change")
         if True in verdicts:
             return None
-        reaching, now = rights.find_thread_grants(right, thread, owner), self._clock()
-        if any(grant.is_live(now) for grant in reaching):
+        now, named = self._clock(), rights.find_thread_grants(right, thread)
+        if any(grant.is_live(now) and grant.covers_thread(right, thread, owner) for grant in named):
             return None
-        dead = max(reaching, key=lambda one: one.end_time(), default=None)
+        # Whoever owns the thread, and whether it exists or not: the explanation tells nothing of that.
+        ended = [grant for grant in named if not grant.is_live(now)]
+        dead = max(ended, key=lambda one: one.end_time(), default=None)
         return _NOT_GRANTED if dead is None else _ended(dead)
 
-    async def deny_thread(self, right: str, line: Line, refusal: DenialReason, *, creates: bool) -> HoldfastError:
-        """Record a denied action on a thread, and return its error."""
+    async def deny_thread(self, right: str, line: Line, refusal: DenialReason, *, hides: bool) -> HoldfastError:
+        """Record a denied action on a thread, and return its error, which may hide whether the thread exists."""
         place = str(Scope.of_thread(root_of(line).name))
         await self._recorder.denied(self.actor, right, place, (), refusal.why)
-        if not refusal.code and not creates:
-            return missing_line_error(line)  # as if it did not exist
+        if hides and refusal.code != FROZEN:
+            missing = missing_line_error(line)  # as if it did not exist
+            missing.hint += f"; {refusal.why}" if refusal.code else ""
+            return missing
         what = f"{self.actor} may not {right} this: {refusal.why}"
         return DeniedError(what, where=f"thread {line}", hint=refusal.hint, code=refusal.code)
 
@@ -337,9 +344,12 @@ class _PermitConditions:
 class _ThreadConditions:
     """The conditions of a permit to do something with a thread, which are read again at later attempts."""
 
-    def __init__(self, guard: IdentityGuard, right: str, line: Line, *, creates: bool = False) -> None:
+    def __init__(
+        self, guard: IdentityGuard, right: str, line: Line, *, creates: bool = False, removes: bool = False
+    ) -> None:
         self._guard = guard
         self._creates = creates
+        self._removes = removes
         self._right = right
         self._line = line
         self._conditions: list[Change] = []
@@ -351,14 +361,17 @@ class _ThreadConditions:
         rights, unchanged = await guard.thread_rights()
         owner, now = found.name, guard.engine.context.clock()
         # Nobody owns a thread that does not exist: whoever saves it first does.
-        is_new = found.is_free and self._creates and owner in ("", guard.actor)
+        is_first = found.is_free and self._creates
+        is_new = is_first and owner in ("", guard.actor)
         refusal = guard.refuse_thread(rights, right, found.thread, guard.actor if is_new else owner)
         if refusal is not None:
-            raise await guard.deny_thread(right, self._line, refusal, creates=self._creates)
-        is_own = guard.guard_mode.mode != "custom" and guard.actor == (guard.actor if is_new else owner)
+            sees = not found.is_free and guard.refuse_thread(rights, "read", found.thread, owner) is None
+            raise await guard.deny_thread(right, self._line, refusal, hides=not (sees or self._creates))
+        is_own = guard.guard_mode.mode != "custom" and right in OWNER_RIGHTS and (is_new or guard.actor == owner)
         conditions = [guard.frozen_condition()] if is_own else unchanged
-        conditions += found.claim(guard.actor, now) if is_new else found.unchanged()
-        if right == "delete" and owner not in ("", guard.actor):
+        # A name that is reserved for its former owner gives the thread to that one, whoever saves it.
+        conditions += found.claim(owner or guard.actor, now) if is_first else found.unchanged()
+        if self._removes and owner not in ("", guard.actor):
             conditions += found.reserve(now)
         self._conditions = conditions
 
@@ -384,7 +397,7 @@ def _frozen(rights: IdentityRights) -> DenialReason | None:
     if rights.frozen is None:
         return None
     because = f": {rights.frozen}" if rights.frozen else ""
-    return DenialReason(f"it is frozen{because}", "The store's owner can unfreeze it", code="identity-frozen")
+    return DenialReason(f"it is frozen{because}", "The store's owner can unfreeze it", code=FROZEN)
 
 
 def check_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:

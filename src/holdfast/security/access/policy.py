@@ -23,6 +23,9 @@ Rights: TypeAlias = "Right | Iterable[Right]"
 
 RIGHTS: tuple[Right, ...] = get_args(Right)
 
+OWNER_RIGHTS: frozenset[Right] = frozenset({"read", "write", "delete", "share", "replay", "export", "erase"})
+"""The rights that the owner of a thread has, and may grant. Holds, keys and backups are the store's owner's."""
+
 ALL = "**"
 """The pattern that matches every key and every scope."""
 

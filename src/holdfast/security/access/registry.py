@@ -47,9 +47,9 @@ class IdentityRights(NamedTuple):
     frozen: str | None = None
     """The reason why the identity is frozen; None if it is not."""
 
-    def find_thread_grants(self, right: str, thread: str, owner: str) -> list[GrantRecord]:
-        """Return the grants that concern a right to a thread with this owner, also those that have ended."""
-        return [grant for grant in self.grants.get("", ()) if grant.covers_thread(right, thread, owner)]
+    def find_thread_grants(self, right: str, thread: str) -> list[GrantRecord]:
+        """Return the grants of a right to threads with such a name, also those that have ended."""
+        return [grant for grant in self.grants.get("", ()) if grant.names_thread(right, thread)]
 
     def find_grants(self, action: Action, scope: Scope) -> list[GrantRecord]:
         """Return the grants that concern a scope and an action, also those that have ended."""

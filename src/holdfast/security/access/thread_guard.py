@@ -7,6 +7,7 @@ does not exist creates the row: the store lets only one create it.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,10 +16,6 @@ from holdfast.backends.tables import LINES, LINKS, REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import ACCESS, root_of, split_name
 from holdfast.engine.row_format import Line, owner_key
-from holdfast.security.access.policy import Right
-
-OWNER_RIGHTS: frozenset[Right] = frozenset({"read", "write", "delete", "share", "replay", "export", "erase"})
-"""The rights that the owner of a thread has. Holds, keys and backups are the store's owner's."""
 
 _BATCH = 500
 
@@ -43,8 +40,8 @@ class ThreadOwnership(NamedTuple):
 
     @property
     def thread(self) -> str:
-        """The name of the thread, as patterns match it."""
-        return split_name(self.root.name)[0] or self.root.name
+        """The name of the thread, as patterns match it: in the normal form that these have."""
+        return unicodedata.normalize("NFC", split_name(self.root.name)[0] or self.root.name)
 
     def unchanged(self) -> list[Change]:
         """Return the conditions that all of this stays so."""

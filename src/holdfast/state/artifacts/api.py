@@ -23,6 +23,7 @@ from holdfast.engine import artifact_links, trace_context, validation
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.pages import Page
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.hooks.feature_hooks import call_hooks
@@ -254,8 +255,8 @@ class ArtifactsOperations:
 
     @sync_and_async
     async def changes(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[ArtifactLink]:
-        """List the changes of state made with an artifact, in order of time, a page of them. An identity gets those of
-        its own scopes."""
+        """List the changes of state and the checkpoints made with an artifact, in order of time, a page of them. An
+        identity gets those of its own scopes, and of threads that it may read."""
         await self._require(id, "read")
         count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         own = Scope.parse(actor) if actor else Scope()
@@ -264,10 +265,12 @@ class ArtifactsOperations:
         while len(found) <= count:
             page = min(_PAGE, count - len(found) + 1)
             rows = await self._records.system_line.linked(artifact_links.CHANGE, id, after, page)
-            for row in rows:
-                made = artifact_links.parse_change_link(row)
-                if not actor or owns(own, made.scope):
-                    found.append(_to_link(made, str(row.key[4])))
+            made = [(artifact_links.parse_change_link(row), row) for row in rows]
+            threads = {Line(self._handle.tenant, link.scope.thread) for link, _ in made if link.scope.thread}
+            readable = {line.name for line in await self._handle.guard.visible_threads(list(threads))}
+            for link, row in made:
+                if not actor or link.scope.thread in readable or owns(own, link.scope):
+                    found.append(_to_link(link, str(row.key[4])))
             if len(rows) < page:
                 break
             after = str(rows[-1].key[4])
@@ -302,7 +305,10 @@ class ArtifactsOperations:
             line, wanted = self._handle.thread_line(thread), key
             at = Scope.of_thread(line.name)
         count, number = validation.require_count(limit, "limit"), validation.optional_count(version, "version")
-        await guard.allow("read", at, () if wanted is None else (wanted,))
+        if thread is None:
+            await guard.allow("read", at, () if wanted is None else (wanted,))
+        else:
+            await guard.allow_thread("read", line)
         prefix: tuple[Any, ...] = (*line, artifact_links.ARTIFACT)
         start, stop = _parse_cursor(cursor), tuple[str, ...]()
         if wanted is not None:
@@ -323,7 +329,10 @@ class ArtifactsOperations:
                 break
             last = (str(rows[-1].key[3]), f"{rows[-1].key[4]!s}\0")
             start = last if wanted is None else last[1:]
-        await guard.saw(at, () if wanted is None else (wanted,))
+        if thread is None:
+            await guard.saw(at, () if wanted is None else (wanted,))
+        else:
+            await guard.saw_thread(line)
         return Page.cut(
             found,
             count,

@@ -168,10 +168,14 @@ class _SessionManager:
         self.lifecycle = SessionLifecycle(self.records)
         self.own = Scope.parse(handle.guard.actor) if handle.guard.actor else Scope()
 
-    def knows(self, record: SessionRecord) -> bool:
-        """Whether a session is below the identity's path, or its own, or the identity is inside the session."""
-        root = record.root
-        return self.own.contains(root) or root.contains(self.own) or record.owner == self.handle.guard.actor
+    async def known(self, records: Mapping[str, SessionRecord]) -> dict[str, SessionRecord]:
+        """Return those of some sessions that are below the identity's path, or that the identity is inside of, or that
+        it owns, as long as it may read them."""
+        roots = {id: record.root for id, record in records.items()}
+        near = {id for id, root in roots.items() if self.own.contains(root) or root.contains(self.own)}
+        mine = {id for id, record in records.items() if record.owner == self.handle.guard.actor} - near
+        readable = set(await self.handle.guard.visible([roots[id] for id in mine]) if mine else ())
+        return {id: record for id, record in records.items() if id in near or (id in mine and roots[id] in readable)}
 
     async def allow_start(self, root: Scope, id: str | None, owner: str) -> str:
         """Raise `DeniedError` unless a session may be started. Returns its owner; empty for none.
@@ -371,9 +375,8 @@ class SessionsOperations(Generic[S]):
             records = await manager.records.get_many(ids)
             shown = {
                 id: record
-                for id, record in records.items()
-                if manager.knows(record)
-                and (user is None or record.user == user)
+                for id, record in (await manager.known(records)).items()
+                if (user is None or record.user == user)
                 and (owned_by is None or record.owner == owned_by)
                 and all(key in record.metadata and record.metadata[key] == value for key, value in wanted.items())
             }

@@ -427,13 +427,15 @@ class SessionLifecycle:
                 raise _ConcurrentChange
             return [] if lines[0].inside_condition is None else [lines[0].inside_condition]
 
+        permit = self._line.preconditions
         with _correlation(id):
             savings, first = self._removal(lines, guards)
             if record.grant:
                 # The batch changes the rights: that they are unchanged is checked for this change, not as a condition.
-                savings.append(self._access.revoke_request(record.owner, record.grant, self._line.preconditions))
+                savings.append(self._access.revoke_request(record.owner, record.grant, permit))
                 self._line.preconditions = None
             saving = self._line.request("delete", self._record_edit(id, record, None, "delete", call), first)
+            self._line.preconditions = permit
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         self._deleted.update(each.line for each in lines)
 
