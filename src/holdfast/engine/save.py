@@ -133,7 +133,7 @@ class StepWriter:
         extra = await self._appender.attached_changes(request, request.id)
         if await self._is_same(request, old):
             if extra:
-                extra = [self._lines.line_unchanged(line, info), *await request.conditions(again), *extra]
+                extra = [self._lines.line_unchanged(line, info), *await _permit(request, again), *extra]
                 if await self._context.backend.apply(extra) is not None:
                     return None
             (head,) = await self._heads.describe(line, [old.point])
@@ -162,7 +162,7 @@ class StepWriter:
         await self._move_children(move, old, first)
         await self._move_head(move)
         changes: list[Change] = [
-            *await request.conditions(again),
+            *await _permit(request, again),
             self._lines.line_unchanged(line, info),
             Put(LINES, info_row(line, new_info)),
             *move.ends,
@@ -312,6 +312,11 @@ class StepWriter:
 
     def _open(self, line: Line, row: Row) -> _OldStep:
         return _OldStep(StepRef.of(row), open_step(line, row, self._context.max_bytes))
+
+
+async def _permit(request: AppendRequest, again: bool) -> Sequence[Change]:
+    """Return the conditions on which a step may be saved again. Its other ones held when it was saved first."""
+    return () if request.permit is None else await request.permit(again)
 
 
 def _add_context(request: AppendRequest, trace: Trace, authority: Authority) -> None:
