@@ -209,6 +209,9 @@ class SQLiteBackend(Backend):
                     _failed.add(self._settings.path)
                     raise errors.write_failed(error, self.url) from error
                 raise errors.translate_opening(error, self.url) from error
+            except TransientError:  # another store writes for too long
+                self._connections.drop_writer()
+                raise
 
     def _open_first(self) -> None:
         if self._settings.read_only:
