@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -20,25 +20,7 @@ from holdfast.errors import DeniedError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.security.audit.thread_audit import ALWAYS
 from holdfast.store.store import Store
-from tests.state.kit import Clock, store_on
 from tests.support.interference import InterferingBackend
-
-
-@pytest.fixture
-def backend() -> InterferingBackend:
-    return InterferingBackend()
-
-
-@pytest.fixture
-def store(backend: InterferingBackend) -> Iterator[Store]:
-    clock = Clock()
-
-    def tick() -> int:
-        clock.sleep(1)
-        return clock()
-
-    with store_on(backend, tick) as opened:
-        yield opened
 
 
 def actions(store: Store, **filters: Any) -> list[str]:

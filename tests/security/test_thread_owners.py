@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, get_args
@@ -28,33 +28,6 @@ from holdfast.store.store import Store
 from holdfast.store.thread import Thread, ThreadOperations
 from tests.state.kit import Clock, store_on
 from tests.support.interference import Interference, InterferingBackend
-
-
-@pytest.fixture
-def backend() -> InterferingBackend:
-    return InterferingBackend()
-
-
-@pytest.fixture
-def store(backend: InterferingBackend) -> Iterator[Store]:
-    clock = Clock()
-
-    def tick() -> int:
-        clock.sleep(1)
-        return clock()
-
-    with store_on(backend, tick) as opened:
-        yield opened
-
-
-@pytest.fixture
-def alice(store: Store) -> IdentityView:
-    return store.as_identity(user="alice", read_window=0)
-
-
-@pytest.fixture
-def bob(store: Store) -> IdentityView:
-    return store.as_identity(user="bob", read_window=0)
 
 
 def told(operate: Callable[[], object]) -> tuple[str, str, str, str]:

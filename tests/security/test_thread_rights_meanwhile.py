@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,35 +16,7 @@ from holdfast.store.checkpoint_store import CheckpointStore
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
-from tests.state.kit import Clock, store_on
 from tests.support.interference import Interference, InterferingBackend
-
-
-@pytest.fixture
-def backend() -> InterferingBackend:
-    return InterferingBackend()
-
-
-@pytest.fixture
-def store(backend: InterferingBackend) -> Iterator[Store]:
-    clock = Clock()
-
-    def tick() -> int:
-        clock.sleep(1)
-        return clock()
-
-    with store_on(backend, tick) as opened:
-        yield opened
-
-
-@pytest.fixture
-def alice(store: Store) -> IdentityView:
-    return store.as_identity(user="alice", read_window=0)
-
-
-@pytest.fixture
-def bob(store: Store) -> IdentityView:
-    return store.as_identity(user="bob", read_window=0)
 
 
 def save_by(view: IdentityView, name: str, id: str, state: dict[str, Any], parent: str | None = None) -> None:

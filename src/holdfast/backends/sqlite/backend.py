@@ -251,11 +251,8 @@ class SQLiteBackend(Backend):
             self._connections.begin_turn(self._settings.busy_timeout if failed else 0)
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             _failed.discard(self._settings.path)
-        except (
-            *errors.BUSY,
-            apsw.FullError,
-            TransientError,
-        ):  # on a full disk the log stays, so that space can be freed
+        except (*errors.BUSY, apsw.FullError, TransientError):
+            # On a full disk the log stays, so that space can be freed.
             if failed:
                 raise
         finally:
