@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -542,7 +542,10 @@ def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) 
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["a save is under way", "nothing is under way"])
-def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("closing", [False, True], ids=["", "a generator is being closed"])
+def test_a_loop_that_takes_long_to_end_begins_no_save(
+    busy: bool, closing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once tasks were cancelled, a new one would be left over when the loop is closed."""
     store, backend = async_wobbly()
     agents = [AsyncNoter().attach(store, str(n), autosave=Autosave(interval=0.01, changes=1)) for n in range(4)]
@@ -562,12 +565,22 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
         await invoke(gate.wait)
         return await apply(changes)
 
+    async def generate() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            await gate.wait()
+
     async def linger() -> None:
         """A task of the program that cleans up when it is cancelled, and changes agents as it does."""
+        generator = generate()
+        await anext(generator)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             before, looks_before = begun, looks
+            # As the event loop closes a generator that nobody has any more.
+            close = asyncio.create_task(generator.aclose()) if closing else None
             for agent in agents[1:]:
                 agent.notes.append("at the end")
                 agent.mark_changed()
@@ -576,6 +589,7 @@ def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: p
             await asyncio.sleep(0.01)
             late.append(begun - before)
             gate.set()
+            await (generator.aclose() if close is None else close)
 
     async def work() -> None:
         for agent in agents:

@@ -44,8 +44,9 @@ _BUSY_PAUSE = 0.005
 _CANCEL_PAUSE = 1.0
 """For how many seconds, at least, nothing is begun in a loop that cancelled a save."""
 
-_LAST_TASKS = ("shutdown_asyncgens", "shutdown_default_executor")
-"""The coroutines that an event loop runs after all other tasks."""
+_LAST_TASKS = ("shutdown_asyncgens", "shutdown_default_executor", "async_generator_athrow")
+"""The coroutines that an event loop runs after all other tasks, and the one that closes a generator of a task that was
+cancelled."""
 
 _JOIN_TIMEOUT = 5.0
 """How many seconds closing a store waits for the thread."""
@@ -475,9 +476,12 @@ def _is_ending(loop: asyncio.AbstractEventLoop) -> bool:
     `asyncio.run` cancels all tasks and lets them end, and then runs two of its own.
     """
     tasks = asyncio.all_tasks(loop)
-    return bool(tasks) and all(
-        task.cancelling() or getattr(task.get_coro(), "__name__", "") in _LAST_TASKS for task in tasks
-    )
+    return bool(tasks) and all(task.cancelling() or _coroutine_name(task) in _LAST_TASKS for task in tasks)
+
+
+def _coroutine_name(task: asyncio.Task[Any]) -> str:
+    coroutine = task.get_coro()
+    return getattr(coroutine, "__name__", type(coroutine).__name__)
 
 
 def _none() -> None:
