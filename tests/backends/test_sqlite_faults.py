@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite import SQLiteBackend, use_lock
 from holdfast.backends.sqlite import backend as sqlite
 from holdfast.backends.sqlite import errors as sqlite_errors
 from holdfast.backends.tables import NODES
@@ -127,6 +127,7 @@ def test_after_a_failed_flush_the_log_has_to_be_written_back(path: Path, disk: F
         assert run(other.apply([Create(NODES, node(3))])) is None
         with pytest.raises(TransientError):
             opened(path, busy_timeout=0.1)
+        assert use_lock._locks[str(path)].users == 1  # of `other`: one that could not be opened locks nothing
         reader.execute("COMMIT")
         run(opened(path, busy_timeout=60).close())
         assert str(path) not in sqlite._failed

@@ -203,15 +203,14 @@ class SQLiteBackend(Backend):
                     if not errors.is_full(error):
                         raise
                     self._open_alone()
-            except apsw.Error as error:
-                self._connections.drop_writer()
+            except BaseException as error:
+                self._connections.abandon()
+                if not isinstance(error, apsw.Error):
+                    raise
                 if errors.is_write_failure(error):
                     _failed.add(self._settings.path)
                     raise errors.write_failed(error, self.url) from error
                 raise errors.translate_opening(error, self.url) from error
-            except TransientError:  # another store writes for too long
-                self._connections.drop_writer()
-                raise
 
     def _open_first(self) -> None:
         if self._settings.read_only:

@@ -170,6 +170,11 @@ class SQLiteConnections:
             cursor.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             cursor.connection.close(force=True)
 
+    def abandon(self) -> None:
+        """Leave a file that could not be opened, as it is."""
+        with self._unlocked_file():
+            self.drop_writer()
+
     # For reading
 
     def read(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
