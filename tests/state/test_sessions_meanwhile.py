@@ -115,13 +115,19 @@ SECONDS = ("set", "set new", "set both", "update", "come back", "start anew")
 
 
 @pytest.mark.parametrize(
-    ("kind", "first", "on_end"),
+    ("kind", "first", "on_end", "same"),
     mostly_nightly(
-        list(itertools.product(("memory", "sqlite"), ("end", "collect", "resume", "delete"), ("archive", "delete"))),
-        daily=[("memory", "end", "delete"), ("memory", "collect", "archive")],
+        [
+            case
+            for case in itertools.product(
+                ("memory", "sqlite"), ("end", "collect", "resume", "delete"), ("archive", "delete"), (True, False)
+            )
+            if case[0] == "memory" or not case[3]
+        ],
+        daily=[("memory", "end", "delete", False), ("memory", "collect", "archive", True)],
     ),
 )
-def test_whatever_others_do_meanwhile(kind: str, first: str, on_end: OnEnd, tmp_path: Path) -> None:
+def test_whatever_others_do_meanwhile(kind: str, first: str, on_end: OnEnd, same: bool, tmp_path: Path) -> None:
     backend: Backend = (
         MemoryBackend()
         if kind == "memory"
@@ -130,16 +136,15 @@ def test_whatever_others_do_meanwhile(kind: str, first: str, on_end: OnEnd, tmp_
     numbers = count()
     try:
         for second in SECONDS[3:] if first == "resume" else SECONDS:
-            for same in (True, False) if kind == "memory" else (False,):
 
-                def scenario(moment: Moment, second: str = second, same: bool = same) -> None:
-                    each = Run(backend, str(next(numbers)), on_end, expired=first == "collect", same=same)
-                    if first == "resume":
-                        each.do("end", each.fresh())
-                    each.go(first, second, moment)
-                    each.check()
+            def scenario(moment: Moment, second: str = second) -> None:
+                each = Run(backend, str(next(numbers)), on_end, expired=first == "collect", same=same)
+                if first == "resume":
+                    each.do("end", each.fresh())
+                each.go(first, second, moment)
+                each.check()
 
-                at_every_moment(scenario, ["any"], at_least=3)
+            at_every_moment(scenario, ["any"], at_least=3)
     finally:
         run(backend.close())
 
