@@ -12,7 +12,7 @@ from tests.agents.transfers import Crash, Cut, Porter, cut
 from tests.servers.places import KINDS, place
 from tests.support.nightly import mostly_nightly
 
-DAILY = tuple(kind for kind in KINDS if kind != "pgbouncer")
+DAILY = tuple(kind for kind in KINDS if kind not in ("pgbouncer", "s3"))
 
 
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=DAILY))

@@ -26,6 +26,7 @@ from tests import servers
 from tests.servers.processes import HOST, Port
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY
 from tests.servers.tls import tls_port
+from tests.support.nightly import mostly_nightly
 
 SECRET = "s3cr3t"
 """The password in the URLs, which is wrong."""
@@ -246,7 +247,7 @@ def test_a_server_that_hangs_up_is_unreachable(kind: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=["redis"]))
 def test_a_server_that_never_answers_is_unreachable(kind: str) -> None:
     with listener(lambda connection: None) as address, pytest.raises(UnavailableError) as caught:
         holdfast.open(build_url(kind, address), timeout=SHORT)
@@ -254,7 +255,7 @@ def test_a_server_that_never_answers_is_unreachable(kind: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=["postgres"]))
 def test_retries_are_logged_once(kind: str, world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "holdfast.backends")
     url = build_url(kind, world.closed)

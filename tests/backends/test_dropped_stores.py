@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.places import place
+from tests.support.nightly import mostly_nightly
 
 PROGRAM = """
 import asyncio, gc, json, os, sys, threading, time, warnings
@@ -66,7 +67,9 @@ json.dump([before, after_close, while_open, held(), closed_warnings, warned], sy
 """
 
 
-@pytest.mark.parametrize("kind", ["file", "redis", "postgres", "mongodb", "moto"])
+@pytest.mark.parametrize(
+    "kind", mostly_nightly(["file", "redis", "postgres", "mongodb", "moto"], daily=["file", "postgres"])
+)
 def test_nothing_is_left_of_a_store(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     command = [sys.executable, "-c", PROGRAM, url]

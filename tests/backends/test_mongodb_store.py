@@ -611,6 +611,7 @@ def test_saving_goes_on_when_the_server_is_back() -> None:
         store.close()
 
 
+@pytest.mark.nightly
 def test_connections_to_a_server_that_was_not_ready_yet_are_given_up() -> None:
     with mongodb_server() as server, ThreadPoolExecutor(3) as pool:
         url = server.fresh().replace("replicaSet=rs0", "directConnection=true")

@@ -19,7 +19,7 @@ from tests.servers.pace import hurried
 from tests.servers.places import REMOTE
 from tests.servers.rigs import Rig, rig
 from tests.servers.writers import Writers
-from tests.support.nightly import check_daily
+from tests.support.nightly import check_daily, mostly_nightly
 
 PATIENCE = 150.0
 """For how many seconds a store waits for a server that is coming back, on a slow machine."""
@@ -125,7 +125,7 @@ def seconds_to_fail(store: holdfast.Store) -> float:
 
 
 @on("redis", "mongodb")
-@pytest.mark.parametrize("where", ["server", "network"])
+@pytest.mark.parametrize("where", mostly_nightly(["server", "network"], daily=["network"]))
 def test_the_server_stands_still_for_too_long(place: Rig, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers are told in time, and the same store goes on as soon as the server does."""
     monkeypatch.setattr("holdfast.backends.mongodb.committer._ABORT_SECONDS", 2 * IN_TIME)

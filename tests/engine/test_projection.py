@@ -35,6 +35,7 @@ from tests.engine.rows import check_rows, made_again, rows_of, showing, thread_r
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
 from tests.support.counting import CountingBackend
+from tests.support.nightly import mostly_nightly
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -488,7 +489,7 @@ def test_sqlite_answers_questions_about_them(tmp_path: Path) -> None:
 # On every store, and under LangGraph ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", DURABLE)
+@pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=[kind for kind in DURABLE if kind != "s3"]))
 def test_rows_are_right_in_every_store(kind: str, tmp_path: Path) -> None:
     on = backend_at(place(kind, tmp_path))
     store = showing(on, fold_every=4)

@@ -135,6 +135,7 @@ def _killed(url: str, notes: Path) -> None:
         timely(second.started_ns > killed + 10**9, "its last sign of life was long ago")
 
 
+@pytest.mark.nightly
 def test_a_runner_that_was_stopped_for_long_does_nothing_more_to_what_another_runs(tmp_path: Path) -> None:
     tries = count()
     patiently(lambda: _stopped(f"sqlite:///{tmp_path}/{(number := next(tries))}.db", tmp_path / f"notes{number}"))

@@ -41,6 +41,7 @@ from holdfast.errors import (
 from tests.backends.wrappers.pairs import contents, contents_at, files, opened, pair_url, paired, settled, until
 from tests.damaged import flipped
 from tests.support.faults import Fault, Faults
+from tests.support.nightly import mostly_nightly
 
 
 def down() -> TransientError:
@@ -92,7 +93,9 @@ def test_it_is_acknowledged_before_it_is_copied_and_the_lag_is_told() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("error", [TransientError, OutcomeUnknownError, UnavailableError])
+@pytest.mark.parametrize(
+    "error", mostly_nightly([TransientError, OutcomeUnknownError, UnavailableError], daily=[OutcomeUnknownError])
+)
 def test_whatever_the_remote_says_each_entry_is_made_once(when: str, error: type[TransientError]) -> None:
     rng = random.Random(f"{when} {error.__name__}")
     plan = [

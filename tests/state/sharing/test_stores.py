@@ -11,9 +11,12 @@ import pytest
 import holdfast
 from holdfast.state.sharing import segmented_log
 from tests.servers.places import place
+from tests.support.nightly import mostly_nightly
 
 
-@pytest.mark.parametrize("kind", ["file", "postgres", "mongodb", "redis", "s3"])
+@pytest.mark.parametrize(
+    "kind", mostly_nightly(["file", "postgres", "mongodb", "redis", "s3"], daily=["file", "redis"])
+)
 def test_sharing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segmented_log, "LENGTH", 4)
     url = place(kind, tmp_path)
