@@ -67,6 +67,10 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 _PAGES_WRITTEN = apsw.SQLITE_DBSTATUS_CACHE_WRITE
+
+_LONGEST_WAIT = 2.0
+"""For how many seconds writers wait, at most, until readers let the log be restarted."""
+
 _CHECKPOINT_PAGES = 4_000
 """16 MB of log, so that one of some hundred commits waits for a checkpoint."""
 
@@ -436,8 +440,8 @@ class SQLiteBackend(Backend):
         try:
             pages, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             if restart or truncate or pages > _LARGE_LOG_PAGES:
-                # Overlapping readers would let it grow without end: wait a moment for them.
-                connection.set_busy_handler(LockWait(0.1))
+                # Overlapping readers would let it grow without end: wait for them, and longer the larger it is.
+                connection.set_busy_handler(LockWait(min(0.1 * max(1, pages / _LARGE_LOG_PAGES) ** 2, _LONGEST_WAIT)))
                 connection.wal_checkpoint(
                     mode=apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_RESTART
                 )
