@@ -327,6 +327,56 @@ def test_saving_in_a_signal_handler_does_not_hang(tmp_path: Path) -> None:
     assert done.stdout == "done True\n", done.stderr
 
 
+ANY_LINE = """
+import sys, threading, holdfast
+from holdfast.backends.runtime import group_commit
+from holdfast.backends.sqlite import connections
+from holdfast.engine import append_queue
+files = {module.__file__ for module in (group_commit, connections, append_queue)}
+store = holdfast.open(sys.argv[1])
+store.put("t", {"n": -1})
+saved = refused = 0
+def save_at(number, thread):
+    global saved, refused
+    lines = 0
+    def line(frame, event, _):
+        nonlocal lines
+        if event == "line":
+            lines += 1
+            if lines == number:
+                handler()
+        return line
+    def call(frame, event, _):
+        return line if frame.f_code.co_filename in files else None
+    def handler():
+        global saved, refused
+        sys.settrace(None)
+        try:
+            store.put(thread, {"from the handler": number})
+            saved += 1
+        except holdfast.errors.UnavailableError as error:
+            assert "In a signal handler only record the signal" in str(error), error
+            refused += 1
+    sys.settrace(call)
+    store.put("t", {"n": number})
+    sys.settrace(None)
+    assert store.get("t").state in ({"n": number}, {"from the handler": number})
+    return lines >= number
+for thread in ("t", "u"):
+    number = 1
+    while save_at(number, thread):
+        number += 1
+print(saved > 20, refused > 10)
+"""
+
+
+def test_saving_at_any_line_of_a_save_does_not_hang(tmp_path: Path) -> None:
+    """As in a signal handler, which may run between any two of them."""
+    command = [sys.executable, "-X", "faulthandler", "-c", ANY_LINE, f"sqlite:///{tmp_path}/x.db"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "True True\n", done.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_locks_are_renewed_in_a_forked_child() -> None:
     with holdfast.open("memory://") as store:

@@ -6,7 +6,8 @@ them leads, and stores those that wait with it as one chain. A save after a pare
 its position is its own affair.
 
 The queue avoids conflicts, and the conditions of the store decide. So nobody depends on a leader that makes no
-progress, such as a task of an event loop that was stopped: who has waited long enough takes over the lead.
+progress, such as a task of an event loop that was stopped: who has waited long enough takes over the lead. And a signal
+handler that interrupts the queue itself saves without it.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ class _QueuedSave(FutureWait[list[StepInfo] | None]):
     def __init__(self, queue: AppendQueue, requests: Sequence[AppendRequest]) -> None:
         super().__init__()
         self._queue = queue
+        self.thread = threading.get_ident()
         self.requests = requests
         self.line = requests[0].line
 
     def wait(self) -> list[StepInfo] | None:
-        # A task of a loop that this thread keeps from running will not pass the lead on.
-        patience = 0.0 if _runs_loop() else _PATIENCE
+        # A task of a loop that this thread keeps from running will not pass the lead on; nor will a save that a signal
+        # handler interrupted.
+        patience = 0.0 if _runs_loop() or self._queue.is_led_by(self.thread, self.line) else _PATIENCE
         seconds = patience
         while True:
             try:
@@ -94,10 +97,12 @@ class _QueuedSave(FutureWait[list[StepInfo] | None]):
 class _LineQueue:
     """The save of a line that is in progress, since when others wait for it, and those that wait."""
 
-    __slots__ = ("leader", "since", "waiting")
+    __slots__ = ("leader", "since", "thread", "waiting")
 
     def __init__(self, leader: object) -> None:
         self.leader = leader
+        self.thread = threading.get_ident()
+        """The thread of the leader."""
         self.since = 0.0
         self.waiting: deque[_QueuedSave] = deque()
 
@@ -130,12 +135,12 @@ class AppendQueue:
 
     def reinit_locks(self) -> None:
         """Forget all saves: a forked child does not have their threads."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may save in the middle of anything
         self._queues: dict[Line, _LineQueue] = {}
 
     async def append(self, requests: Sequence[AppendRequest]) -> list[StepInfo]:
         """Append steps like `Appender.append`, when earlier saves of the first one's line are done."""
-        if not requests[0].follows_latest:
+        if not requests[0].follows_latest or _is_held_here(self._mutex):
             return await self._appender.append(*requests)
         line, save = requests[0].line, None
         leader: object = requests
@@ -166,6 +171,12 @@ class AppendQueue:
                 self._give_lead(queue, save)
             return max(left, 0.0)
 
+    def is_led_by(self, thread: int, line: Line) -> bool:
+        """Return whether a thread makes the save of a line that is in progress."""
+        with self._mutex:
+            queue = self._queues.get(line)
+            return queue is not None and queue.thread == thread
+
     def _leave(self, line: Line, leader: object) -> None:
         """Remove a save that waits, and pass on the lead if it has it."""
         with self._mutex:
@@ -184,7 +195,7 @@ class AppendQueue:
     @staticmethod
     def _give_lead(queue: _LineQueue, save: _QueuedSave) -> None:
         """Make a save the leader. Called under the lock."""
-        queue.leader, queue.since = save, time.monotonic()
+        queue.leader, queue.thread, queue.since = save, save.thread, time.monotonic()
         save.future.set_result(None)
 
     async def _lead(self, save: _QueuedSave) -> list[StepInfo]:
@@ -266,6 +277,11 @@ class AppendQueue:
         except NotFoundError:
             return None
         return await self._heads.head(save.line, point)
+
+
+def _is_held_here(mutex: threading.RLock) -> bool:
+    """Whether this thread has a lock: a signal interrupted it, whose handler is running."""
+    return bool(mutex._is_owned())  # type: ignore[attr-defined]
 
 
 def _runs_loop() -> bool:

@@ -95,14 +95,14 @@ class CommitQueue:
 
     def reset_after_fork(self) -> None:
         """Forget the queue and the leader: a forked child does not have those threads."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._queued: deque[PendingBatch] = deque()
         self._leader: _Leader | None = None
         self._group: Sequence[PendingBatch] = ()
         self._outcomes: list[Outcome] = []
         self._worker: _Worker | None = None
-        self._committing: int | None = None
-        """The thread that is committing."""
+        self._inside: set[int] = set()
+        """The threads that wait here for a batch, or commit it."""
 
     def submit(self, batch: Batch) -> PendingBatch:
         """Return an awaitable that commits a batch."""
@@ -124,7 +124,8 @@ class CommitQueue:
 
     def wait_for(self, pending: PendingBatch, even_closed: bool = False) -> None:
         """Queue a batch, and return when it has an outcome. Becomes the leader if there is none."""
-        if self._committing == threading.get_ident():
+        thread = threading.get_ident()
+        if thread in self._inside:
             raise UnavailableError(
                 "this thread is saving, and was interrupted to save something else",
                 where=self._where,
@@ -132,6 +133,7 @@ class CommitQueue:
             )
         interrupt: BaseException | None = None
         try:
+            self._inside.add(thread)
             with self._lock:
                 if self._closed and not even_closed:
                     raise self._closed_error()
@@ -165,6 +167,7 @@ class CommitQueue:
                     released = True
                 except BaseException as error:  # noqa: BLE001 - raised below
                     interrupt = error
+            self._inside.discard(thread)
             if interrupt is not None:
                 raise interrupt
 
@@ -208,13 +211,10 @@ class CommitQueue:
 
     def _commit_group(self) -> None:
         group = self._group
-        self._committing = threading.get_ident()
         try:
             self._commit([pending.batch for pending in group], self._outcomes)
         except Exception as error:  # noqa: BLE001 - the outcome of all
             self._outcomes = [error if pending is group[0] else copy_error(error) for pending in group]
-        finally:
-            self._committing = None
 
     def _next_group(self) -> list[PendingBatch]:
         """Return the first batches of the queue, up to the size of a group."""

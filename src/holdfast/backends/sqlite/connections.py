@@ -53,8 +53,9 @@ class SQLiteConnections:
 
     def _reset(self) -> None:
         self.writing = threading.Lock()
-        # Only ever acquired by `with`, which a signal cannot interrupt halfway; a condition would not do.
-        self._lock = threading.Lock()
+        # Only ever acquired by `with`, which a signal cannot interrupt halfway; a condition would not do. Reentrant for
+        # signal handlers that read.
+        self._lock = threading.RLock()
         self._suspended = False
         self._writer: apsw.Cursor | None = None
         self._idle: list[apsw.Cursor] = []
