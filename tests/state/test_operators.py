@@ -17,7 +17,7 @@ from holdfast.errors import DeniedError, UnsupportedError
 from holdfast.hooks import HookContext
 from holdfast.state import AddToSet, Append, Increment, Max
 from holdfast.store.store import Store
-from tests.servers.places import KINDS, place
+from tests.servers.places import DURABLE, place
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.nightly import mostly_nightly
 
@@ -181,7 +181,7 @@ def test_asyncio(store: Store) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=("sqlite", "file", "postgres", "mongodb", "redis")))
+@pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=("sqlite", "file", "postgres", "mongodb", "redis")))
 def test_concurrent_changes_on_every_store(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url, tenant="acme") as one, holdfast.open(url, tenant="acme") as two:

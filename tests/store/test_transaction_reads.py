@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.store.store import Store
-from tests.servers.places import KINDS, place
+from tests.servers.places import DURABLE, place
 from tests.support.nightly import mostly_nightly
 
 
@@ -130,7 +130,7 @@ def test_asyncio() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=("sqlite", "file", "postgres")))
+@pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=("sqlite", "file", "postgres")))
 def test_no_save_is_lost(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url, tenant="acme") as one, holdfast.open(url, tenant="acme") as two:
