@@ -136,7 +136,10 @@ def test_nothing_is_left_of_a_killed_test_process() -> None:
         assert not gone(int(pid))
         child.send_signal(signal.SIGKILL)
     wait_until_removed(Path(directory))
-    assert gone(int(pid))
+    deadline = time.monotonic() + 120
+    while not gone(int(pid)):  # it was killed, and may still be on its way out
+        assert time.monotonic() < deadline, "the server outlived its tests"
+        time.sleep(0.05)
 
 
 def test_a_server_that_is_missing_skips_here_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
