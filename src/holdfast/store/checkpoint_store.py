@@ -182,7 +182,10 @@ class CheckpointStore:
         fresh = cache.pack({name: value for name, value in state.items() if type(value) is not FromParent})
         if len(fresh) == len(state):
             return packed | fresh
-        before = await self._packed(line, parent)
+        # The parent is mostly what was saved last. If that was revised since, equal entries still mean equal values.
+        tip = self._engine.lines.cached_tip(line)
+        last = None if tip is None or tip.point is None or tip.point.id != parent else tip.point
+        before = await self._packed(line, parent, last)
         entries_before = before.get(pack_name(KEPT))
         for name, value in state.items():
             key = pack_name(name)
@@ -195,13 +198,15 @@ class CheckpointStore:
                 packed[key] = fresh[key]
         return packed
 
-    async def _packed(self, line: Line, id: str | None) -> PackedMap:
-        """Return the packed state of a checkpoint; an empty one if there is no such checkpoint."""
+    async def _packed(self, line: Line, id: str | None, point: StepRef | None = None) -> PackedMap:
+        """Return the packed state of a checkpoint, which need not be looked up if it is given; an empty one if there is
+        no such checkpoint."""
         if id is None:
             return {}
+        lines = self._engine.lines
         try:
-            point = await self._engine.lines.find(line, id)
-            return await self._engine.lines.read_step(line, point, partial(self._engine.states.packed, line))
+            point = await lines.find(line, id) if point is None else point
+            return await lines.read_step(line, point, partial(self._engine.states.packed, line))
         except NotFoundError:
             return {}
 
