@@ -523,6 +523,7 @@ def test_a_forked_child_has_connections_of_its_own() -> None:
 # A cluster --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_node_of_a_cluster_names_the_one_that_has_the_keys() -> None:
     one, other = redis_server(cluster_enabled="yes"), redis_server(cluster_enabled="yes")
     with one, other, raw(one) as first, raw(other) as second:

@@ -42,6 +42,7 @@ from holdfast.errors import CorruptError, HoldfastError, TooDeepError, TooLargeE
 from tests.codec import gadgets
 from tests.codec.gadgets import RAN
 from tests.support.cases import case
+from tests.support.nightly import mostly_nightly
 
 codec = Codec()
 ROOT = Path(__file__).parents[2]
@@ -1220,7 +1221,7 @@ def test_a_failure_to_save_is_always_a_typed_error() -> None:
             codec.pack_items([value])
 
 
-@pytest.mark.parametrize("most", [1 << 20, pytest.param(MAX_VALUES, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("most", mostly_nightly([1 << 18, 1 << 20, MAX_VALUES], daily=[1 << 18]))
 def test_a_value_that_holds_itself_many_times_is_refused_in_time(most: int) -> None:
     code = f"""
     import dataclasses

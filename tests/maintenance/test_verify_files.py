@@ -129,6 +129,7 @@ def test_every_file_of_a_store_of_files_is_looked_at(tmp_path: Path) -> None:
     assert check("file", folder, spread(folder, 2))["found"] > 20
 
 
+@pytest.mark.nightly
 def test_every_missing_file_is_found_against_heads(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     heads = made("file", folder)
