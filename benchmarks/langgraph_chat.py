@@ -147,8 +147,8 @@ def chat_of_500_turns() -> Result:
         figures = _added(runs)
         warm = {name: run for name, run in runs.items() if name != REFERENCE}
         figures += [
-            _reading("get_state", {name: run.get_state for name, run in warm.items()}, 15, 2.4, 3),
-            _reading("20 steps of history", {name: run.get_history for name, run in warm.items()}, 5, 2.4, 3),
+            _reading("get_state", {name: run.get_state for name, run in warm.items()}, 15, 3.5),
+            _reading("20 steps of history", {name: run.get_history for name, run in warm.items()}, 5, 4),
         ]
         for run in runs.values():
             run.close()

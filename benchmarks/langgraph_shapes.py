@@ -17,7 +17,7 @@ _WIDTHS = (1, 8, 64)
 _CALLS = 30
 _TURNS = 6
 _COUNTED = 4
-_FLOORS = {(1000, "put of one more"): 2.3, (1000, "get_tuple"): 2.4}
+_FLOORS = {(1000, "put of one more"): 2.3, (1000, "get_tuple"): 4}
 
 
 class _Thread:

@@ -48,6 +48,7 @@ class Chat:
         self.messages = chat(turns)
         self.config = thread("chat")
         self.turns = 0
+        self.result: Any = None
         builder = StateGraph(_Chat)
         builder.add_node("answer", self._answer)
         builder.add_edge(START, "answer")
@@ -58,11 +59,12 @@ class Chat:
         return {"messages": [self.messages[len(state["messages"])]]}
 
     def turn(self) -> None:
-        """One question and its answer. The first one brings the document."""
+        """One question and its answer. The first one brings the document. The result is kept until the next one, as
+        programs do."""
         given: dict[str, Any] = {"messages": [self.messages[2 * self.turns]]}
         if self.turns == 0:
             given["document"] = DOCUMENT
-        self.graph.invoke(given, self.config, durability="sync")
+        self.result = self.graph.invoke(given, self.config, durability="sync")
         self.turns += 1
 
 
@@ -78,6 +80,7 @@ class Agent:
         self.messages = chat(turns)
         self.config = thread(name)
         self.turns = 0
+        self.result: Any = None
         builder = StateGraph(_Small)
         builder.add_node("plan", lambda state: {"plan": f"answer {len(state['messages'])}"})
         builder.add_node("answer", lambda state: {"messages": [self.messages[len(state["messages"])]]})
@@ -87,10 +90,10 @@ class Agent:
         self.graph: Graph = builder.compile(checkpointer=saver)
 
     def turn(self) -> None:
-        self.graph.invoke(self._next(), self.config, durability="sync")
+        self.result = self.graph.invoke(self._next(), self.config, durability="sync")
 
     async def aturn(self) -> None:
-        await self.graph.ainvoke(self._next(), self.config, durability="sync")
+        self.result = await self.graph.ainvoke(self._next(), self.config, durability="sync")
 
     def _next(self) -> dict[str, Any]:
         self.turns += 1

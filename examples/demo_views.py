@@ -184,7 +184,8 @@ def figures(bare: float, ours: Figures, theirs: Figures) -> RenderableType:
         table.add_column(name, justify="right", style="bold" if name == "ratio" else None)
 
     def row(what: str, unit: str, a: float, b: float, scale: float = 1) -> None:
-        table.add_row(what, f"{a * scale:,.1f} {unit}", f"{b * scale:,.1f} {unit}", f"{b / a:.1f} ×")
+        shown = (f"{each:,.{2 if abs(each) < 1 else 1}f} {unit}" for each in (a * scale, b * scale))
+        table.add_row(what, *shown, f"{b / a:.1f} ×")
 
     row("size of the file", "MB", ours.size, theirs.size, 1e-6)
     row("time of the whole run", "s", ours.run, theirs.run)
@@ -202,6 +203,7 @@ def goodbye(database: Path, log: Path, seconds: float) -> RenderableType:
     text = Text.assemble(
         ("look at it\n", "bold"),
         f"  export HOLDFAST_STORE={database} PATH=.venv/bin:$PATH\n",
+        "  holdfast ui\n",
         "  holdfast log guide --graph --all --oneline\n",
         "  holdfast diff guide 'as planned' brief\n",
         "  holdfast blame guide plan\n",

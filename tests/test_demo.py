@@ -91,8 +91,9 @@ def check_figures(printed: str, at_least: float) -> None:
 def check_commands(directory: Path, printed: str) -> None:
     """What it says to look at can be looked at."""
     commands = re.findall(r"^[│ ]*holdfast (\S.*?)[│ ]*$", printed, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
     environment = {**os.environ, "HOLDFAST_STORE": "build/demo.db", "PYTHONIOENCODING": "utf-8"}
+    check_pages(directory, environment, commands.pop(0))
     for command in commands:
         done = subprocess.run(
             [sys.executable, "-m", "holdfast", *shlex.split(command)],
@@ -104,6 +105,16 @@ def check_commands(directory: Path, printed: str) -> None:
         )
         assert done.returncode == 0, (command, done.stderr)
         assert done.stdout
+
+
+def check_pages(directory: Path, environment: dict[str, str], command: str) -> None:
+    """It can be looked at in the browser."""
+    assert command == "ui"
+    arguments = [sys.executable, "-m", "holdfast", command, "--no-browser", "--port", "0"]
+    with subprocess.Popen(arguments, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        process.terminate()
 
 
 def check_form(printed: str) -> None:

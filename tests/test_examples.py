@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
+from holdfast.errors import VetoError
+from holdfast.scripts import ScriptHook
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples" / "agents").glob("*.py"))
 
@@ -91,3 +95,65 @@ def test_an_example_says_how_it_is_run(path: Path) -> None:
     assert f"    python -m examples.agents.{path.stem}\n" in text
     assert "\nIt prints " in text
     assert len(text.splitlines()) < 180
+
+
+SCRIPTS = ROOT / "examples" / "scripts"
+
+
+def run_script(name: str, store: str, *arguments: str) -> tuple[int, list[str], str]:
+    """Run a script by the command line, as it says to. Returns the exit code, the lines that it printed, and errors."""
+    command = [sys.executable, "-m", "holdfast", "run", str(SCRIPTS / name), *arguments, "--store", store]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def test_the_recap_has_new_checkpoints_only(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'agents.db'}"
+    with holdfast.open(url) as store:
+        store.put("chat-1", {"messages": ["hi", "ho"]})
+        store.put("chat-2", {"messages": []})
+        store.put("other", {"messages": ["x"]})
+    assert run_script("recap.lua", url, "prefix=chat-") == (0, ["chat-1: 2 messages", "chat-2: 0 messages", "2"], "")
+    assert run_script("recap.lua", url, "prefix=chat-") == (0, ["0"], "")
+    with holdfast.open(url) as store:
+        store.update("chat-2", {"messages": ["new"]})
+        assert run_script("recap.lua", url, "prefix=chat-")[1] == ["chat-2: 1 messages", "1"]
+        recap = store.state("agent:recap")["recap/chat-1"]
+        assert (recap["messages"], recap["last"]) == (2, "ho")
+        assert recap["time"] == store.get("chat-1").time
+
+
+def test_a_budget_is_moved_or_not(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'agents.db'}"
+    with holdfast.open(url) as store:
+        store.state("agent:alice")["budget"] = 40
+    arguments = ("from=alice", "to=bob", "amount=25")
+    assert run_script("move_budget.js", url, *arguments) == (0, ["alice: 15", "bob: 25"], "")
+    code, printed, error = run_script("move_budget.js", url, *arguments)
+    assert (code, printed) == (1, [])
+    assert "alice has 15, and not 25" in error
+    with holdfast.open(url) as store:
+        assert [store.state(f"agent:{name}")["budget"] for name in ("alice", "bob")] == [15, 25]
+
+
+def test_hooks_of_the_examples() -> None:
+    with holdfast.open("memory://") as store:
+        limit, redact = (ScriptHook(SCRIPTS / name, store) for name in ("limit_budget.lua", "redact.js"))
+        store.hooks.before("state.set", scope="agent:*", key="budget", fail_closed=True)(limit)
+        store.hooks.before("state.*", scope="agent:*")(redact)
+        state = store.state("agent:a")
+        state["budget"] = 100
+        for value in (101, "much"):
+            with pytest.raises(VetoError):
+                state["budget"] = value
+        state["note"] = {"text": ["write to ada@example.org", 1.5, None]}
+        assert state["note"] == {"text": ["write to [address]", 1.5, None]}
+        limit.close()
+        redact.close()
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.iterdir()), ids=lambda path: path.name)
+def test_a_script_says_how_it_is_run(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert f"examples/scripts/{path.name}" in text
+    assert len(text.splitlines()) < 60

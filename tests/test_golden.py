@@ -1,12 +1,13 @@
 """The storage format is frozen: what earlier releases wrote is read, and today's writers write the same.
 
-`tests/golden/v1.json` holds, for each kind of record, its bytes in hexadecimal. A new kind is added by running this
+`tests/golden/v2.json` holds, for each kind of record, its bytes in hexadecimal. A new kind is added by running this
 module, `python -m tests.test_golden`, which never changes what is there.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import pathlib
 import uuid
@@ -26,9 +27,12 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, Send
 
+from holdfast.backends.interface import Row
+from holdfast.backends.tables import WRITES as WRITES_TABLE
 from holdfast.backends.tables import decode_key, encode_key
 from holdfast.codec import Codec, Registry
 from holdfast.codec.compression import Compression
+from holdfast.codec.dictionary import dictionary_bytes
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
 from holdfast.codec.msgpack import inner, split_ext, top
 from holdfast.codec.tags import Tag
@@ -60,14 +64,23 @@ from holdfast.engine.model.operations import (
     encode_operation,
 )
 from holdfast.engine.model.operators import Rule
-from holdfast.engine.model.steps import Step, StepHeader, StepParent
+from holdfast.engine.model.steps import (
+    PendingWriteRow,
+    Step,
+    StepHeader,
+    StepParent,
+    decode_line_salt,
+    decode_writes,
+)
+from holdfast.engine.sealed_rows import SealedRowCodec
 from holdfast.errors import NotFoundError
 from holdfast.interfaces.langgraph.contents import SerializedValue
 from tests.codec import app
 from tests.codec.values import identical
 from tests.support.cases import case
+from tests.support.sealing import XorSealer
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "v1.json"
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "v2.json"
 
 registry = Registry()
 registry.register(app.Temperature, lambda t: t.kelvin, app.Temperature, name="temperature")
@@ -150,6 +163,7 @@ VALUES: dict[str, Any] = {
 if app.HAS_V1:
     VALUES["pydantic v1"] = app.OldModel(a=1)
 
+SALT = b"s" * 16
 CHILD = ChildRef(b"i" * 20, 0, 1, b"d" * 20, b"\x01a")
 HERE = WrittenBy(0, 7)
 CONTEXT = RecordContext("steps", ("acme", "thread", 0, 7), ("id", b"hash"))
@@ -172,6 +186,12 @@ OPERATORS = EditMap(
     ),
 )
 STEP = Step(StepHeader("id", (StepParent(0, 3, b"p" * 32),), 5, "2026-11-15", "save", "1.2.0", b"\x81\xa1k\x01"), EDIT)
+SCHEMAS = Step(
+    StepHeader("id", kind="change", schema="chat@2", salt=b"own salt of step", key_schemas=((b"\xa1a", "plan@3"),)),
+    EDIT,
+)
+WRITES = (PendingWriteRow("path", "task", 0, "channel", b"\x01", "plan@3"),)
+SEALED = Row(("acme", "thread", "id", "task", 0), ("path", "channel"), wrap(b"content", schema="plan@3"))
 MERGE = Step(StepHeader("merge", (StepParent(0, 3, b"p" * 32), StepParent(2, 0, b"q" * 32)), 7, "", "merge"), EDIT)
 SEGMENT = SegmentNode.of((ListItem(b"\x01", HERE), ListItem(b"\x02", WrittenBy(1, 2))))
 LEAF = LeafNode(
@@ -189,16 +209,20 @@ RECORDS: dict[str, bytes] = {
     "operation": encode_operation(EDIT),
     "operation: operators": encode_operation(OPERATORS),
     "step": STEP.encode(),
-    "commit hash": STEP.commit,
+    "commit hash": STEP.commit(SALT),
     "step: merge": MERGE.encode(),
-    "commit hash: merge": MERGE.commit,
-    "node: segment": encode_node(SEGMENT)[1],
-    "node: leaf": encode_node(LEAF)[1],
-    "node: index": encode_node(INDEX)[1],
+    "commit hash: merge": MERGE.commit(SALT),
+    "step: schemas, writes, salt of the line": SCHEMAS.encode(WRITES, SALT),
+    "commit hash: schemas": SCHEMAS.commit(SALT),
+    "node: segment": encode_node(SEGMENT, SALT)[1],
+    "node: leaf": encode_node(LEAF, SALT)[1],
+    "node: index": encode_node(INDEX, SALT)[1],
     "root": encode_root(MapRoot(CHILD, 3)),
-    "pointer": LargePointer(100_000, b"d" * 32).encode(),
+    "pointer": LargePointer(100_000, SALT, b"d" * 32).encode(),
     "envelope": protect(wrap(b"content", schema="1.2.0", compression=Compression.NONE), CONTEXT),
     "envelope: empty": protect(b"", CONTEXT),
+    "sealed": SealedRowCodec(XorSealer(nonce=b"a nonce!")).encode(WRITES_TABLE, SEALED).body,
+    "dictionary 1": hashlib.sha256(dictionary_bytes()).digest(),
 }
 
 
@@ -240,14 +264,20 @@ def test_records_of_the_model_are_read() -> None:
     frozen = golden()
     assert decode_key((str, str, int, bytes), frozen["key"]) == ("acme", "thread\0", 1, b"\2")
     assert decode_operation(frozen["operation"]) == EDIT
-    assert Step.decode(frozen["step"]) == STEP
-    assert Step.decode(frozen["step"]).commit == frozen["commit hash"]
-    assert Step.decode(frozen["step: merge"]) == MERGE
-    assert Step.decode(frozen["step: merge"]).commit == frozen["commit hash: merge"]
+    for name, step in (("", STEP), (": merge", MERGE)):
+        found = Step.decode(frozen[f"step{name}"], step.header.id, step.header.schema)
+        assert found == step
+        assert found.commit(SALT) == frozen[f"commit hash{name}"]
     for name, node in (("segment", SEGMENT), ("leaf", LEAF), ("index", INDEX)):
-        assert decode_node(encode_node(node)[0], frozen[f"node: {name}"]) == node
+        assert decode_node(encode_node(node, SALT)[0], frozen[f"node: {name}"]) == node
     assert decode_root(frozen["root"]) == MapRoot(CHILD, 3)
-    assert parse_pointer(frozen["pointer"]) == LargePointer(100_000, b"d" * 32)
+    assert parse_pointer(frozen["pointer"]) == LargePointer(100_000, SALT, b"d" * 32)
+    stored = frozen["step: schemas, writes, salt of the line"]
+    assert Step.decode(stored, "id", "chat@2") == SCHEMAS
+    assert SCHEMAS.commit(SALT) == frozen["commit hash: schemas"]
+    assert (decode_writes(stored), decode_line_salt(stored)) == (list(WRITES), SALT)
+    rows = SealedRowCodec(XorSealer())
+    assert rows.decode(WRITES_TABLE, rows.encode(WRITES_TABLE, SEALED)._replace(body=frozen["sealed"])) == SEALED
     assert expose(frozen["envelope: empty"], CONTEXT) == b""
     opened = unwrap(expose(frozen["envelope"], CONTEXT))
     assert (opened.content, opened.schema) == (b"content", "1.2.0")

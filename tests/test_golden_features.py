@@ -1,6 +1,6 @@
 """What scoped state and agents keep in a store is frozen, too: what an earlier release wrote is read by this one.
 
-`tests/golden/features-v1.json` holds the rows of a store with scopes, rights, a session, an artifact, a topic, and
+`tests/golden/features-v2.json` holds the rows of a store with scopes, rights, a session, an artifact, a topic, and
 agents, one of them in the middle of a transition. It is written once, by `python -m tests.test_golden_features`.
 """
 
@@ -21,7 +21,7 @@ from holdfast.store.store import Store
 from tests.engine.lines import KINDS, backend, store_on
 from tests.test_golden_store import put_rows, rows_of
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "features-v1.json"
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "features-v2.json"
 
 
 class _Killed(BaseException):

@@ -196,13 +196,16 @@ def test_layers_hold() -> None:
 
 ROOTS = {
     "_lazy",
+    "_named_tuple",
     "agents",
     "codec",
     "errors",
     "history",
     "hooks",
+    "interfaces.scripting",
     "jobs",
     "maintenance",
+    "schemas",
     "security",
     "snapshots",
     "state",
@@ -220,6 +223,8 @@ def around_the_api(folder: Path) -> list[str]:
         for line, module, names in imports(nodes):
             _, _, root = module.partition(".")
             if module.partition(".")[0] != "holdfast" or module == own or module.startswith(f"{own}."):
+                continue
+            if module.startswith("holdfast.interfaces."):  # a contract orders the interfaces
                 continue
             if root not in ROOTS and (root or not names):
                 found.append(f"{path.name}:{line}: imports {module}")
@@ -276,6 +281,8 @@ def test_layers_catch_arrows_that_point_up(tmp_path: Path) -> None:
         ("state", "agents"),
         ("state", "interfaces"),
         ("interfaces.cli", "interfaces.web"),
+        ("interfaces.http", "interfaces.web"),
+        ("interfaces.langgraph", "interfaces.cli"),
     ]
     files = {f"{name.replace('.', '/')}/__init__.py": "" for arrow in arrows for name in arrow}
     for number, (importer, imported) in enumerate(arrows):

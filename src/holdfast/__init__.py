@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast import hooks as hooks
     from holdfast import jobs as jobs
     from holdfast import maintenance as maintenance
+    from holdfast import schemas as schemas
     from holdfast import snapshots as snapshots
     from holdfast import state as state
     from holdfast import store as store
@@ -68,6 +69,7 @@ _SUBMODULES = (
     "hooks",
     "jobs",
     "maintenance",
+    "schemas",
     "snapshots",
     "state",
     "store",

@@ -1,13 +1,14 @@
 """Names that are imported when they are first used, from tables of constants.
 
-Importing the package, or opening a store of one kind, loads nothing that is not needed for it. The tables are the only
-names that are ever imported: none comes from data.
+Importing the package, or opening a store of one kind, loads nothing that is not needed for it. The tables, and a module
+that the application's own settings name, are all that is ever imported: no name comes from data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from holdfast.errors import ConfigError
@@ -16,6 +17,11 @@ from holdfast.errors import ConfigError
 def load(module: str, name: str) -> Any:
     """Import a name from a module, both constants of this package."""
     return getattr(import_module(module), name)
+
+
+def import_declared(module: str) -> ModuleType:
+    """Import a module of the application that its own settings name: `[schemas] module` of `holdfast.toml`."""
+    return import_module(module)
 
 
 def exports(

@@ -15,7 +15,7 @@ from holdfast.security import (
     Rule,
     check_audit,
 )
-from holdfast.state import AsyncStoreAccess, Grant, StoreAccess, Until, Who
+from holdfast.state import AsyncStoreAccess, Grant, StoreAccess, Token, Until, Who
 from holdfast.store import AsyncAudit, AsyncIdentityView, Audit, IdentityView
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Rights",
     "Rule",
     "StoreAccess",
+    "Token",
     "Until",
     "Who",
     "check_audit",

@@ -19,6 +19,7 @@
     │   └── TooLargeError                              a value exceeds a size limit
     ├── RequestTimeoutError        (TimeoutError)      no answer to a request came in time
     ├── HandlerError                                   the handler of a request or of an item raised an error
+    ├── ScriptError                                    a script failed, or a limit stopped it
     ├── SnapshotError                                  about a snapshot; each is also of the kind beside it
     │   ├── SnapshotNotFoundError  (NotFoundError)     there is none at that path
     │   ├── SnapshotExistsError    (ConflictError)     there is one already, and it is not overwritten
@@ -53,6 +54,7 @@ __all__ = [
     "OutcomeUnknownError",
     "QuotaError",
     "RequestTimeoutError",
+    "ScriptError",
     "SnapshotCorruptError",
     "SnapshotError",
     "SnapshotExistsError",
@@ -193,6 +195,14 @@ class HandlerError(HoldfastError):
         self.message = message
 
 
+class ScriptError(HoldfastError):
+    """A script in Lua or JavaScript failed, or a limit stopped it: `trace` says where in the script, if that is
+    known."""
+
+    code = "script-failed"
+    trace: str = ""
+
+
 class SnapshotError(HoldfastError):
     """About a snapshot: one of the kinds below, or of another general one as well, such as `UnavailableError`, where
     the storage, a store or the settings are at fault."""
@@ -268,6 +278,10 @@ FINER_CODES = {
     "session-ended": DeniedError,
     "grant-revoked": DeniedError,
     "grant-expired": DeniedError,
+    "unauthenticated": DeniedError,
+    "cross-site": DeniedError,
+    "wrong-host": DeniedError,
+    "rate-limited": TransientError,
     "hook-failed": VetoError,
     "no-responder": RequestTimeoutError,
     "responder-died": RequestTimeoutError,
@@ -281,6 +295,30 @@ FINER_CODES = {
     "transition-incomplete": ConflictError,
     "transfer-refused": DeniedError,
     "tool-denied": DeniedError,
+    "schema-unsupported": UnsupportedError,
+    "schema-recursion": InvalidError,
+    "schema-mismatch": InvalidError,
+    "schema-changed": ConflictError,
+    "schema-cycle": InvalidError,
+    "schema-version-unknown": NotFoundError,
+    "schema-newer": UnsupportedError,
+    "schema-outdated": ConflictError,
+    "schema-downgraded": ConflictError,
+    "schema-mixed": UnsupportedError,
+    "migration-missing": NotFoundError,
+    "migration-duplicate": ConflictError,
+    "migration-edited": ConflictError,
+    "migration-unfit": ConflictError,
+    "migration-pending": UnsupportedError,
+    "migration-failed": InvalidError,
+    "migration-shape": InvalidError,
+    "migration-irreversible": UnsupportedError,
+    "migration-lossy": InvalidError,
+    "migration-impure": InvalidError,
+    "script-syntax": ScriptError,
+    "script-timeout": ScriptError,
+    "script-memory": ScriptError,
+    "script-stopped": ScriptError,
 }
 """Codes that say more than their class does."""
 

@@ -24,6 +24,7 @@ from holdfast.errors import ConflictError, InvalidError, NotFoundError, OutcomeU
 from holdfast.store.store import Store
 from tests.agents.counting import added
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
+from tests.support.nightly import examples
 
 
 def two(store: Store, **policies: Any) -> tuple[Greeter, Greeter]:
@@ -319,7 +320,7 @@ def test_a_rewritten_conversation_is_not_merged_with_another() -> None:
     assert store.agents.messages("a") == ["summary", "more"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(["a", "b", "c"]), st.integers(0, 9)), max_size=12))
 def test_merging_loses_no_change(changes: list[tuple[bool, str, int]]) -> None:
     """Each side has keys of its own, and says something with each change."""

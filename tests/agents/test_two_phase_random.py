@@ -22,6 +22,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import HoldfastError, InvalidError, OutcomeUnknownError, TransientError
 from tests.agents.workers import Crash, kinds, recorded, store_on
 from tests.support.faults import Fault, Faults
+from tests.support.nightly import examples
 
 STATES = ("a", "b", "c", "d")
 TRIGGERS = ("t", "u", "v")
@@ -221,4 +222,4 @@ class AgainstModel(RuleBasedStateMachine):
 
 
 TestAgainstModel = AgainstModel.TestCase
-TestAgainstModel.settings = settings(max_examples=25, stateful_step_count=20)
+TestAgainstModel.settings = settings(max_examples=examples(25), stateful_step_count=20)

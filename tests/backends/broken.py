@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -9,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.backends.conformance import child
+from holdfast.backends.feed import Line, changed_lines
 from holdfast.backends.interface import (
     Backend,
     Batch,
     BlockingCall,
     Capabilities,
     Change,
+    Changes,
     Create,
     Delete,
     Ensure,
@@ -26,9 +30,9 @@ from holdfast.backends.interface import (
     Scan,
 )
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.tables import TABLES, Key
+from holdfast.backends.tables import STEPS, TABLES, Key
 from holdfast.backends.wrappers import Wrapper
-from holdfast.errors import UnavailableError
+from holdfast.errors import InvalidError, UnavailableError
 
 BROKEN: dict[str, tuple[Callable[[Backend], Backend], tuple[str, ...]]] = {}
 """By name: what to put around a store, and the tests that have to fail."""
@@ -199,7 +203,7 @@ class ReadsSeveralMoments(Wrapper):
 # Writing
 
 
-class Changes(Wrapper):
+class Rewrites(Wrapper):
     """Writes something else."""
 
     async def apply(self, batch: Batch) -> int | None:
@@ -214,25 +218,25 @@ class Changes(Wrapper):
     "test_of_tasks_that_create_one_key_one_wins",
     "test_of_threads_that_create_one_key_one_wins",
 )
-class CreateOverwrites(Changes):
+class CreateOverwrites(Rewrites):
     def change(self, change: Change) -> Change:
         return Put(*change) if isinstance(change, Create) else change
 
 
 @caught_by("test_ensure_leaves_what_is_there")
-class EnsureOverwrites(Changes):
+class EnsureOverwrites(Rewrites):
     def change(self, change: Change) -> Change:
         return Put(*change) if isinstance(change, Ensure) else change
 
 
 @caught_by("test_put_takes_the_place_of_what_was_there", "test_json_means_what_it_meant")
-class PutLeavesWhatIsThere(Changes):
+class PutLeavesWhatIsThere(Rewrites):
     def change(self, change: Change) -> Change:
         return Ensure(*change) if isinstance(change, Put) else change
 
 
 @caught_by("test_names_that_look_alike_are_different", "test_a_name_is_any_text")
-class CutsNamesAtNul(Changes):
+class CutsNamesAtNul(Rewrites):
     def change(self, change: Change) -> Change:
         if not isinstance(change, Create | Put | Ensure):
             return change
@@ -242,7 +246,7 @@ class CutsNamesAtNul(Changes):
 
 
 @caught_by("test_names_that_look_alike_are_different", "test_tenants_and_lines_are_apart")
-class FoldsCase(Changes):
+class FoldsCase(Rewrites):
     def change(self, change: Change) -> Change:
         if not isinstance(change, Create | Put | Ensure):
             return change
@@ -251,7 +255,7 @@ class FoldsCase(Changes):
 
 
 @caught_by("test_bodies_of_any_size", "test_a_batch_of_megabytes")
-class CutsLongBodies(Changes):
+class CutsLongBodies(Rewrites):
     def change(self, change: Change) -> Change:
         if not isinstance(change, Create | Put | Ensure):
             return change
@@ -259,7 +263,7 @@ class CutsLongBodies(Changes):
 
 
 @caught_by("test_delete_removes_what_starts_so")
-class DeletesLittle(Changes):
+class DeletesLittle(Rewrites):
     def change(self, change: Change) -> Change:
         if isinstance(change, Delete) and len(change.prefix) < len(change.space.key):
             return Delete(change.space, (*change.prefix, *"?" * (len(change.space.key) - len(change.prefix))))
@@ -267,7 +271,7 @@ class DeletesLittle(Changes):
 
 
 @caught_by("test_delete_removes_what_starts_so")
-class DeletesMuch(Changes):
+class DeletesMuch(Rewrites):
     def change(self, change: Change) -> Change:
         return Delete(change.space, change.prefix[:-1]) if isinstance(change, Delete) else change
 
@@ -371,6 +375,79 @@ class EmptyBatchesOvertake(Wrapper):
         if batch:
             await BlockingCall(lambda: time.sleep(0.01))
         return await self.inner.apply(batch)
+
+
+# Changes
+
+
+@caught_by("test_lines_that_change_are_named", "test_no_change_is_missed_while_many_write")
+class NamesNothing(Wrapper):
+    async def changes(self, since: str | None = None) -> Changes:
+        return (await self.inner.changes(since))._replace(lines=[])
+
+
+@caught_by("test_no_change_is_missed_while_many_write")
+class TakesTheTokenLate(Wrapper):
+    """What is written between the reading of the lines and of the token is never named."""
+
+    async def changes(self, since: str | None = None) -> Changes:
+        found = await self.inner.changes(since)
+        await BlockingCall(lambda: time.sleep(0.002))
+        return found._replace(token=(await self.inner.changes()).token)
+
+
+@caught_by("test_no_change_is_missed_while_many_write")
+class NumbersBeforeItCommits(Wrapper):
+    """Numbers as from a sequence: a batch with a smaller number may be visible after one with a larger number."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.numbers = itertools.count(1)
+        self.visible: list[tuple[int, Line]] = []
+
+    async def apply(self, batch: Batch) -> int | None:
+        number = next(self.numbers)
+        await BlockingCall(lambda: time.sleep(random.random() * 0.003))
+        refused = await self.inner.apply(batch)
+        if refused is None:
+            self.visible.extend((number, line) for line in changed_lines([batch]) or ())
+        return refused
+
+    async def changes(self, since: str | None = None) -> Changes:
+        visible = list(self.visible)
+        last = max((number for number, _ in visible), default=0)
+        lines = [line for number, line in visible if since is not None and number > int(since)]
+        return Changes(lines, str(last), complete=True)
+
+
+@caught_by("test_lines_that_change_are_named", "test_tidying_loses_no_change")
+class NamesWhatIsThere(Wrapper):
+    """Does not name lines that were deleted."""
+
+    async def changes(self, since: str | None = None) -> Changes:
+        found = await self.inner.changes(since)
+        rows = await self.inner.read([Scan(space, ()) for space in TABLES])
+        there = {row.key[:2] for each in rows for row in each}
+        return found._replace(lines=[line for line in found.lines if line in there])
+
+
+@caught_by("test_lines_that_change_are_named")
+class NamesAllAgain(Wrapper):
+    """Names every line of the store each time."""
+
+    async def changes(self, since: str | None = None) -> Changes:
+        found = await self.inner.changes(since)
+        (rows,) = await self.inner.read([Scan(STEPS, ())])
+        return found._replace(lines=list({(str(row.key[0]), str(row.key[1])) for row in rows}))
+
+
+@caught_by("test_a_token_of_something_else_is_refused")
+class TakesAnyToken(Wrapper):
+    async def changes(self, since: str | None = None) -> Changes:
+        try:
+            return await self.inner.changes(since)
+        except InvalidError:
+            return await self.inner.changes()
 
 
 # Life

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.backends.async_backend import Closable, GroupStamp, ServerBackend, ServerInterrupted
 from holdfast.backends.conformance.rows import row_of
-from holdfast.backends.interface import Batch, Capabilities, Create, Get, Query, Row
+from holdfast.backends.interface import Batch, Capabilities, Changes, Create, Get, Query, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.group_commit import Outcome
@@ -94,6 +94,9 @@ class Near(ServerBackend):
             self.server.groups.append(len(batches))
         self.server.after()
         return outcomes
+
+    async def changes(self, since: str | None = None) -> Changes:
+        return await self._run_in_loop(lambda: self.server.rows.changes(since))
 
     async def size(self) -> int:
         return await self._run_in_loop(lambda: self.server.rows.size())

@@ -248,7 +248,7 @@ def test_one_whose_schema_was_made_for_him(url: str, role: str) -> None:
 
 def older(url: str) -> None:
     """Make of a schema what the first release made."""
-    names = ", ".join(f"holdfast.{space.name}" for space in LATER)
+    names = ", ".join(f"holdfast.{name}" for name in (*(space.name for space in LATER), "changes"))
     sql(url, f"DROP TABLE {names}; DROP FUNCTION holdfast.apply")
 
 

@@ -36,7 +36,7 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, CorruptError, DeniedError, InvalidError, OutcomeUnknownError
 from holdfast.testing import Stores
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
-from tests.support.nightly import fewer_examples, mostly_nightly
+from tests.support.nightly import examples, fewer_examples, mostly_nightly
 
 NUMBERS = itertools.count()
 
@@ -75,7 +75,7 @@ async def cold(blobs: InMemory) -> list[Row]:
 
 
 @pytest.mark.usefixtures("small")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 50), max_size=300))
 def test_whatever_the_order_every_key_has_one_winner(numbers: list[int]) -> None:
     async def main() -> None:
@@ -98,7 +98,7 @@ def test_whatever_the_order_every_key_has_one_winner(numbers: list[int]) -> None
 
 
 @pytest.mark.usefixtures("small")
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 50), max_size=400), st.lists(st.integers(0, 9), max_size=60))
 def test_answers_that_are_lost_lose_and_double_nothing(numbers: list[int], losses: list[int]) -> None:
     async def main() -> None:
@@ -130,7 +130,7 @@ def test_answers_that_are_lost_lose_and_double_nothing(numbers: list[int], losse
 
 
 @pytest.mark.usefixtures("small")
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 50), max_size=400))
 def test_batches_about_several_shards_are_seen_whole_in_every_order(numbers: list[int]) -> None:
     async def main() -> None:
@@ -757,7 +757,7 @@ def test_a_life_whose_end_was_not_finished_is_finished_later(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("small")
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 50), max_size=300))
 def test_tidying_while_others_write_loses_nothing(numbers: list[int]) -> None:
     async def main() -> None:

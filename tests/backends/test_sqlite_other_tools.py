@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.interface import Change
-from holdfast.backends.sqlite import backend, use_lock
+from holdfast.backends.sqlite import backend, database_file, use_lock
 
 SHELL = shutil.which("sqlite3")
 
@@ -201,23 +201,23 @@ def test_a_log_written_back_below_a_reader_is_no_damage(tmp_path: Path, monkeypa
     """Another SQLite in this process drops the locks of SQLite in the middle of a check."""
     path = tmp_path / "agents.db"
     found: list[list[str]] = []
-    check = backend._check
+    check = database_file.find_damage
 
     def disturbed(cursor: apsw.Cursor, _: None) -> list[str]:
         if not found:
-            monkeypatch.setattr(backend, "refresh_index", disturb)
+            monkeypatch.setattr(database_file, "refresh_index", disturb)
         found.append(check(cursor, None))
         return found[-1]
 
     def disturb(cursor: apsw.Cursor) -> None:
         cursor.execute("SELECT count(*) FROM steps").fetchall()
-        monkeypatch.setattr(backend, "refresh_index", lambda _: None)
+        monkeypatch.setattr(database_file, "refresh_index", lambda _: None)
         connect_once(path, "SELECT count(*) FROM lines")
         assert put_elsewhere(path, 60) == "stored"
 
     with holdfast.open(path) as store:
         for n in range(50):
             store.put("chat", {"n": n})
-        monkeypatch.setattr(backend, "_check", disturbed)
+        monkeypatch.setattr(backend, "find_damage", disturbed)
         assert store.maintenance.verify().findings == []
         assert [bool(each) for each in found] == [True, False]

@@ -29,12 +29,11 @@ import msgspec
 import ormsgpack
 import pydantic
 import pytest
-from backports import zstd
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
 from holdfast.codec import Codec, Limits, OpaqueValue, msgpack
-from holdfast.codec.compression import Compression, decompress
+from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
 from holdfast.codec.packer import MAX_VALUES
 from holdfast.codec.tags import Tag
@@ -452,7 +451,7 @@ def test_dictionaries_of_other_serializers_are_data(subtests: pytest.Subtests) -
 def test_reading_imports_nothing() -> None:
     """Every tag, in a process that has loaded nothing but the codec."""
     code = """
-        import sys
+        import fractions, sys, zoneinfo  # these are imported with the first value of a type of theirs
         from holdfast.codec import Codec, msgpack
         from msgspec.msgpack import encode
         codec = Codec()
@@ -698,7 +697,10 @@ def test_reading_flags_leaves_nothing_behind() -> None:
 
 def test_a_decompression_bomb_makes_no_more_than_it_claims(subtests: pytest.Subtests) -> None:
     zeros = bytes(80 << 20)
-    bombs = {Compression.ZSTD: zstd.compress(zeros), Compression.GZIP: zlib.compress(zeros, wbits=31)}
+    bombs = {
+        **{method: compress(zeros, method)[1] for method in (Compression.ZSTD, Compression.ZSTD_DICTIONARY_1)},
+        Compression.GZIP: zlib.compress(zeros, wbits=31),
+    }
     for size in [0, 1, 1000, 1 << 20, 64 << 20]:
         for how, bomb in bombs.items():
             with case(subtests, how.name, size):

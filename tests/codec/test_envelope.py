@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hmac
 import os
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.codec.compression import Compression, compress, decompress
-from holdfast.codec.envelope import BodyKind, RecordContext, Sealer, expose, protect, strip, unwrap, wrap
+from holdfast.codec.envelope import BodyKind, RecordContext, Sealer, expose, protect, seal, strip, unseal, unwrap, wrap
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError, TooLargeError, UnsupportedError
 from tests.support.cases import case
 
@@ -37,28 +38,37 @@ class Aes:
         except (InvalidTag, ValueError):
             raise CorruptError("the seal is broken") from None
 
+    def digest(self, content: bytes) -> bytes:
+        return hmac.digest(self.key_id, content, "sha256")
+
 
 KEYS = {b"k1": Aes()}
 
 
 def stored(content: bytes, context: RecordContext = HERE, sealer: Sealer | None = None, **how: Any) -> bytes:
-    return protect(wrap(content, **how), context, sealer)
+    record = wrap(content, **how) if content or how else b""
+    return protect(record, context) if sealer is None else seal(record, context.encode(), sealer)
+
+
+def opened(body: bytes, context: RecordContext = HERE) -> bytes:
+    """The record in a body, sealed or not."""
+    return unseal(body, context.encode(), KEYS, str(context)) if body[5:6] == b"\x01" else expose(body, context)
 
 
 @given(st.binary(max_size=2000), st.text(max_size=20), st.sampled_from([None, *Compression]), st.booleans())
 def test_wrapped_content_is_unwrapped(content: bytes, schema: str, how: Compression | None, sealed: bool) -> None:
     body = stored(content, sealer=KEYS[b"k1"] if sealed else None, schema=schema, compression=how)
-    assert unwrap(expose(body, HERE, KEYS)) == (content, BodyKind.PACKED, schema)
+    assert unwrap(opened(body)) == (content, BodyKind.PACKED, schema)
     assert unwrap(wrap(content, codec=BodyKind.RAW)).codec is BodyKind.RAW
 
 
 @pytest.mark.parametrize("sealer", [None, Aes()])
 def test_a_row_without_content_has_an_empty_record(sealer: Any) -> None:
-    body = protect(b"", HERE, sealer)
+    body = stored(b"", sealer=sealer)
     assert body.startswith(b"HF")
-    assert expose(body, HERE, KEYS) == b""
+    assert opened(body) == b""
     with pytest.raises(CorruptError):
-        expose(body, HERE._replace(columns=("id-2", 5)), KEYS)
+        opened(body, HERE._replace(columns=("id-2", 5)))
     assert strip(protect(b"", HERE)) == b""
 
 
@@ -71,11 +81,18 @@ def test_every_flipped_bit_and_every_cut_is_noticed(sealer: Any) -> None:
             damaged[i] ^= 1 << bit
             # Of a sealed row, the name of the key is no more than a name before the seal is opened.
             with pytest.raises(CorruptError if sealer is None else HoldfastError):
-                expose(bytes(damaged), HERE, KEYS)
+                opened(bytes(damaged))
         with pytest.raises(CorruptError):
-            expose(body[:i], HERE, KEYS)
+            opened(body[:i])
     with pytest.raises(CorruptError):
-        expose(body + b"\0", HERE, KEYS)
+        opened(body + b"\0")
+
+
+def test_a_sealed_body_says_nothing_of_its_content() -> None:
+    headers = {stored(content, sealer=Aes(), schema=schema)[:14] for content in (b"1", b"2" * 500) for schema in "78"}
+    assert headers == {b"HF\x02\0\0\x01\x02\0\0\0\0\0k1"}
+    with pytest.raises(CorruptError, match="not sealed"):
+        unseal(stored(b"content"), HERE.encode(), KEYS, "here")
 
 
 ELSEWHERE: list[Any] = [
@@ -93,7 +110,7 @@ def test_a_record_opens_only_in_its_row(subtests: pytest.Subtests) -> None:
     for sealer in [None, Aes()]:
         for elsewhere in ELSEWHERE:
             with case(subtests, "sealed" if sealer else "open", elsewhere), pytest.raises(CorruptError):
-                expose(stored(b"content", sealer=sealer), elsewhere, KEYS)
+                opened(stored(b"content", sealer=sealer), elsewhere)
 
 
 def test_errors_say_where() -> None:
@@ -115,7 +132,7 @@ def test_errors_say_where() -> None:
 def test_records_of_a_newer_release() -> None:
     record = wrap(b"content")
     for newer, message in (
-        (b"HF\x02" + record[3:], "format version 2.*newer release"),
+        (b"HF\x03" + record[3:], "format version 3.*newer release"),
         (record[:5] + b"\x09" + record[6:], "protected by method 9"),
     ):
         body = protect(newer, HERE)
@@ -140,7 +157,7 @@ def test_limits() -> None:
         unwrap(record, max_bytes=999)
     for sealer in (Aes(b""), Aes(b"k" * 256)):
         with pytest.raises(InvalidError, match="1 to 255 bytes"):
-            protect(b"", HERE, sealer)
+            seal(b"", b"", sealer)
     with pytest.raises(InvalidError, match="at most 255 bytes"):
         wrap(b"", schema="s" * 256)
 
@@ -154,14 +171,16 @@ def test_limits() -> None:
 
 def test_compression_is_chosen_by_size() -> None:
     assert compress(b"x" * 127)[0] is Compression.NONE
-    assert compress(b"x" * 128)[0] is Compression.ZSTD
+    assert compress(b"x" * 128)[0] is Compression.ZSTD_DICTIONARY_1
+    assert compress(b"x" * (1 << 16))[0] is Compression.ZSTD_DICTIONARY_1
+    assert compress(b"x" * ((1 << 16) + 1))[0] is Compression.ZSTD
     assert compress(os.urandom(500))[0] is Compression.NONE
     how, body = compress(b"x" * 500, Compression.GZIP)
     assert gzip.decompress(body) == b"x" * 500
     assert compress(b"x" * 500, Compression.GZIP) == (how, body)
 
 
-@pytest.mark.parametrize("how", [Compression.ZSTD, Compression.GZIP])
+@pytest.mark.parametrize("how", [Compression.ZSTD, Compression.ZSTD_DICTIONARY_1, Compression.GZIP])
 def test_bombs_do_not_go_off(how: Compression) -> None:
     _, bomb = compress(bytes(32 << 20), how)
     assert len(bomb) < 1 << 20

@@ -27,7 +27,7 @@ from langchain_core.messages import (
 from holdfast.codec import Codec, Limits, MessageParts, PackedMessages
 from holdfast.codec.bulk_packing import BATCH
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.model.packed_state import LONG_TEXT, pack_state, unpack_state
+from holdfast.engine.model.packed_state import LONG_TEXT, pack_state, unpack_state, unpack_states
 from holdfast.engine.pack_cache import PackCache
 from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError, UnsupportedError
@@ -246,6 +246,44 @@ def test_packing_again_is_packing(data: st.DataObject, values: list[Any]) -> Non
         known.append(now)
 
 
+small = st.one_of(
+    messages,
+    anything,
+    st.lists(messages | anything, max_size=4),
+    st.fixed_dictionaries({"messages": st.lists(messages, max_size=3), "other": messages | anything}),
+)
+
+
+@given(st.lists(small, min_size=1, max_size=3))
+def test_few_values_are_packed_as_each_alone(values: list[Any]) -> None:
+    """The quick way of a few values, and of many."""
+    expected = outcome(lambda: [codec.pack(each) for each in values])
+    for got in (outcome(lambda: codec.pack_items(values)), outcome(lambda: codec.pack_items([*values, *[1] * 20]))):
+        assert isinstance(got, tuple) if isinstance(expected, tuple) else got[: len(values)] == expected
+
+
+def test_a_field_that_changes_while_it_is_packed_is_packed_as_it_was_or_is() -> None:
+    """The quick way encodes copies: what it looked at cannot become something else before it is encoded."""
+    message = HumanMessage("", additional_kwargs={"k": [1]})
+    forms = {codec.pack(message)}
+    message.additional_kwargs["k"] = [1, 2]
+    forms.add(codec.pack(message))
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            message.additional_kwargs["k"] = [1]
+            message.additional_kwargs["k"] = [1, 2]
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        assert {codec.pack_items([message])[0] for _ in range(2000)} <= forms
+    finally:
+        done.set()
+        thread.join()
+
+
 def wreck(value: Any) -> None:
     """Change all that can be reached."""
     if isinstance(value, dict):
@@ -281,7 +319,7 @@ def test_unpacking_again_is_unpacking(data: st.DataObject, values: list[Any], mo
     taken: list[Any] = []
     for which in data.draw(st.lists(st.sampled_from([items, items, longer, longer[1:], items[:-1]]), max_size=6)):
         which = [bytes(bytearray(each)) for each in which]  # equal, and not the same
-        got, made, seen = codec.unpack_cached(which, made)
+        got, made, seen, _ = codec.unpack_cached(which, made)
         assert identical(got, codec.unpack_items(which))
         now = changeable(got)
         assert not set(map(id, now)) & set(map(id, taken))
@@ -348,8 +386,8 @@ def test_values_that_move_between_containers_are_noticed(subtests: pytest.Subtes
                 values = make()
                 packed, seen = codec.pack_cached(values, None)
                 if unpacked:
-                    values, made, _ = codec.unpack_cached(packed, MessageParts.of(packed))
-                    values, _, seen = codec.unpack_cached(packed, made)
+                    values, made, _, _ = codec.unpack_cached(packed, MessageParts.of(packed))
+                    values, _, seen, _ = codec.unpack_cached(packed, made)
                 act(values)
                 assert codec.pack_items(values) != packed
                 assert codec.pack_cached(values, seen)[0] == codec.pack_items(values)
@@ -397,8 +435,8 @@ def test_others_are_packed_as_ever(subtests: pytest.Subtests) -> None:
         with case(subtests, values):
             packed, seen = codec.pack_cached(values, None)
             assert (packed, seen) == (codec.pack_items(values), None)
-            first, made, _ = codec.unpack_cached(packed, None)
-            again, _, _ = codec.unpack_cached(packed, made)
+            first, made, _, _ = codec.unpack_cached(packed, None)
+            again, _, _, _ = codec.unpack_cached(packed, made)
             assert identical(first, values)
             assert identical(again, values)
 
@@ -414,7 +452,7 @@ def test_limits_hold_again() -> None:
         )
     large = [*codec.pack_items(values), *codec.pack_items([HumanMessage("x" * 600)])]
     made = MessageParts.of(large[:1])
-    _, made, _ = small.unpack_cached(large[:1], made)  # type: ignore[assignment]
+    _, made, _, _ = small.unpack_cached(large[:1], made)  # type: ignore[assignment]
     assert outcome(lambda: small.unpack_cached(large, made)) == outcome(lambda: small.unpack_items(large))
 
 
@@ -522,7 +560,7 @@ def test_nothing_is_encoded_twice(calls: list[Any]) -> None:
     items = codec.pack_items(values)
     made = MessageParts.of(items)
     for _ in range(2):
-        again, found, seen = codec.unpack_cached(items, made)
+        again, found, seen, _ = codec.unpack_cached(items, made)
         assert found is not None
         assert seen is not None
         made = found
@@ -530,3 +568,17 @@ def test_nothing_is_encoded_twice(calls: list[Any]) -> None:
         assert now is not None
         assert all(one is other for one, other in zip(items, packed, strict=False))
         assert codec.pack_cached([*again, HumanMessage("d")], now)[0] != packed
+
+
+@fewer_examples()
+@given(st.lists(messages, min_size=1, max_size=6), st.lists(messages, max_size=4), st.lists(anything, max_size=2))
+def test_several_states_are_unpacked_as_each_alone(values: list[Any], more: list[Any], others: list[Any]) -> None:
+    """Lists that grow and shrink from one to the next, with other items, and without the list."""
+    values = values * 16
+    lists = [values, values[:-1], values + more, values[1:], values + others, [], values[:3], values]
+    states = [pack_state(codec, {"m": each, "n": number}) for number, each in enumerate(lists)]
+    states.append(pack_state(codec, {"n": others}))
+    got = unpack_states(codec, states)
+    assert identical(got, [unpack_state(codec, each) for each in states])
+    found = [each for state in got for each in changeable(state)]
+    assert len({*map(id, found)}) == len(found)  # none has anything of another

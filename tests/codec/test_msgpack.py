@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage
 from msgspec.msgpack import Ext, encode
 
 from holdfast.codec import Codec, msgpack
 from holdfast.errors import CorruptError, TooDeepError
 from tests.codec.values import scalars, values
 from tests.support.cases import case
+from tests.support.nightly import fewer_examples
 
 codec = Codec()
 
@@ -112,3 +115,54 @@ def test_depth() -> None:
         msgpack.check_depth(b"\xdc\x00\xff" + b"\x90" * 100)
     with pytest.raises(CorruptError):
         msgpack.check_depth(b"\x92\xc1" + b"\x91" * 100)
+
+
+def split(data: bytes) -> list[bytes] | str:
+    try:
+        return msgpack.split_array(data)
+    except CorruptError as error:
+        return str(error)
+
+
+@fewer_examples()
+@given(st.binary(max_size=40), st.integers(0, 1200), st.integers(1, 255), st.booleans())
+def test_a_long_list_is_split_alike_in_all_threads(start: bytes, at: int, change: int, damage: bool) -> None:
+    """In the main thread the decoder splits it; where it refuses the bytes, the error is the same."""
+    items = [start, {"a": [1, None, "x" * 300]}, *([[2, {}]] * 300)]
+    data = bytearray(msgpack.join_array([encode(each) for each in items]))
+    if damage:
+        data[at % len(data)] ^= change
+    with ThreadPoolExecutor(1) as other:
+        assert split(bytes(data)) == other.submit(split, bytes(data)).result()
+
+
+def test_a_deep_list_is_split_without_recursion() -> None:
+    deep = b"\x91" * 100_000 + b"\x90"
+    assert split(b"\x91" + deep) == [deep]
+
+
+@fewer_examples()
+@given(st.lists(values, max_size=4), st.booleans(), st.integers(1, 3000), st.integers(0, 255))
+def test_items_are_split_as_they_are_packed_alone(more: list[Any], others: bool, at: int, change: int) -> None:
+    """Messages only, and with other values among them; damaged ones are an error, or other items."""
+    items = [*([HumanMessage("x" * 100, id="1"), AIMessage("y")] * 10), *(more if others else [])]
+    data = msgpack.top(msgpack.join_array(list(map(msgpack.inner, codec.pack_items(items)))))
+    assert msgpack.split_items(data.removeprefix(msgpack.ESCAPE)) == codec.pack_items(items)
+    damaged = bytearray(data)
+    damaged[at % len(data)] ^= change
+    parts = split(bytes(damaged))
+    if isinstance(parts, str):
+        with pytest.raises(CorruptError) as refused:
+            msgpack.split_items(bytes(damaged))
+        assert str(refused.value) == parts
+    else:
+        assert msgpack.split_items(bytes(damaged)) == list(map(msgpack.top, parts))
+
+
+def test_bytes_at_the_end_are_found_only_if_they_are_whole() -> None:
+    for size in (0, 1, 255, 256, 65535, 65536):
+        packed = msgpack.binary(b"x" * size)
+        assert msgpack.last_bin(b"\x92\x00" + packed, 2) == b"x" * size
+        for other in (packed + b"x", packed[:-1], msgpack.text(b"x" * size), packed[:1]):
+            assert msgpack.last_bin(b"\x92\x00" + other, 2) is None
+    assert msgpack.last_bin(b"\x92\x00", 2) is None

@@ -14,6 +14,7 @@ from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_state
+from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line
 from holdfast.store.store import Store
 
@@ -65,3 +66,9 @@ def store_on(backend: Backend, *, fold_every: int = 32, cache_bytes: int = 1 << 
 def saving(engine: Engine, line: Line, state: Mapping[str, Any], **more: Any) -> AppendRequest:
     """What the engine is given to save a state."""
     return AppendRequest(line, pack_state(engine.context.codec, state), **more)
+
+
+def writes_of(store: Store, line: Line, id: str) -> list[PendingWriteRow]:
+    """The writes that follow a step."""
+    engine = store._engine
+    return run(engine.writes.of_many(line, [run(engine.lines.find(line, id))]))[0]

@@ -13,7 +13,7 @@ from holdfast.backends.tables import TABLES
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.model.large_pointers import parse_pointer
-from holdfast.engine.pending_writes import PendingWriteRow
+from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef
 from holdfast.errors import NotFoundError, UnavailableError
@@ -57,7 +57,7 @@ class Picture:
         for point in points:
             if not point.pruned:
                 (head,) = run(engine.step_info.describe(line, [point]))
-                tree = run(cold.tree(line, run(cold.get(line, point))))
+                tree = run(cold.tree(line, run(cold.get(line, point)), run(engine.lines.salt(line))))
                 large = frozenset(parse_pointer(each).digest for each in tree.pointers)
                 self.steps[point[:2]] = Kept(point, head.header, dict(run(engine.state(line, point))), large)
         self.ids = {each.point.id for each in self.steps.values()}

@@ -11,7 +11,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOURNAL, READABLE, TABLES, WORDS, Table
 from holdfast.codec.envelope import DAMAGED, unwrap, wrap
-from holdfast.engine.checked_rows import CheckedBackend, is_intact, protect_row, read_despite_damage
+from holdfast.engine.checked_rows import CHECKSUMS, CheckedBackend, read_despite_damage
 from holdfast.errors import CorruptError
 
 PROTECTED = [table for table in TABLES if table not in (JOURNAL, WORDS, *READABLE)]
@@ -34,7 +34,7 @@ def row(table: Table, number: int) -> Row:
 
 def damaged(table: Table, row: Row) -> Row:
     """A stored row with a flipped bit."""
-    body = protect_row(table, row).body
+    body = CHECKSUMS.encode(table, row).body
     return row._replace(body=body[:-1] + bytes([body[-1] ^ 1]))
 
 
@@ -84,9 +84,9 @@ def test_what_was_damaged_is_not_stored_as_if_it_were_not(stored: MemoryBackend,
 @protected
 def test_every_flipped_bit_of_a_body_is_damage(table: Table) -> None:
     """Also in the bytes that name the version of the format and the protection: a copy repairs it."""
-    whole = protect_row(table, row(table, 1))
-    assert is_intact(table, whole)
+    whole = CHECKSUMS.encode(table, row(table, 1))
+    assert CHECKSUMS.is_intact(table, whole)
     for bit in range(8 * len(whole.body)):
         body = bytearray(whole.body)
         body[bit // 8] ^= 1 << bit % 8
-        assert not is_intact(table, whole._replace(body=bytes(body)))
+        assert not CHECKSUMS.is_intact(table, whole._replace(body=bytes(body)))

@@ -17,13 +17,13 @@ from holdfast.backends.interface import Backend, Batch, Create, Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, STEPS, TABLES
 from holdfast.engine.copy.within_store import LineCopier
-from holdfast.engine.pending_writes import PendingWriteRow
+from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UnavailableError
 from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.damaged import flipped
-from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
+from tests.engine.lines import KINDS, Backends, Clock, backend, store_on, writes_of
 from tests.engine.pruned import (
     LARGE,
     LINE,
@@ -40,6 +40,7 @@ from tests.engine.pruned import (
 )
 from tests.engine.test_histories import Thread, scripts
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
+from tests.support.nightly import examples
 
 COPY = Line("", "copy")
 OTHER = Line("else", "t")
@@ -66,8 +67,8 @@ def check_copy(on: Backend, line: Line = LINE, to: Line = COPY) -> None:
         found = pictures[1].steps[place]
         assert (found.point, found.header) == (each.point, each.header)
         assert identical(found.state, each.state)
-    for id in {str(row.key[2]) for row in one["writes"]}:
-        assert run(store._engine.writes.of(to, id)) == run(store._engine.writes.of(line, id))
+    for id in {each.point.id for each in pictures[0].steps.values()}:
+        assert writes_of(store, to, id) == writes_of(store, line, id)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +78,7 @@ def check_copy(on: Backend, line: Line = LINE, to: Line = COPY) -> None:
     fold_every=st.sampled_from([2, 3, 32]),
     bits=st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 30)),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_any_history(kind: str, script: list[Any], more: list[Any], fold_every: int, bits: tuple[int, int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         on = backend(kind, Path(folder))
@@ -252,7 +253,7 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
             other.put("copy", {"mine": n, "large": LARGE}, id=str(n))
         for each in (other, store_on(backend.inner, fold_every=2, clock=clock)):
             assert [state["mine"] for state in states_of(each, "copy").values()] == list(range(8, -1, -1))
-            assert [run(each._engine.writes.of(COPY, str(n))) for n in range(9)] == [[]] * 9
+            assert [writes_of(each, COPY, str(n)) for n in range(9)] == [[]] * 9
             each.maintenance.compact("copy")
 
     at_every_moment(scenario)
@@ -295,7 +296,7 @@ def test_what_is_left_of_an_interrupted_copy_does_no_harm(fresh: Backends) -> No
                 others.put("copy", {"mine": n}, id=f"my {n}")
             cold = store_on(shared, fold_every=2, clock=store._engine.context.clock)
             assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
-            assert run(cold._engine.writes.of(COPY, "my 5")) == []
+            assert writes_of(cold, COPY, "my 5") == []
             cold.maintenance.compact("copy")
             assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
             cold.delete("copy")

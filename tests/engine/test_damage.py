@@ -19,7 +19,7 @@ from holdfast.store.store import Store
 from tests.engine.lines import Clock, store_on
 from tests.support.nightly import mostly_nightly
 
-SHARDS = 40
+SHARDS = 80
 
 ROW_SHARDS = 800
 """Every byte of the larger file, in so many parts."""

@@ -15,6 +15,7 @@ from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import KINDS, Clock, backend, store_on
 from tests.engine.model.histories import edited_state, states
+from tests.support.nightly import examples
 
 ACTIONS = st.lists(
     st.sampled_from(
@@ -146,7 +147,7 @@ def _follow(thread: Thread, id: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(script=scripts(), fold_every=st.sampled_from([1, 2, 3, 32]), cache=st.sampled_from([0, 20_000, 1 << 24]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_every_checkpoint_keeps_its_state(
     kind: str, script: list[tuple[str, Any]], fold_every: int, cache: int
 ) -> None:

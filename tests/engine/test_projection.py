@@ -35,12 +35,12 @@ from tests.engine.rows import check_rows, made_again, rows_of, showing, thread_r
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
 from tests.support.counting import CountingBackend
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import examples, mostly_nightly
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(script=scripts(), fold_every=st.sampled_from([1, 3, 32]), cache=st.sampled_from([0, 20_000, 1 << 24]))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_rows_are_what_the_log_says(kind: str, script: list[tuple[str, Any]], fold_every: int, cache: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         on = backend(kind, Path(folder))
@@ -53,7 +53,7 @@ def test_rows_are_what_the_log_says(kind: str, script: list[tuple[str, Any]], fo
 
 
 @given(script=scripts(), bits=st.integers(0, (1 << 30) - 1))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_rows_follow_a_prune(script: list[tuple[str, Any]], bits: int) -> None:
     on = MemoryBackend()
     thread = Thread(showing(on, fold_every=3))

@@ -20,13 +20,13 @@ from holdfast.backends.tables import FOLDS, LINES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.leases import pause_key
-from holdfast.engine.pending_writes import PendingWriteRow, write_row
+from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.rewrite.rewriter import RewritePlan
-from holdfast.engine.row_format import Branch, Line, StepRef
+from holdfast.engine.row_format import Branch, Line, StepRef, write_row
 from holdfast.errors import ConflictError, NotFoundError, UnavailableError
 from holdfast.store.store import Store
 from tests.codec.values import identical
-from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
+from tests.engine.lines import KINDS, Backends, Clock, backend, store_on, writes_of
 from tests.engine.pruned import (
     LARGE,
     LINE,
@@ -44,6 +44,7 @@ from tests.engine.pruned import (
 )
 from tests.engine.test_histories import Thread, scripts
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
+from tests.support.nightly import examples
 from tests.support.sqlite.powercut import Labels, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
@@ -56,7 +57,7 @@ from tests.support.sqlite.recording import Recorder
     cache=st.sampled_from([0, 20_000, 1 << 24]),
     bits=st.lists(st.integers(0, (1 << 40) - 1) | st.just((1 << 40) - 1), min_size=6, max_size=6),
 )
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_what_stays_is_as_it_was(
     kind: str, script: list[Any], more: list[Any], fold_every: int, cache: int, bits: list[int]
 ) -> None:
@@ -185,7 +186,7 @@ def test_changes_are_made_with_the_rest_or_without_dropping_anything(shared: Bac
         return RewritePlan(frozenset(), [Put(WRITES, write_row(LINE, "5", PendingWriteRow("", "t", 0, "c", packed)))])
 
     prune(store, choose)
-    assert [each.packed for each in run(store._engine.writes.of(LINE, "5"))] == [packed]
+    assert [each.packed for each in writes_of(store, LINE, "5")] == [packed]
     assert rows_of(shared)["refs"] == [], "the lease was given back"
 
 

@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any
 
+from msgspec.structs import force_setattr
+
 import holdfast
 from holdfast.engine import leases
 from holdfast.errors import ConflictError
@@ -26,7 +28,7 @@ def state_of(writer: str, number: int) -> dict[str, Any]:
 def main(url: str, writer: str) -> None:
     """Save to a thread of one's own and to one that all share; now and then compact, and delete a third."""
     store = holdfast.open(url)
-    object.__setattr__(store._engine.context, "fold_every", 4)  # so that there is much to interrupt
+    force_setattr(store._engine.context, "fold_every", 4)  # so that there is much to interrupt
     leases._LIFE_NS = 50_000_000  # so that the living, too, are taken for dead
     for number in itertools.count():
         for thread in (writer, "shared", f"{writer} for a while"):

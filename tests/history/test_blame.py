@@ -11,7 +11,9 @@ from langchain_core.messages import HumanMessage
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.paths import parse_path, path_text
+from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
@@ -191,7 +193,8 @@ def long_line() -> CountingBackend:
     messages = [*messages]
     messages[300] = HumanMessage("edited " * 20, id="m300")
     store.put("t", {"messages": messages, "memory": memory, "n": 1000})
-    store.put("copy", {"messages": messages, "n": 1000})
+    run(LineCopier(store._engine).copy({Line("", "t"): Line("", "copy")}))
+    store.put("other", {"messages": messages, "n": 1000})
     return counting
 
 
@@ -223,12 +226,17 @@ def test_a_given_state_is_compared_by_digests(long_line: CountingBackend) -> Non
     assert long_line.rows_read["nodes"] <= 24 + 20, "indexes, one segment, and the dict, which has no digests"
 
 
-def test_two_threads_are_compared_by_digests(long_line: CountingBackend) -> None:
+def test_a_thread_and_its_copy_are_compared_by_digests(long_line: CountingBackend) -> None:
     cold(long_line).get("t", at="#999")
     whole = long_line.rows_read["nodes"]
     diff = cold(long_line).thread("t").diff("#999", other="copy")
-    assert [change.where for change in diff] == ["messages[300].content", "n", "memory"]
+    assert [change.where for change in diff] == ["messages[300].content", "n"]
     assert long_line.rows_read["nodes"] <= whole - 12, "of sixteen segments, three were read"
+
+
+def test_two_threads_are_compared_by_content(long_line: CountingBackend) -> None:
+    diff = cold(long_line).thread("t").diff("#999", other="other")
+    assert [change.where for change in diff] == ["messages[300].content", "n", "memory"]
 
 
 def test_blame_reads_one_path(long_line: CountingBackend) -> None:

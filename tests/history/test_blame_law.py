@@ -14,6 +14,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec as codec
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
+from tests.support.nightly import examples
 
 SIZES = (4, 200)
 """Short messages make lists that are saved whole; long ones make lists of which changes are saved."""
@@ -65,7 +66,7 @@ def packed(value: Any) -> bytes:
 
 
 @given(st.integers(0, 10_000), st.sampled_from(SIZES), st.integers(1, 7), st.integers(2, 30))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_messages(seed: int, size: int, fold_every: int, steps: int) -> None:
     store = new_store(fold_every)
     states = conversation(seed, steps, size)
@@ -88,7 +89,7 @@ def test_messages(seed: int, size: int, fold_every: int, steps: int) -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from(SIZES), st.integers(1, 7), st.integers(2, 30))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_entries_and_channels(seed: int, size: int, fold_every: int, steps: int) -> None:
     store = new_store(fold_every)
     states = conversation(seed, steps, size)

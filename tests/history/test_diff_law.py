@@ -19,6 +19,7 @@ from holdfast.store.store import Store
 from tests.codec import values
 from tests.engine.lines import store_on
 from tests.engine.model.histories import channels, edited, edited_state, histories, states
+from tests.support.nightly import examples
 
 
 def tree(state: Any) -> Any:
@@ -50,7 +51,7 @@ def new_store(fold_every: int = 3) -> Store:
 
 
 @given(histories(), st.integers(1, 4), st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_patches_lead_from_any_checkpoint_to_any_other(
     line: list[dict[str, Any]], fold_every: int, data: st.DataObject
 ) -> None:
@@ -62,7 +63,7 @@ def test_patches_lead_from_any_checkpoint_to_any_other(
 
 
 @given(states, st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_patches_lead_from_a_thread_to_another_and_to_a_given_state(old: dict[str, Any], data: st.DataObject) -> None:
     new = data.draw(edited_state(old))
     store = new_store()
@@ -75,7 +76,7 @@ def test_patches_lead_from_a_thread_to_another_and_to_a_given_state(old: dict[st
 
 
 @given(values.values, values.values, st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_patches_hold_for_values_of_every_type(old: Any, new: Any, apart: bool) -> None:
     store = new_store()
     wrap = (lambda value: [value, "x" * 3000]) if apart else (lambda value: value)
@@ -85,7 +86,7 @@ def test_patches_hold_for_values_of_every_type(old: Any, new: Any, apart: bool) 
 
 
 @given(channels, st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_patches_hold_inside_values(value: Any, data: st.DataObject) -> None:
     new = data.draw(edited(value))
     store = new_store()

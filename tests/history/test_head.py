@@ -20,13 +20,14 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, LINES, STEPS
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.checked_rows import check_row
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import CorruptError
 from holdfast.langgraph import HoldfastSaver
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
+from tests.support.nightly import examples
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -214,7 +215,7 @@ def test_a_column_that_names_no_branch() -> None:
         for beside in (-2, 0, 1, 2, 99, 2**40):
             backend = _forked(False)
             row = _steps(backend)[number]
-            written = StepRef.of(row)._replace(beside=beside).row(Line("", "t"), check_row(STEPS, row).body)
+            written = StepRef.of(row)._replace(beside=beside).row(Line("", "t"), CHECKSUMS.decode(STEPS, row).body)
             run(EngineContext(backend, MemoryCache(1)).backend.apply([Put(STEPS, written)]))
             store = _over(backend)
             head = store.get("t")
@@ -464,7 +465,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(OPERATIONS)
 def test_any_operations_as_in_a_model(operations: list[tuple[str, int, bool]]) -> None:
     shared, model = MemoryBackend(), Model()

@@ -18,6 +18,7 @@ from holdfast.errors import ConflictError
 from holdfast.history.ancestry import Ancestry
 from holdfast.store.store import Store
 from tests.engine.model.histories import edited_state, states
+from tests.support.nightly import examples
 
 State = dict[str, Any]
 forks = states.flatmap(lambda base: st.tuples(st.just(base), edited_state(base), edited_state(base)))
@@ -37,7 +38,7 @@ def text(value: Any) -> str:
     return repr(value)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     states,
     st.dictionaries(st.sampled_from("abc"), st.integers()),
@@ -50,7 +51,7 @@ def test_with_no_overlap_both_are_applied(base: State, ours: State, theirs: Stat
         assert text(store.get("t").state) == text(base | ours | theirs)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(forks)
 def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
     found: list[Any] = []
@@ -69,7 +70,7 @@ def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
         assert len(found[0]) == len(found[1])
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(forks)
 def test_a_strategy_settles_and_merging_back_brings_nothing_new(fork: tuple[State, State, State]) -> None:
     with forked(*fork) as store:
@@ -147,7 +148,7 @@ actions = st.tuples(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(actions, min_size=3, max_size=18), st.data())
 def test_common_ancestors(todo: list[tuple[str, int, int, int]], data: st.DataObject) -> None:
     graph = Graph()
@@ -167,7 +168,7 @@ def test_common_ancestors(todo: list[tuple[str, int, int, int]], data: st.DataOb
 # With prunes and deletions --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(actions, min_size=4, max_size=18),
     st.lists(st.integers(0, 20), max_size=3),

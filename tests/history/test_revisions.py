@@ -24,6 +24,7 @@ from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.store.store import Store
 from tests.support.counting import CountingBackend
+from tests.support.nightly import examples
 
 HOUR = 3600 * 10**9
 START = 1_700_000_000 * 10**9
@@ -292,7 +293,7 @@ def way(branches: list[Branch], place: Position) -> list[Position]:
     return (way(branches, base) if base.seq >= 0 else []) + steps
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(layouts(), st.data())
 def test_layouts(found: tuple[list[Branch], list[int]], data: st.DataObject) -> None:
     branches, lengths = found

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.history.query import Field, Not, Query, TextTerm, either, every
 from tests.history.search_model import Told, everything, naive
+from tests.support.nightly import examples
 
 WORDS = ["refund", "Refunds", "order", "Straße", "STRASSE", "日本語", "x1", "foo-bar", "ﬁne", "e\u0301t\u00e9", "C++"]
 SAID = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
@@ -95,7 +96,7 @@ EDITS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(EDITS, st.sampled_from(["a", "ab", "b", "é", "日", "ab*", '"a b"', '"b é"', "marker*"]))
 def test_long_texts_that_are_edited_are_found_alike_with_an_index_and_without(
     edits: list[tuple[int, int, str]], query: str

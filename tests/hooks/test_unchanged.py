@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ LARGE: dict[str, Any] = {
     "dict": {f"key-{n}": f"value {n} " * 3 for n in range(200)},
     "list": [f"item {n} " * 5 for n in range(200)],
     "text": "".join(f"line {n}\n" for n in range(2000)),
-    "bytes": bytes(range(256)) * 20,
+    "bytes": Random(1).randbytes(5000),
     "tuple": tuple(f"item {n} " * 5 for n in range(100)),
     "huge": "x" * 200_000,
     "huge list": ["y" * 100_000, "z" * 100_000, 3],

@@ -13,7 +13,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, FOLDS, LINES, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WORDS
 from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.leases import Lease
-from holdfast.engine.pending_writes import PendingWriteRow
+from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line
 from holdfast.store.store import Store
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on

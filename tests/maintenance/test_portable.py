@@ -35,7 +35,7 @@ from tests.engine.lines import store_on
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
 from tests.store.test_copy_to import backend_of, check_same, fill, log_of
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import examples, mostly_nightly
 
 
 def filled(threads: int = 3) -> Store:
@@ -179,7 +179,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
     assert is_empty(target)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(script=scripts(), fold_every=st.sampled_from([1, 3, 32]), pruned=st.booleans())
 def test_any_history_comes_back(script: list[Any], fold_every: int, pruned: bool) -> None:
     store = store_on(MemoryBackend(), fold_every=fold_every)

@@ -18,6 +18,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.engine.integrity.findings import FindingCode
+from holdfast.errors import CorruptError
 from holdfast.store.store import Store
 from tests.agents.autosaved import until
 from tests.damaged import flipped
@@ -32,13 +33,21 @@ LATER = Clock().now + 3600 * 10**9
 
 
 def spoil(store: Store, thread: str, *seqs: int) -> None:
-    """Damage steps of a thread, and take a node away."""
+    """Damage steps of a thread, and take a node away that older states need, and the latest does not."""
     backend = store._engine.context.stored
-    steps, nodes = run(backend.read([Scan(STEPS, ("", thread, 0)), Scan(NODES, ("", thread), limit=1)]))
+    steps, nodes = run(backend.read([Scan(STEPS, ("", thread, 0)), Scan(NODES, ("", thread))]))
+    for node in nodes:
+        run(backend.apply([Delete(NODES, node.key)]))
+        try:
+            store_on(backend).get(thread)
+            break
+        except CorruptError:
+            run(backend.apply([Put(NODES, node)]))
+    else:
+        pytest.fail("the latest state needs every node")
     for row in steps:
         if row.key[3] in seqs:
             run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body, -17)))]))
-    run(backend.apply([Delete(NODES, row.key) for row in nodes]))
 
 
 @pytest.mark.parametrize("copy", [True, False])

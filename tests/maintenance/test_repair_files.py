@@ -19,7 +19,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.urls import compose
-from holdfast.engine.checked_rows import is_intact
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, TransientError, UnavailableError
 from holdfast.maintenance.verify.heads import StoreHeads
 from holdfast.store.store import Store
@@ -130,7 +130,7 @@ def test_the_damaged_file_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "whole" / "store.db"
     broken_page(path)
     before = path.read_bytes()
-    done = salvage(str(path), is_intact)
+    done = salvage(str(path), CHECKSUMS.is_intact)
     assert Path(done.damaged).read_bytes() == before
     assert done.rows > 60
     with holdfast.open(f"sqlite:///{path}") as store:
@@ -154,10 +154,10 @@ def test_a_file_that_another_process_has_open_is_left_alone(tmp_path: Path) -> N
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         with pytest.raises(ConflictError, match="another process"):
-            salvage(str(path), is_intact)
+            salvage(str(path), CHECKSUMS.is_intact)
     finally:
         other.communicate("")
-    assert salvage(str(path), is_intact).holes == []
+    assert salvage(str(path), CHECKSUMS.is_intact).holes == []
 
 
 @pytest.mark.parametrize("step", ["_free_name", "link", "flush_folder", "replace"])
@@ -173,10 +173,10 @@ def test_an_interrupted_salvage_leaves_the_old_file_or_the_new(
     with monkeypatch.context() as patched:
         patched.setattr({"link": os, "replace": Path}.get(step, salvaging), step, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            salvage(str(path), is_intact)
+            salvage(str(path), CHECKSUMS.is_intact)
     with holdfast.open(f"sqlite:///{path}") as store:
         assert everything(store) == truth
-    salvage(str(path), is_intact)
+    salvage(str(path), CHECKSUMS.is_intact)
     with holdfast.open(f"sqlite:///{path}") as store:
         assert everything(store) == truth
     assert not list(path.parent.glob("*.salvage*"))
@@ -199,9 +199,9 @@ def test_a_file_without_its_beginning_or_its_list_of_tables_is_salvaged(tmp_path
     path.write_bytes(data)
     with pytest.raises(CorruptError):
         holdfast.open(f"sqlite:///{path}")
-    told = salvage(str(path), is_intact, into=str(tmp_path / "other.db"))
+    told = salvage(str(path), CHECKSUMS.is_intact, into=str(tmp_path / "other.db"))
     assert path.read_bytes() == data
-    done = salvage(str(path), is_intact)
+    done = salvage(str(path), CHECKSUMS.is_intact)
     assert (told.rows, told.refused) == (done.rows, done.refused)
     assert Path(done.damaged).read_bytes() == data
     with holdfast.open(f"sqlite:///{path}") as store:
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path, data: bytes) -> N
     path = tmp_path / "store.db"
     path.write_bytes(data)
     with pytest.raises(CorruptError, match="nothing can be read"):
-        salvage(str(path), is_intact)
+        salvage(str(path), CHECKSUMS.is_intact)
     assert path.read_bytes() == data
     assert [each.name for each in tmp_path.iterdir()] == ["store.db"]
 
@@ -368,11 +368,11 @@ def test_a_store_with_a_copy_is_repaired_from_that_and_the_copy_stays_whole(tmp_
     both = compose(kind, local=local, remote=remote)
     with holdfast.open(both) as store:
         for number in range(60):
-            store.put("chat", {"n": number, "text": f"{number} " * 100})
+            store.put("chat", {"n": number, "data": Random(number).randbytes(200)})  # it cannot be compressed
         truth = everything(store)
     path = tmp_path / "store.db"
     data = path.read_bytes()
-    place = data.index(b"30 30 30 30") // _PAGE * _PAGE
+    place = data.index(Random(30).randbytes(200)[:50]) // _PAGE * _PAGE
     path.write_bytes(data[:place] + bytes(_PAGE) + data[place + _PAGE :])
     with holdfast.open(both) as store:
         done = store.maintenance.repair()
@@ -455,7 +455,7 @@ def test_a_file_that_cannot_be_read_and_is_open_elsewhere_is_left_alone(tmp_path
         with path.open("r+b") as file:
             file.write(bytes(100))
         with pytest.raises(ConflictError, match="another process"):
-            salvage(str(path), is_intact)
+            salvage(str(path), CHECKSUMS.is_intact)
     finally:
         other.kill()
         other.communicate()
@@ -472,11 +472,11 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patched:
         patched.setattr(salvaging._Copy, "_flush", full)
         with pytest.raises(TransientError):
-            salvage(str(path), is_intact)
+            salvage(str(path), CHECKSUMS.is_intact)
     assert path.read_bytes() == before
     with holdfast.open(f"sqlite:///{path}") as store:
         assert everything(store) == truth
-    salvage(str(path), is_intact)
+    salvage(str(path), CHECKSUMS.is_intact)
     assert not list(path.parent.glob("*.salvage*"))
 
 
@@ -491,7 +491,7 @@ def test_pages_that_changed_places_are_salvaged_around(tmp_path: Path) -> None:
         swapped = list(pages)
         swapped[one], swapped[other] = pages[other], pages[one]
         path.write_bytes(b"".join(swapped))
-        salvage(str(path), is_intact)
+        salvage(str(path), CHECKSUMS.is_intact)
         with holdfast.open(f"sqlite:///{path}") as store:
             assert store.maintenance.repair().ok, (one, other)
             for thread, found in everything(store).items():

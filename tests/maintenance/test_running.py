@@ -16,7 +16,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import Pause, run
 from holdfast.backends.tables import JOBS, REFS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.checked_rows import protect_row
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError, TransientError, UnavailableError
@@ -512,7 +512,7 @@ class TakenOver(Wrapper):
             self.before -= 1
             if self.before == 0:
                 taken = Row(("", "", "lease", "job a", ""), ("another", time.time_ns()))
-                await super().apply([Put(REFS, protect_row(REFS, taken))])
+                await super().apply([Put(REFS, CHECKSUMS.encode(REFS, taken))])
         return await super().apply(batch)
 
 

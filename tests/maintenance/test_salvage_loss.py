@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import apsw
 import pytest
@@ -158,7 +159,7 @@ def test_a_copy_restores_checkpoints_from_the_middle_of_a_thread(tmp_path: Path)
     path, copy = tmp_path / "good.db", f"sqlite:///{tmp_path}/copy.db"
     with holdfast.open(path) as store:
         for n in range(40):
-            store.put("chat", {"n": n, f"part {n % 5}": f"{n} said something, at some length. " * 20})
+            store.put("chat", {"n": n, f"part {n % 5}": Random(n).randbytes(700)})
         store.copy_to(copy)
         store.maintenance.prune("chat", keep_last=38)
         before = [each.id for each in store.log("chat")]

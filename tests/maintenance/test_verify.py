@@ -15,6 +15,7 @@ from holdfast.backends.interface import Delete, Put, Query, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS, STEPS, TABLES, WORDS
 from holdfast.backends.wrappers import Wrapper
+from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.verify.heads import StoreHeads, compare_head, export_heads
@@ -307,7 +308,7 @@ def test_a_cut_off_end_is_told_though_names_cannot_be_read() -> None:
         store.put("t", {"turn": turn})
     heads = store.maintenance.heads()
     run(backend.apply([Delete(STEPS, ("", "t", 0, 2))]))
-    found = run(compare_head(Unreadable(backend), heads, "t"))
+    found = run(compare_head(CheckedBackend(Unreadable(backend)), heads, "t"))
     assert [each.code for each in found] == [FindingCode.CUT_OFF]
 
 

@@ -43,7 +43,8 @@ def test_a_folded_state_that_is_another_one_is_found_by_making_it_again() -> Non
     form, commit = second.columns
     root = open_fold(first, bytes(first.columns[1]))  # type: ignore[arg-type]
     place = (int(second.key[2]), int(second.key[3]))
-    run(backend.apply([Put(FOLDS, fold_row(LINE, place, bytes(commit), int(form), root))]))  # type: ignore[arg-type]
+    info = run(store._engine.lines.info(LINE))._replace(form=int(form))
+    run(backend.apply([Put(FOLDS, fold_row(LINE, place, bytes(commit), info, root))]))  # type: ignore[arg-type]
     assert codes(store.maintenance.verify().damage) == set()
     (found,) = store.maintenance.verify(level="decode").damage
     assert (found.code, found.place) == (FindingCode.FOLD_MISMATCH, place)

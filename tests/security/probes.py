@@ -452,6 +452,7 @@ QUIET: dict[str, dict[str, Probe]] = {
         "grants": lambda _, act: act.grants(dead=True),
         "granted": lambda _, act: act.granted(dead=True),
         "threads": lambda _, act: act.threads(),
+        "changes": lambda _, act: act.changes(),
         "search": lambda _, act: list(act.search("launch")) if isinstance(act, IdentityView) else None,
     },
     "sessions": {"list": lambda _, act: act.sessions.list(user="victim")},

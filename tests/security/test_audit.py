@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.backends.interface import Batch, Change, Delete, Put, Row, Scan
@@ -411,7 +411,8 @@ def stub_of(store: Store, line: str, seq: int, *, proven: bool = True) -> Change
     """Turn a step into the stub that pruning it would leave; or into one that proves nothing."""
     (rows,) = run(store._engine.context.backend.read([Scan(STEPS, ("", line, 0), (seq,), (seq + 1,))]))
     step = open_step(Line("", line), rows[0], 1 << 20)
-    proof = StubProof.of(step.header, step.digests) if proven else None
+    salt = run(store._engine.lines.salt(Line("", line)))
+    proof = StubProof.of(step.header, step.digests(salt)) if proven else None
     return Put(STEPS, StepRef.of(rows[0]).stub((), proof).row(Line("", line), b""))
 
 
@@ -516,7 +517,8 @@ def test_an_erasure_removes_the_salts(store: Store) -> None:
 
     def content(proof: StubProof, step: Step) -> bytes:
         """What the stub would have, if this had been the step."""
-        return StubProof.of(step.header._replace(salt=proof.salt or b"?"), step.digests).content
+        salt = run(store._engine.lines.salt(Line("", "␞agent:a")))
+        return StubProof.of(step.header._replace(salt=proof.salt or b"?"), step.digests(salt)).content
 
     store.state(agent="a")["k"] = "yes"
     (steps,) = run(store._engine.context.backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.backends.interface import Create, Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, LINES, LINKS, STEPS
-from holdfast.engine.checked_rows import strip_row
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.row_format import ORIGIN, StepRef
 from holdfast.errors import DeniedError
 from holdfast.langgraph import HoldfastSaver
@@ -139,7 +139,7 @@ def test_the_hash_covers_the_origin(store: Store, backend: InterferingBackend) -
     with holdfast.correlation("req-1"):
         store.put("chat", {"n": 1})
     ((row,),) = run(backend.inner.read([Scan(STEPS, ("", "chat"))]))
-    plain = strip_row(STEPS, row)
+    plain = CHECKSUMS.salvage(STEPS, row)
     for old, new in ((b"req-1", b"req-2"), (b"\xa5req-1", b"\xa5\x00\x00\x00\x00\x00")):
         assert old in plain.body
         store._engine.context.cache.clear()

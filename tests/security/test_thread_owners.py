@@ -83,6 +83,7 @@ OPERATIONS: dict[str, Callable[[Thread], object]] = {
     "resolve": lambda thread: thread.resolve(),
     "info": lambda thread: thread.info(),
     "log": lambda thread: list(thread.log().all()),
+    "pending_writes": lambda thread: thread.pending_writes(),
     "diff": lambda thread: thread.diff("#0"),
     "blame": lambda thread: thread.blame("n"),
     "history": lambda thread: thread.history("n"),

@@ -19,6 +19,7 @@ from holdfast import snapshots
 from holdfast.errors import ConfigError, HoldfastError, SnapshotCorruptError, SnapshotInvalidError, SnapshotRefusedError
 from tests.snapshots.kit import Scripted, forged
 from tests.support.cases import case
+from tests.support.nightly import examples
 
 
 def object_of(*id: Any, **kwargs: Any) -> dict[str, Any]:
@@ -381,7 +382,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(tree=TREES, kind=st.sampled_from(["langchain", "history", "agent"]))
 def test_whatever_is_in_it_is_made_or_refused(tree: Any, kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "tree.hfsnap"

@@ -30,6 +30,7 @@ from holdfast import __version__, snapshots
 from holdfast.errors import ConfigError, SnapshotInvalidError, SnapshotRefusedError, SnapshotUnsupportedError
 from tests.snapshots.kit import KEY, SECRETS, Scripted, Unserializable, elsewhere, lines_of
 from tests.support.cases import case
+from tests.support.nightly import examples
 
 MODEL = Scripted(lines=["yes", "no, maybe"])
 PROMPT = ChatPromptTemplate.from_messages(
@@ -135,7 +136,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.dictionaries(st.sampled_from(["lc", "__lc_escaped__", "type", "a"]), JSON), text=st.text())
 def test_any_data_stays_data(data: dict[str, Any], text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "any.hfsnap"

@@ -15,7 +15,7 @@ from holdfast import Store
 from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, LINES, LINKS, STATE_VALUES, STEPS, TABLES, TRANSITIONS, WORDS
-from holdfast.engine.checked_rows import protect_row
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.row_format import Line, event_body
 from holdfast.errors import InvalidError, NotFoundError
@@ -187,7 +187,7 @@ def test_a_damaged_event_is_found_and_repaired(store: Store, tmp_path: Path) -> 
     run(store._engine.context.backend.apply([Put(EVENTS, whole)]))
     assert store.maintenance.verify().findings == []
     store.copy_to(f"sqlite:///{tmp_path}/copy.db")
-    spoilt = protect_row(EVENTS, whole)
+    spoilt = CHECKSUMS.encode(EVENTS, whole)
     run(store._engine.context.stored.apply([Put(EVENTS, spoilt._replace(body=flipped(spoilt.body)))]))
     (finding,) = store.maintenance.verify().findings
     assert (finding.code, finding.thread, finding.space) == (FindingCode.DAMAGED_EVENT, LINE, "events")

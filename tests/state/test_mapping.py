@@ -21,6 +21,7 @@ from holdfast.store.store import Store as StoreClass
 from tests.codec.values import identical, values
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
+from tests.support.nightly import examples
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_scopes_keep_to_themselves(store: Store) -> None:
         store.state("agent:a", agent="a")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(values)
 def test_values_of_every_type(value: Any) -> None:
     with holdfast.open("memory://") as store:
@@ -182,7 +183,7 @@ def test_writers_of_other_keys_are_no_conflict() -> None:
 KEYS = st.lists(st.sampled_from(["a", "b", "ab", "é", "漢", "z", "%", "~"]), min_size=1, max_size=4).map("/".join)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(KEYS, st.sampled_from(["set", "delete", "ttl", "fold"])), max_size=30),
     KEYS | st.just(""),

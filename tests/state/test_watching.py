@@ -34,8 +34,9 @@ from holdfast.state.watcher import WatchedChange
 from tests.agents.autosaved import patiently, timely
 from tests.servers.places import place
 from tests.state.kit import SECOND, Clock, awaited, store_on
+from tests.support.counting import CountingBackend
 from tests.support.interference import InterferingBackend
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import examples, mostly_nightly
 
 
 @pytest.fixture
@@ -268,6 +269,61 @@ def test_everything_is_in_the_global_scope(store: Store) -> None:
     assert {(str(change.scope), change.key) for change in watch.poll()} == {("global", "g"), ("agent:a", "k")}
 
 
+def test_only_nested_scopes_that_changed_are_read() -> None:
+    counting = CountingBackend(MemoryBackend())
+    with store_on(counting, Clock()) as store:
+        for n in range(50):
+            store.state(workflow="w", step=str(n))["k"] = n
+        watch = store.state(workflow="w").watch(nested=True)
+        assert watch.poll() == []  # everything is read once
+        counting.reset()
+        assert watch.poll() == []
+        assert counting.queries == 0
+        store.state(workflow="w", step="7")["k"] = "new"
+        counting.reset()
+        assert [change.value for change in watch.poll()] == ["new"]
+        assert 0 < counting.rows_read["steps"] < 10
+        assert counting.rows_read["lines"] < 10
+
+
+def test_nested_scopes_are_all_read_if_the_feed_is_incomplete(store: Store) -> None:
+    watch = store.state(workflow="w").watch(nested=True)
+    assert watch.poll() == []
+    for n in range(3):
+        store.state(workflow="w", step=str(n))["k"] = n
+    run(store._engine.context.backend.apply([Delete(STEPS, ("another tenant",))]))  # any line may have changed
+    assert sorted(change.value for change in watch.poll()) == [0, 1, 2]
+
+
+def test_keys_of_nested_scopes_that_expire_without_a_change() -> None:
+    clock, counting = Clock(), CountingBackend(MemoryBackend())
+    with store_on(counting, clock) as store:
+        inner = store.state(workflow="w", step="s")
+        watch = store.state(workflow="w").watch(nested=True)
+        assert watch.poll() == []
+        inner.set("k", 1, ttl=10)
+        assert [change.action for change in watch.poll()] == ["set"]
+        clock.sleep(9)
+        counting.reset()
+        assert watch.poll() == []
+        assert counting.queries == 0
+        clock.sleep(2)
+        assert [change.action for change in watch.poll()] == ["expired"]
+        assert watch.poll() == []
+
+
+def test_nested_scopes_with_more_than_a_page_of_changes(store: Store) -> None:
+    inner = store.state(workflow="w", step="s")
+    watch = store.state(workflow="w").watch(nested=True)
+    assert watch.poll() == []
+    for n in range(200):
+        inner["k"] = n
+    found: list[Any] = []
+    while changes := watch.poll():
+        found += (change.value for change in changes)
+    assert found == list(range(200))
+
+
 # Waiting ------------------------------------------------------------------------------------------------------------
 
 
@@ -457,7 +513,7 @@ def test_wrong_cursors(store: Store) -> None:
 # A law --------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.sampled_from(["set", "batch", "go", "leave"]))))
 def test_no_gap_and_no_duplicate(plan: list[tuple[str, int, str]]) -> None:
     """Whoever reads part of it and begins anew at a cursor, in whatever store that was opened since, sees all of it."""

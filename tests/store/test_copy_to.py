@@ -29,8 +29,8 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import CopyProgress
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.leases import Lease
+from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.namespaces import AUDIT
-from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line, node_row
 from holdfast.errors import (
     ConflictError,
@@ -51,7 +51,7 @@ from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
 from tests.support.faults import Fault, Faults
 from tests.support.interference import InterferingBackend
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import examples, mostly_nightly
 
 LARGE = random.Random(2).randbytes(150_000)
 
@@ -208,7 +208,7 @@ def test_rows_follow_what_is_not_the_latest_in_the_copy() -> None:
 
 
 @given(script=scripts(), fold_every=st.sampled_from([1, 3, 32]), bits=st.integers(0, (1 << 30) - 1))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_any_history_reads_the_same_at_every_checkpoint(script: list[Any], fold_every: int, bits: int) -> None:
     source, target = store_on(MemoryBackend(), fold_every=fold_every), store_on(MemoryBackend())
     thread = Thread(source)
@@ -569,7 +569,7 @@ class Lossy(Wrapper):
 def test_a_copy_that_was_not_kept_is_found_out() -> None:
     source, target = store_on(MemoryBackend(), fold_every=4), store_on(Lossy(MemoryBackend()))
     fill(source)
-    with pytest.raises(CorruptError, match="the copy is not what was copied .at thread 'thread 1'"):
+    with pytest.raises(CorruptError, match="damaged-node: .* thread 'thread 1'"):
         source.copy_to(target)
 
 

@@ -318,10 +318,11 @@ def test_a_forked_child_has_an_allotment_of_its_own() -> None:
     save(store, 50)
     quotas = store._engine.context.quotas
     read, write = os.pipe()
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.write(write, quotas._process.encode())
         os._exit(0 if not quotas._tenants else 1)
-    _, status = os.wait()
+    _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert os.read(read, 100).decode() != quotas._process
     assert quotas._tenants

@@ -98,6 +98,7 @@ CALLS: dict[str, Call] = {
     "Thread.label": of_thread("label", "l"),
     "Thread.labels": of_thread("labels"),
     "Thread.log": of_thread("log"),
+    "Thread.pending_writes": of_thread("pending_writes"),
     "Thread.owner": of_thread("owner"),
     "Thread.merge": of_thread("merge", "draft"),
     "Thread.pin": of_thread("pin"),

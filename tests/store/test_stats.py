@@ -28,7 +28,7 @@ NAMES = [
 
 
 def add_lines(store: Store, names: list[str], tenant: str = "") -> None:
-    rows = [info_row(Line(tenant, name), LineInfo(1, 1, 1)) for name in names]
+    rows = [info_row(Line(tenant, name), LineInfo(1, 1, 1, salt=bytes(16))) for name in names]
     assert run(store._engine.context.backend.apply([Put(LINES, row) for row in rows])) is None
 
 

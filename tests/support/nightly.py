@@ -25,6 +25,11 @@ def fewer_examples(part: int = 3) -> settings:
     return settings(max_examples=usual if usual > EVERYDAY_EXAMPLES else usual // part)
 
 
+def examples(number: int) -> int:
+    """Return how many examples of a law are tried that has a number of its own: by day at most half of the usual."""
+    return number if settings().max_examples > EVERYDAY_EXAMPLES else min(number, EVERYDAY_EXAMPLES // 2)
+
+
 def check_daily(cases: Collection[Any], daily: Collection[Any]) -> None:
     """Refuse a daily case that is none of the cases: it is misspelt, and the one that was meant would be nightly."""
     unknown = [case for case in daily if case not in cases]

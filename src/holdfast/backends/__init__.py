@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from holdfast.backends.interface import Backend as Backend
     from holdfast.backends.interface import BlockingCall as BlockingCall
     from holdfast.backends.interface import Capabilities as Capabilities
+    from holdfast.backends.interface import Changes as Changes
     from holdfast.backends.interface import Create as Create
     from holdfast.backends.interface import Delete as Delete
     from holdfast.backends.interface import Ensure as Ensure
@@ -37,6 +38,7 @@ _MODULES = {
         "Backend",
         "BlockingCall",
         "Capabilities",
+        "Changes",
         "Create",
         "Delete",
         "Ensure",

@@ -29,8 +29,8 @@ from concurrent.futures import Future
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row
-from holdfast.backends.runtime.drivers import FutureWait
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.future_wait import FutureWait
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.backends.runtime.group_queue import MAX_BYTES, GroupQueue, QueuedBatch, batch_weight
 from holdfast.backends.runtime.loop_thread import LoopThread

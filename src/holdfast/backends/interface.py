@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.tables import Key, Scalar, Table
 from holdfast.errors import UnsupportedError
 
@@ -159,6 +160,15 @@ class WordMatches(NamedTuple):
     next: str | None
 
 
+class Changes(NamedTuple):
+    """The lines that changed, each as tenant and name, in any order; and the token to ask with the next time."""
+
+    lines: list[tuple[str, str]]
+    token: str
+    complete: bool
+    """Whether these are all. If not, the store does not know any more what changed: any line may have."""
+
+
 class Backend(ABC):
     """A store of rows.
 
@@ -208,6 +218,24 @@ class Backend(ABC):
         it writes. An empty batch is acknowledged after all that this process submitted before it. If the caller is
         cancelled or the process dies, the batch is applied completely or not at all. If it raises, nothing was applied,
         unless it raises `UnavailableError` or `OutcomeUnknownError`: then it may have been.
+        """
+
+    @abstractmethod
+    async def changes(self, since: str | None = None) -> Changes:
+        """Return the lines that changed since a token was issued, and a new token. Without a token, only that.
+
+        A line is named if a batch that was applied after the token was issued, in any process, wrote or deleted a row
+        of it, in a table with `in_feed`. What was applied before, a read sees that starts after it. None is missing,
+        however many write at once, but a line may be named again, and one whose rows are as they were.
+
+        Not so if the answer is not `complete`: then any line may have changed, and a caller lists all. The token is
+        older than what the store remembers (some thousand lines); or whole tenants were deleted since; or the store was
+        replaced by another or an older one.
+
+        On a store at rest the answer is empty, and cheap, except that stores of objects list them.
+
+        Tokens depend on no clock. They stay valid when the store is opened again, if it is `durable`, in any process.
+        One that this kind of store never issued raises `InvalidError`.
         """
 
     async def match(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from holdfast.backends.feed import RecentLines, build_token, changed_lines, parse_number, parse_token
 from holdfast.backends.interface import (
     Backend,
     Batch,
     Capabilities,
     Change,
+    Changes,
     Create,
     Delete,
     Ensure,
@@ -44,6 +47,8 @@ class MemoryBackend(Backend):
         self._words = InvertedIndex()
         self._tables: dict[str, _Table] | None = {space.name: _Table(space) for space in TABLES}
         self._tables[WORDS.name] = _Table(WORDS, self._words)
+        self._recent = RecentLines()
+        self._id = os.urandom(8).hex()
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> MemoryBackend:
@@ -78,7 +83,20 @@ class MemoryBackend(Backend):
                     return position
             for name in {change.space.name for change in batch if isinstance(change, Delete)}:
                 tables[name].drop_empty()
+            lines = changed_lines([batch])
+            if lines != set():
+                self._recent.add(lines)
             return None
+
+    async def changes(self, since: str | None = None) -> Changes:
+        with self._lock:
+            self._open_tables()
+            token = build_token("memory", self._id, self._recent.last)
+            if since is None:
+                return Changes([], token, complete=True)
+            id, number = parse_token(since, "memory", 2, self.url)
+            found = self._recent.since(parse_number(number, since, self.url), token)
+            return found if id == self._id else Changes([], token, complete=False)
 
     async def match_words(self, match: WordMatch) -> WordMatches:
         with self._lock:

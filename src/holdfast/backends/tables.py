@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -46,17 +45,28 @@ def plain_text(value: object) -> str:
     raise TypeError(f"a column has no value of type {type(value).__name__}")
 
 
-@dataclass(frozen=True)
 class Table:
-    """The columns of the key of a table, its other columns, and its indexes by name."""
+    """The columns of the key of a table, its other columns, and its indexes by name. There is one object for each."""
 
-    name: str
-    key: Mapping[str, type]
-    columns: Mapping[str, type] = field(default_factory=dict)
-    indexes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    def __init__(
+        self,
+        name: str,
+        key: Mapping[str, type],
+        columns: Mapping[str, type] | None = None,
+        indexes: Mapping[str, tuple[str, ...]] | None = None,
+        *,
+        in_feed: bool = True,
+    ) -> None:
+        """`in_feed` says whether `Backend.changes` names the lines of rows that change. Not for what is derived from
+        other tables, nor for private rows of wrappers."""
+        self.name = name
+        self.key = key
+        self.columns = columns or {}
+        self.indexes = indexes or {}
+        self.in_feed = in_feed
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __repr__(self) -> str:
+        return f"Table({self.name!r})"
 
     @cached_property
     def all_columns(self) -> dict[str, type]:
@@ -118,10 +128,10 @@ WRITES = Table("writes", {**_LINE, "step": str, "task": str, "place": int}, {"pa
 REFS = Table("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target": str, "time": int})
 """Tags, labels, pins and holds, and the id of their step, which is in the key of a label: many steps may have it."""
 
-JOURNAL = Table("journal", {**_LINE, "number": int}, {"time": int})
+JOURNAL = Table("journal", {**_LINE, "number": int}, {"time": int}, in_feed=False)
 """Batches that are still to be written to a copy, in order; and private rows of wrappers."""
 
-WORDS = Table("words", _STEP, {"time": int, "words": WordList})
+WORDS = Table("words", _STEP, {"time": int, "words": WordList}, in_feed=False)
 """The words that steps added, for searching; `time` is that of the step. Built from the log on request, and can be
 rebuilt."""
 
@@ -159,6 +169,7 @@ AGENT_STATES = Table(
     "agent_states",
     _THREAD,
     {"checkpoint": str, "parent": str, "kind": str, "time": str, "steps": int, "hash": str, "version": int},
+    in_feed=False,
 )
 """One row for each thread: its latest checkpoint. `version` changes with the rows of the thread in
 `state_values` and `conversations`."""
@@ -167,6 +178,7 @@ STATE_VALUES = Table(
     "state_values",
     {**_THREAD, "channel": str},
     {"kind": str, "items": int, "checkpoint": str, "time": str, "value": JsonText},
+    in_feed=False,
 )
 """The channels of the latest state, and the checkpoint that changed each last. `kind` is `value`; `conversation`, and
 then its `items` are in `conversations`; or `left out`, if the value is too large."""
@@ -175,6 +187,7 @@ CONVERSATIONS = Table(
     "conversations",
     {**_THREAD, "channel": str, "position": int},
     {"role": str, "name": str, "content": str, "checkpoint": str, "time": str, "message": JsonText},
+    in_feed=False,
 )
 """The messages in the latest state, and the checkpoint that added each."""
 
@@ -182,10 +195,11 @@ TRANSITIONS = Table(
     "transitions",
     {**_THREAD, "checkpoint": str},
     {"parent": str, "branch": str, "branch_number": int, "step": int, "kind": str, "time": str, "changed": JsonText},
+    in_feed=False,
 )
 """One row for each checkpoint: its parent, and the channels that it changed."""
 
-METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText})
+METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText}, in_feed=False)
 """The entries of each checkpoint's metadata."""
 
 READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast.codec.bulk_packing import PackedMessages, capture_unpacked, pack_messages
+from holdfast._named_tuple import NamedTuple
+from holdfast.codec.bulk_packing import PackedMessages, pack_messages
 from holdfast.codec.message_cache import MessageParts
 from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.packer import Packer, locate
 from holdfast.codec.registry import Registry, default_registry
 from holdfast.codec.unpacker import Unpacker
 from holdfast.errors import HoldfastError, InvalidError, TooDeepError
+
+if TYPE_CHECKING:
+    from holdfast.codec.message_loans import MessageLoan
 
 __all__ = ["Codec", "Limits", "MessageParts", "OpaqueValue", "PackedMessages", "Registry", "default_codec"]
 
@@ -36,7 +39,7 @@ _SHORT = 512
 
 
 @contextmanager
-def _collector_paused(paused: bool) -> Iterator[None]:
+def collector_paused(paused: bool = True) -> Iterator[None]:
     """Pause the garbage collector, which would scan the new values repeatedly: none is garbage."""
     paused = paused and gc.isenabled()
     if paused:
@@ -48,8 +51,7 @@ def _collector_paused(paused: bool) -> Iterator[None]:
             gc.enable()
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits on one value. The maximum depth is part of the format and not a setting."""
 
     max_bytes: int = 128 << 20
@@ -135,8 +137,11 @@ class Codec:
     def unpack_items(self, items: Iterable[bytes]) -> list[Any]:
         """Unpack each of the items."""
         unpacker, items = self._unpacker(), list(items)
-        with _collector_paused(len(items) > _PAUSE_COLLECTOR):
+        if len(items) <= _PAUSE_COLLECTOR:
             values = unpacker.unpack_batch(items)
+        else:
+            with collector_paused():
+                values = unpacker.unpack_batch(items)
         self._unpackers.append(unpacker)  # not reached after an error: its state is unknown
         return values
 
@@ -147,19 +152,39 @@ class Codec:
             return Unpacker(self.registry, self.limits.max_bytes, self._may_revive)
 
     def unpack_cached(
-        self, items: list[bytes], cached: MessageParts | None
-    ) -> tuple[list[Any], MessageParts | None, PackedMessages | None]:
-        """Unpack each of the items into new objects, without decoding messages in the cache.
+        self, items: list[bytes], cached: MessageParts | None, earlier: MessageLoan | None = None
+    ) -> tuple[list[Any], MessageParts | None, PackedMessages | None, MessageLoan | None]:
+        """Unpack each of the items without decoding messages in the cache, nor building those of an earlier loan that
+        came back. Only the caller may have that loan.
 
-        Returns the values, the cache for the next time, and a cache for `pack_cached`.
+        Returns the values, which nobody else has, the cache for the next time, a cache for `pack_cached`, and the loan
+        of the values.
         """
         if cached is None or not items or not cached.is_prefix_of(items):
-            return self.unpack_items(items), MessageParts.of(items), None
-        max_bytes = self.limits.max_bytes
-        with _collector_paused(len(items) > _PAUSE_COLLECTOR):
-            values, cached = Unpacker(self.registry, max_bytes, self._may_revive).unpack_cached(items, cached)
-            packed = None if cached is None else capture_unpacked(values.copy(), items, cached.weight, max_bytes)
-        return values, cached, packed
+            return self.unpack_items(items), MessageParts.of(items), None, None
+        from holdfast.codec.message_loans import lend  # not needed by those that read once
+
+        cached = self._extend(items, cached)
+        if cached is None:
+            return self.unpack_items(items), None, None, None
+        with collector_paused(len(items) > _PAUSE_COLLECTOR):
+            values, contents, loan = lend(cached, earlier, self.limits.max_bytes)
+        return values, cached, contents, loan
+
+    def _extend(self, items: list[bytes], cached: MessageParts) -> MessageParts | None:
+        unpacker = self._unpacker()
+        with collector_paused(len(items) - len(cached.fields) > _PAUSE_COLLECTOR):
+            extended = unpacker.extend_cache(items, cached)
+        self._unpackers.append(unpacker)
+        return extended
+
+    def unpack_repeated(self, items: list[bytes], cached: MessageParts | None) -> tuple[list[Any], MessageParts | None]:
+        """Unpack each of the items into new objects, without decoding messages that were decoded for a list that these
+        start with. Returns the values, and the cache for a longer list."""
+        if cached is None or not cached.is_prefix_of(items):
+            cached = MessageParts.of([])
+        cached = self._extend(items, cached)
+        return (self.unpack_items(items), None) if cached is None else (cached.build(), cached)
 
     def to_json(self, value: Any) -> Any:
         """Convert a value to JSON without loss, with type marks such as `{"$tuple": [1, 2]}`."""

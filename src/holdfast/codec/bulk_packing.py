@@ -12,11 +12,13 @@ from itertools import chain, repeat
 from operator import attrgetter, is_, length_hint, ne
 from threading import active_count
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
-from msgspec.msgpack import Encoder
+from msgspec.msgpack import Encoder, Ext
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec import msgpack
+from holdfast.codec.tags import Tag
 
 encode = Encoder().encode
 
@@ -34,6 +36,9 @@ _NEEDS_SLOW_PATH = (*NOT_NATIVE, TypeError, AttributeError)
 BATCH = 512
 """How many values are packed together."""
 
+_FEW = 16
+"""Up to how many lists and dicts a value is packed by itself."""
+
 _CHUNK = 128
 """How many containers are expanded at a time: a long one that is referenced many times must be noticed early."""
 
@@ -45,6 +50,7 @@ MODEL_NUMBERS: dict[type, int] = {}
 
 MODEL_FIELDS: dict[type, frozenset[str]] = {}
 
+_SHAPED = int(Tag.SHAPED)
 _fields_of = attrgetter("__dict__")
 _extra_of = attrgetter("__pydantic_extra__")
 
@@ -74,6 +80,69 @@ def encode_batch(values: list[Any], max_bytes: int) -> list[bytes] | None:
     except _NEEDS_SLOW_PATH:
         pass
     return None
+
+
+def encode_small(value: Any, max_bytes: int) -> bytes | None:
+    """Pack one value on its own: a scalar, a message, or a list or dict of both with few lists and dicts in it. Returns
+    None for any other, and for one that is too large. Takes less time than to look at its levels."""
+    kind = type(value)
+    try:
+        if kind in SCALARS:
+            return encode(value)
+        if kind in MODEL_NUMBERS:
+            return _encode_message(value, max_bytes)
+        if kind is list or kind is dict:
+            own = _copy_small(value, max_bytes)
+            encoded = None if own is None else encode(own)
+            return encoded if encoded is None or kind is dict else msgpack.top(encoded)
+    except _NEEDS_SLOW_PATH:
+        pass
+    return None
+
+
+def _encode_message(message: Any, max_bytes: int) -> bytes | None:
+    kind, fields = type(message), _fields_of(message)
+    own = None if _extra_of(message) else _copy_small(fields, max_bytes, of_message=True)
+    # Names, not their number: one field may have been replaced by another, which would be lost.
+    return None if own is None or own.keys() != MODEL_FIELDS[kind] else encode((None, MODEL_NUMBERS[kind], own))
+
+
+def _copy_small(value: Any, max_bytes: int, *, of_message: bool = False) -> Any:
+    """Copy a list or dict with all that it contains, with messages packed; None if there is too much or anything else.
+
+    It is a copy so that another thread cannot change what was looked at before it is encoded.
+    """
+    copies, left = [value.copy()], max_bytes
+    for own in copies:
+        is_dict = type(own) is dict
+        if is_dict and not SCALARS.issuperset(map(type, own)):
+            return None
+        # A long string that is referenced many times must be noticed before it is encoded.
+        left -= len(own)
+        if SCALARS.issuperset(map(type, own.values() if is_dict else own)):
+            left -= sum(map(length_hint, own.values() if is_dict else own))
+            if left < 0:
+                return None
+            continue
+        for key, item in own.items() if is_dict else enumerate(own):
+            kind = type(item)
+            if kind is list or kind is dict:
+                own[key] = copy = item.copy()
+                if copy:
+                    copies.append(copy)
+                    if len(copies) > _FEW:
+                        return None
+            elif kind is str or kind is bytes:
+                left -= len(item)
+            elif kind not in SCALARS:
+                packed = _encode_message(item, left) if kind in MODEL_NUMBERS and not of_message else None
+                if packed is None or len(packed) > left:
+                    return None
+                left -= len(packed)
+                own[key] = Ext(_SHAPED, packed)
+        if left < 0:
+            return None
+    return copies[0]
 
 
 def _plain_levels(level: list[Any], max_bytes: int, *, of_messages: bool = False) -> list[list[Any]] | None:
@@ -125,10 +194,11 @@ def _lengths(levels: list[list[Any]]) -> list[int] | None:
 
 def _same_below(levels: list[list[Any]]) -> bool:
     pairs = zip(levels, [*levels[1:], []], strict=True)
-    return all(_identical(get_referents(*level), below) for level, below in pairs)
+    return all(identical(get_referents(*level), below) for level, below in pairs)
 
 
-def _identical(now: list[Any], before: list[Any]) -> bool:
+def identical(now: list[Any], before: list[Any]) -> bool:
+    """Whether two lists have the same objects."""
     return len(now) == len(before) and all(map(is_, now, before))
 
 
@@ -141,6 +211,7 @@ class PackedMessages(NamedTuple):
     messages: list[Any]
     types: list[type]
     fields: list[dict[str, Any]]
+    field_counts: list[int]
     levels: list[list[Any]]
     """The values of their fields, the values in those, and so on."""
     containers: list[Any]
@@ -160,15 +231,18 @@ class PackedMessages(NamedTuple):
             return False
         if not all(map(is_, map(type, messages), self.types)) or any(map(_extra_of, messages)):
             return False
+        return all(map(is_, map(_fields_of, messages), self.fields)) and self.has_same_fields()
+
+    def has_same_fields(self) -> bool:
+        """Whether the fields of the messages, and all that is in them, are the same objects."""
         # The names of a model's fields do not change, so their number is enough. (Renaming one in `__dict__`, in place,
         # goes unnoticed.)
         return (
-            all(map(is_, map(_fields_of, messages), self.fields))
-            and list(map(len, self.fields)) == list(map(len, map(MODEL_FIELDS.__getitem__, self.types)))
-            and _identical(get_referents(*self.fields), self.levels[0])
+            list(map(len, self.fields)) == self.field_counts
+            and identical(get_referents(*self.fields), self.levels[0])
             and _same_below(self.levels)
             and list(map(len, self.containers)) == self.lengths
-            and _identical(list(chain.from_iterable(self.dicts)), self.keys)
+            and identical(list(chain.from_iterable(self.dicts)), self.keys)
         )
 
     def extended(self, more: PackedMessages) -> PackedMessages:
@@ -178,6 +252,7 @@ class PackedMessages(NamedTuple):
             self.messages + more.messages,
             self.types + more.types,
             self.fields + more.fields,
+            self.field_counts + more.field_counts,
             [one + other for one, other in zip(self.levels, more.levels, strict=False)] + deep[len(shallow) :],
             self.containers + more.containers,
             self.lengths + more.lengths,
@@ -219,6 +294,7 @@ def capture(messages: list[Any], packed: list[bytes], max_bytes: int) -> PackedM
         messages,
         types,
         list(map(_fields_of, messages)),
+        list(map(len, map(MODEL_FIELDS.__getitem__, types))),
         levels,
         containers,
         list(map(len, containers)),
@@ -229,13 +305,16 @@ def capture(messages: list[Any], packed: list[bytes], max_bytes: int) -> PackedM
     )
 
 
-def capture_unpacked(messages: list[Any], packed: list[bytes], weight: int, max_bytes: int) -> PackedMessages | None:
+def capture_unpacked(messages: list[Any], packed: list[bytes], max_bytes: int) -> PackedMessages | None:
     """Record messages that were just unpacked from these bytes, which takes fewer checks."""
     fields = list(map(_fields_of, messages))
     values = get_referents(*fields)
     if get_referents(*values):
         return capture(messages, packed, max_bytes)
-    return PackedMessages(messages, list(map(type, messages)), fields, [values], [], [], [], [], packed, weight)
+    types, counts = list(map(type, messages)), list(map(len, fields))
+    return PackedMessages(
+        messages, types, fields, counts, [values], [], [], [], [], packed, weight=sum(map(len, packed))
+    )
 
 
 def pack_messages(values: list[Any], cached: PackedMessages | None, max_bytes: int) -> PackedMessages | None:

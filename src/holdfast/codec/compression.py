@@ -6,6 +6,7 @@ import sys
 import zlib
 from enum import IntEnum
 
+from holdfast.codec.dictionary import dictionary
 from holdfast.errors import CorruptError, TooLargeError, UnsupportedError
 
 if sys.version_info >= (3, 14):
@@ -21,10 +22,15 @@ class Compression(IntEnum):
     ZSTD = 1
     GZIP = 2
     """For files that other tools should be able to open."""
+    ZSTD_DICTIONARY_1 = 3
+    """With the first dictionary."""
 
 
 _SMALL = 128
 """Fewer bytes are not worth compressing."""
+
+_LARGE = 1 << 16
+"""More bytes are compressed without a dictionary, which would help little, and at a higher level."""
 
 _WINDOW_LOG_MAX = 27
 """Limits the memory that reading a frame may take to 128 MB."""
@@ -35,8 +41,11 @@ def compress(data: bytes, method: Compression | None = None) -> tuple[Compressio
     if method is None:
         if len(data) < _SMALL:
             return Compression.NONE, data
-        body = zstd.compress(data, 3)
-        return (Compression.ZSTD, body) if len(body) < len(data) else (Compression.NONE, data)
+        method = Compression.ZSTD if len(data) > _LARGE else Compression.ZSTD_DICTIONARY_1
+        body = compress(data, method)[1]
+        return (method, body) if len(body) < len(data) else (Compression.NONE, data)
+    if method is Compression.ZSTD_DICTIONARY_1:
+        return method, zstd.compress(data, 1, zstd_dict=dictionary().as_digested_dict)
     if method is Compression.ZSTD:
         return method, zstd.compress(data, 3)
     if method is Compression.GZIP:
@@ -56,8 +65,8 @@ def decompress(method: int, body: bytes, size: int, max_bytes: int, where: str =
         )
     if method == Compression.NONE:
         data, whole = body, True
-    elif method == Compression.ZSTD:
-        data, whole = _decompress_zstd(body, size)
+    elif method in (Compression.ZSTD, Compression.ZSTD_DICTIONARY_1):
+        data, whole = _decompress_zstd(body, size, dictionary() if method == Compression.ZSTD_DICTIONARY_1 else None)
     elif method == Compression.GZIP:
         data, whole = _decompress_gzip(body, size)
     else:
@@ -71,8 +80,8 @@ def decompress(method: int, body: bytes, size: int, max_bytes: int, where: str =
     return data
 
 
-def _decompress_zstd(body: bytes, size: int) -> tuple[bytes, bool]:
-    stream = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX})
+def _decompress_zstd(body: bytes, size: int, by: zstd.ZstdDict | None) -> tuple[bytes, bool]:
+    stream = zstd.ZstdDecompressor(by, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX})
     try:
         # One byte more than claimed detects a frame that holds more, without decompressing all of it.
         data = stream.decompress(body, max_length=size + 1)

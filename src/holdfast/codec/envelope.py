@@ -1,10 +1,10 @@
 """The envelope: the body of every stored row.
 
 A *record* has the version of the format, the compression, the version of the application's schema, and the content. As
-the body of a row it is *protected*: a checksum, or the tag of an authenticated cipher, covers the record and its
-*context*, which is the table, the key and the columns of the row. So a row that was damaged, truncated or moved
-anywhere does not open, whatever byte of it differs, and whichever program wrote it. A row without content has an empty
-record.
+the body of a row it is *protected*: a checksum covers the record and its *context*, which is the table, the key and the
+columns of the row. So a row that was damaged, truncated or moved anywhere does not open, whatever byte of it differs,
+and whichever program wrote it. A row without content has an empty record. A *sealed* body has the columns and the whole
+record inside of the seal: see `holdfast.engine.checked_rows`, which decides how rows are stored.
 
 Layout, big-endian; see `docs/format.md`::
 
@@ -22,14 +22,15 @@ import hashlib
 import struct
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec.msgpack import encode
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.errors import CorruptError, DeniedError, InvalidError, TooLargeError, UnsupportedError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _MAGIC = b"HF"
 _HEADER = struct.Struct(">2sBBBBBBI")
@@ -51,6 +52,7 @@ class Protection(IntEnum):
 
 
 _PREFIX = _MAGIC + bytes([FORMAT_VERSION])
+_SEALED_PREFIX = _PREFIX + bytes([BodyKind.RAW, Compression.NONE, Protection.SEALED])
 _EMPTY = _HEADER.pack(_MAGIC, FORMAT_VERSION, BodyKind.RAW, Compression.NONE, Protection.CHECKSUM, 0, 0, 0)
 """The record of a row without content."""
 
@@ -80,7 +82,7 @@ class RecordContext(NamedTuple):
 
 
 class Sealer(Protocol):
-    """An authenticated cipher under one key."""
+    """An authenticated cipher under one key, and a keyed digest."""
 
     @property
     def key_id(self) -> bytes:
@@ -93,6 +95,10 @@ class Sealer(Protocol):
 
     def unseal(self, sealed: bytes, associated: bytes) -> bytes:
         """Decrypt, or raise `CorruptError` if anything was altered."""
+        ...
+
+    def digest(self, content: bytes) -> bytes:
+        """Return a digest that nobody can compute without the key. It takes the place of text in columns."""
         ...
 
 
@@ -164,23 +170,15 @@ def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int
 # Protection
 
 
-def protect(record: bytes, context: RecordContext, sealer: Sealer | None = None) -> bytes:
-    """Return the body of a row: a record, or an empty one, with a checksum; or sealed."""
+def protect(record: bytes, context: RecordContext) -> bytes:
+    """Return the body of a row: a record, or an empty one, with a checksum."""
     record = record or _EMPTY
     if record == DAMAGED:
-        raise CorruptError(_DIFFERS, where=str(context), hint=_HINT)
-    if sealer is None:
-        return record + _checksum(record, context.encode())
-    key_id = sealer.key_id
-    if not 0 < len(key_id) < 256:
-        raise InvalidError("a key id has 1 to 255 bytes")
-    start = _parse(record, str(context))[4]
-    header = record[:5] + bytes([Protection.SEALED, len(key_id)]) + record[7 : _HEADER.size] + key_id
-    header += record[_HEADER.size : start]
-    return header + sealer.seal(record[start:], header + context.encode())
+        raise damaged_error(str(context))
+    return record + _checksum(record, context.encode())
 
 
-def expose(body: bytes, context: RecordContext, keys: Mapping[bytes, Sealer] | None = None) -> bytes:
+def expose(body: bytes, context: RecordContext) -> bytes:
     """Return the record in the body of a row, nothing for an empty one. `CorruptError` if a byte of the row differs."""
     if len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[5] == Protection.CHECKSUM:
         record = _check(body, context)
@@ -200,18 +198,41 @@ def expose(body: bytes, context: RecordContext, keys: Mapping[bytes, Sealer] | N
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
-    header = body[:start]
-    key_id, schema = header[_HEADER.size : start - schema_length], header[start - schema_length :]
-    sealer = (keys or {}).get(key_id)
-    if sealer is None:
-        raise DeniedError(
-            f"a record is sealed with key {key_id.hex()}, which this store does not have",
-            where=where,
-            hint="Open the store with that key; if the key was destroyed, the data is erased",
-        )
-    content = sealer.unseal(body[start:], header + context.encode())
-    record = header[:5] + bytes([Protection.CHECKSUM, 0]) + header[7 : _HEADER.size] + schema + content
-    return record if record != _EMPTY else b""
+    raise _missing_key(body[_HEADER.size : start - schema_length], where)
+
+
+def seal(content: bytes, associated: bytes, sealer: Sealer) -> bytes:
+    """Return a sealed body. Its header says nothing of the content; the seal covers it and the associated bytes."""
+    key_id = sealer.key_id
+    if not 0 < len(key_id) < 256:
+        raise InvalidError("a key id has 1 to 255 bytes")
+    header = _SEALED_PREFIX + bytes([len(key_id), 0, 0, 0, 0, 0]) + key_id
+    return header + sealer.seal(content, header + associated)
+
+
+def unseal(body: bytes, associated: bytes, keys: Mapping[bytes, Sealer], where: str) -> bytes:
+    """Return the content of a sealed body. `CorruptError` if a byte of it or of the associated ones differs."""
+    if not body.startswith(_SEALED_PREFIX):
+        _parse(body, where)  # raises if it is of a newer release
+        raise CorruptError("a row is not sealed", where=where, hint=_HINT)
+    end = _parse(body, where)[4]
+    key_id = body[_HEADER.size : end]
+    if key_id not in keys:
+        raise _missing_key(key_id, where)
+    return keys[key_id].unseal(body[end:], body[:end] + associated)
+
+
+def damaged_error(where: str) -> CorruptError:
+    """Return the error for a damaged row."""
+    return CorruptError(_DIFFERS, where=where, hint=_HINT)
+
+
+def _missing_key(key_id: bytes, where: str) -> DeniedError:
+    return DeniedError(
+        f"a record is sealed with key {key_id.hex()}, which this store does not have",
+        where=where,
+        hint="Open the store with that key; if the key was destroyed, the data is erased",
+    )
 
 
 def strip(body: bytes) -> bytes:
@@ -228,7 +249,7 @@ def _check(body: bytes, context: RecordContext) -> bytes:
     """Return a body without its checksum. `CorruptError` if that differs."""
     record = body[:-_CHECKSUM_SIZE]
     if body[-_CHECKSUM_SIZE:] != _checksum(record, context.encode()):
-        raise CorruptError(_DIFFERS, where=str(context), hint=_HINT)
+        raise damaged_error(str(context))
     return record
 
 

@@ -13,11 +13,12 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from types import NoneType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Ext
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec import msgpack
 from holdfast.codec.bulk_packing import SCALARS, encode
 from holdfast.codec.packer import Packer
@@ -328,7 +329,11 @@ def _read_timezone(r: JsonReading, tree: Any) -> bytes:
     return r.encode([parse(_packer().pack(_parse_offset(offset).utcoffset(None))), *map(r.value, name)])
 
 
-_ADDRESSES = {handler.type.__name__: handler for handler in STDLIB_TYPES if handler.tag is Tag.IPADDRESS}
+_ADDRESSES = {
+    handler.type.__name__: (handler.type, handler.dump)
+    for handler in STDLIB_TYPES
+    if handler.tag is Tag.IPADDRESS and isinstance(handler.type, type)
+}
 
 
 def _address_to_json(_: ToJson, payload: bytes, _depth: int) -> list[str]:
@@ -338,7 +343,8 @@ def _address_to_json(_: ToJson, payload: bytes, _depth: int) -> list[str]:
 
 def _read_address(_: JsonReading, tree: Any) -> bytes:
     name, text = _check_length(tree, 2)
-    return _ADDRESSES[name].dump(_packer(), _ADDRESSES[name].type(_string(text)))
+    address, dump = _ADDRESSES[name]
+    return dump(_packer(), address(_string(text)))
 
 
 # Classes ----------------------------------------------------------------------------------------------------

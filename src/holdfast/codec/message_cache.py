@@ -7,9 +7,9 @@ their fields, from which new messages are built that share only immutable values
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import eq
-from typing import Any, NamedTuple
+from typing import Any
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec.bulk_packing import SCALARS
 from holdfast.codec.object_plans import PydanticPlan
 
@@ -31,7 +31,11 @@ class MessageParts(NamedTuple):
 
     def is_prefix_of(self, packed: list[bytes]) -> bool:
         """Whether packed messages start with these."""
-        return len(packed) >= len(self.packed) and all(map(eq, packed, self.packed))
+        return packed[: len(self.packed)] == self.packed
+
+    def starts_with(self, packed: list[bytes]) -> bool:
+        """Whether the first of these messages are packed like this."""
+        return self.packed[: len(packed)] == packed
 
     def extended(self, more: MessageParts) -> MessageParts:
         """Return these messages followed by others."""
@@ -45,14 +49,14 @@ class MessageParts(NamedTuple):
             self.weight + more.weight,
         )
 
-    def build(self) -> list[Any]:
-        """Build new messages."""
-        fields = list(map(dict.copy, self.fields))
-        for own, names in zip(fields, self.mutable, strict=True):
+    def build(self, start: int = 0) -> list[Any]:
+        """Build new messages, without the first ones."""
+        fields = list(map(dict.copy, self.fields[start:]))
+        for own, names in zip(fields, self.mutable[start:], strict=True):
             for name in names:
                 value = own[name]
                 own[name] = _copy(value) if value else value.copy()
-        return PydanticPlan.build_many(self.plans, fields)
+        return PydanticPlan.build_many(self.plans[start:], fields)
 
 
 def cache_messages(

@@ -7,7 +7,11 @@ again, and checks how deeply bytes are nested *before* a recursive decoder reads
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import repeat
+from threading import get_ident, main_thread
 
 import msgspec
 
@@ -28,6 +32,15 @@ _SHAPED = Tag.SHAPED
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _INTEGER = msgspec.msgpack.Decoder(int)
+
+_EXT_ARRAY = msgspec.msgpack.Decoder(list[msgspec.msgpack.Ext]).decode
+_RAW_ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+_LONG = 1024
+"""From this many bytes on, a list is split by the decoder."""
+
+_SAFE_RECURSION_LIMIT = 10_000
+"""Up to this recursion limit, Python stops the decoder before the main thread's stack overflows."""
 
 _NOT_CONTAINERS = bytes(b for b in range(256) if not (0x80 <= b <= 0x9F or 0xDC <= b <= 0xDF))
 
@@ -79,6 +92,8 @@ def ext(tag: int, payload: bytes) -> bytes:
 
 
 _FIXEXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
+_EXT_PAYLOADS = {0xC7: 3, 0xC8: 4, 0xC9: 6, **dict.fromkeys(_FIXEXT.values(), 2)}
+"""Where the payload of a typed value starts, by its first byte."""
 
 
 def text(content: bytes) -> bytes:
@@ -128,12 +143,11 @@ def top(data: bytes) -> bytes:
     Messages, the most frequent values, have no ext header when they are packed on their own, which avoids copying them.
     Only this function and `inner` know about that.
     """
-    if data.startswith(SHAPED_MARK):
-        return ESCAPE + data
-    typed = split_ext(data)
-    if typed is not None and typed[0] == _SHAPED and typed[1].startswith(SHAPED_MARK):
-        return typed[1]
-    return data
+    start = _EXT_PAYLOADS.get(data[0])
+    if start is not None:
+        # The tag is the last byte of the header.
+        return data[start:] if data[start - 1] == _SHAPED and data.startswith(SHAPED_MARK, start) else data
+    return ESCAPE + data if data.startswith(SHAPED_MARK) else data
 
 
 def inner(data: bytes) -> bytes:
@@ -160,6 +174,17 @@ def is_bin(data: bytes) -> bool:
     return 0xC4 <= data[0] <= 0xC6
 
 
+def last_bin(data: bytes, start: int) -> bytes | None:
+    """Return the content of packed `bytes` that start at a position and end where the data ends; None if there are no
+    such ones."""
+    if len(data) <= start or not is_bin(data[start : start + 1]):
+        return None
+    width, _ = _SIZED[data[start]]
+    begin = start + 1 + width
+    size = int.from_bytes(data[start + 1 : begin], "big")
+    return data[begin:] if len(data) == begin + size else None
+
+
 def is_ext(data: bytes) -> bool:
     """Whether packed bytes hold a value that is none of msgpack's own kinds."""
     return 0xC7 <= data[0] <= 0xC9 or 0xD4 <= data[0] <= 0xD8
@@ -184,6 +209,18 @@ def split_array(data: bytes) -> list[bytes]:
     return _split(data, is_array(data))
 
 
+def split_items(data: bytes) -> list[bytes]:
+    """Split a packed list into its items, each in the form of a value on its own."""
+    if len(data) > _LONG:
+        # A list of messages: the decoder copies the payload of each once, and does not look into it.
+        with suppress(msgspec.MsgspecError):
+            typed = _EXT_ARRAY(data)
+            items = [bytes(each.data) for each in typed if each.code == _SHAPED]
+            if len(items) == len(typed) and all(map(bytes.startswith, items, repeat(SHAPED_MARK))):
+                return items
+    return list(map(top, split_array(data)))
+
+
 def split_map(data: bytes) -> list[tuple[bytes, bytes]]:
     """Split a packed dict into its packed keys and values."""
     parts = _split(data, is_map(data))
@@ -192,13 +229,8 @@ def split_map(data: bytes) -> list[tuple[bytes, bytes]]:
 
 def split_ext(data: bytes) -> tuple[int, bytes] | None:
     """Return tag and payload of a typed value, or None if the bytes hold something else."""
-    first = data[0]
-    if 0xD4 <= first <= 0xD8:
-        return data[1], data[2:]
-    if 0xC7 <= first <= 0xC9:
-        start = 1 + _SIZED[first][0]
-        return data[start], data[start + 1 :]
-    return None
+    start = _EXT_PAYLOADS.get(data[0])
+    return None if start is None else (data[start - 1], data[start:])
 
 
 def check_depth(data: bytes) -> None:
@@ -255,7 +287,18 @@ def _next(data: bytes, at: int) -> tuple[int, int]:
     return at + width + besides, length if first <= 0xDD else 2 * length
 
 
+def stack_is_safe() -> bool:
+    """Whether Python itself keeps a recursive decoder from overflowing the stack.
+
+    Outside the main thread the stack may be small.
+    """
+    return get_ident() == main_thread().ident and sys.getrecursionlimit() <= _SAFE_RECURSION_LIMIT
+
+
 def _split(data: bytes, is_container: bool) -> list[bytes]:
+    if is_container and len(data) > _LONG and is_array(data) and stack_is_safe():
+        with suppress(msgspec.MsgspecError, RecursionError):  # the slow way reports the error
+            return list(map(bytes, _RAW_ARRAY(data)))
     at, count = _next(data, 0)
     if not is_container or count > len(data):
         raise CorruptError("a packed list or dict claims more items than it has bytes")

@@ -188,7 +188,7 @@ class PydanticPlan(_DeclaredPlan):
         # A RootModel has no slots for extra fields and private attributes.
         self._has_slots = type(class_lookup.lookup(cls, "__pydantic_extra__")) is MemberDescriptorType
         self._extra_slots = class_lookup.extra_slots(cls, {*defaults, *self._private_names, *_PYDANTIC_SLOTS})
-        self._all_names = set(defaults)
+        self.all_names = set(defaults)
         self.setters = None if self._v1 else _slot_setters(cls)
 
     def state(self, obj: Any) -> tuple[dict[str, Any], set[str], dict[str, Any] | None, dict[str, Any] | None]:
@@ -260,11 +260,11 @@ class PydanticPlan(_DeclaredPlan):
 
     def build_shaped(self, fields: dict[str, Any]) -> Any:
         """Build an instance of which exactly these fields are set: `build`, faster, for the most frequent values."""
-        if type(fields) is not dict or (tuple(fields) != self.names and fields.keys() != self._all_names):
+        if type(fields) is not dict or (tuple(fields) != self.names and fields.keys() != self.all_names):
             raise ClassMismatch
         obj: Any = object.__new__(self.cls)
         _set(obj, "__dict__", fields)
-        _set(obj, "__pydantic_fields_set__", self._all_names.copy())
+        _set(obj, "__pydantic_fields_set__", self.all_names.copy())
         _set(obj, "__pydantic_extra__", {} if self._keeps_extra else None)
         _set(obj, "__pydantic_private__", None)
         return obj
@@ -287,7 +287,7 @@ class PydanticPlan(_DeclaredPlan):
         objects: list[Any] = list(map(object.__new__, [plan.cls for plan in plans]))
         set_dict, set_fields_set, set_extra, set_private = plans[0].setters or ()
         _exhaust(map(set_dict, objects, fields))
-        _exhaust(map(set_fields_set, objects, [plan._all_names.copy() for plan in plans]))
+        _exhaust(map(set_fields_set, objects, map(set.copy, [plan.all_names for plan in plans])))
         _exhaust(map(set_extra, objects, [{} if plan._keeps_extra else None for plan in plans]))
         _exhaust(map(set_private, objects, repeat(None)))
         return objects
@@ -564,12 +564,17 @@ def _build_plan(cls: type, ref: str) -> ObjectPlan | None:
 
 def _dataclass_defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
     declared = class_lookup.lookup(cls, "__dataclass_fields__").values()
+    field = _field_type()
     return {
-        f.name: _default(f.default, f.default_factory, dataclasses.MISSING) for f in declared if f._field_type is _FIELD
+        f.name: _default(f.default, f.default_factory, dataclasses.MISSING) for f in declared if f._field_type is field
     }
 
 
-_FIELD = next(iter(dataclasses.fields(dataclasses.make_dataclass("_", ["a"]))))._field_type  # type: ignore[attr-defined]
+@functools.cache
+def _field_type() -> object:
+    """Return what distinguishes a field from a `ClassVar` and an `InitVar`."""
+    (field,) = dataclasses.fields(dataclasses.make_dataclass("_", ["a"]))
+    return field._field_type  # type: ignore[attr-defined]
 
 
 def _attrs_defaults(attributes: Any) -> dict[str, Callable[[], Any] | None]:

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 from msgspec.msgpack import Ext
 
 from holdfast.codec import bulk_packing, class_lookup, msgpack, subclasses
-from holdfast.codec.bulk_packing import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch
+from holdfast.codec.bulk_packing import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch, encode_small
 from holdfast.codec.object_plans import ObjectPlan, PydanticPlan, plan_for
 from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.registry import ARRAY_LIBRARIES, Registration, Registry, import_array_types
@@ -29,6 +29,9 @@ _CODE = (type, FunctionType, BuiltinFunctionType, MethodType)
 
 MAX_VALUES = 1 << 24
 """How many values one value may contain: bounds the time for parts that are referenced many times."""
+
+_SMALL_BATCH = 12
+"""Up to this many values are packed one by one."""
 
 _CONTAINER_COST = 8
 """How many values a container or typed value counts for."""
@@ -62,6 +65,11 @@ class Packer:
     def pack_batch(self, values: list[Any]) -> list[bytes]:
         """Pack many values, each on its own and up to the size limit."""
         packed: list[bytes] = []
+        if len(values) <= _SMALL_BATCH:
+            for value in values:
+                data = encode_small(value, self._max_bytes)
+                packed.append(self.pack_top(value) if data is None or len(data) > self._max_bytes else data)
+            return packed
         for start in range(0, len(values), BATCH):
             part = values[start : start + BATCH]
             batch = encode_batch(part, self._max_bytes)
@@ -243,7 +251,9 @@ def _with_tag(tag: Tag, dump: Callable[[Packing, Any], bytes]) -> Dumper:
     return lambda packer, value: (tag, dump(packer, value))
 
 
-_STDLIB_DUMPERS: dict[type, Dumper] = {handler.type: _with_tag(handler.tag, handler.dump) for handler in STDLIB_TYPES}
+_STDLIB_DUMPERS: dict[type | str, Dumper] = {
+    handler.type: _with_tag(handler.tag, handler.dump) for handler in STDLIB_TYPES
+}
 _DUMPERS: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
 _LENIENT_DUMPERS: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
 _PLANS: weakref.WeakKeyDictionary[type, ObjectPlan] = weakref.WeakKeyDictionary()
@@ -254,9 +264,14 @@ def _library(kind: type) -> str:
 
 
 def _find_dumper(kind: type, *, unnamed: bool = False) -> Dumper:
+    name = class_lookup.reference(kind)
+    dump = _STDLIB_DUMPERS.get(name)
+    if dump is not None and class_lookup.find_loaded(name) is kind:
+        _STDLIB_DUMPERS[kind] = dump
+        return dump
     library = _library(kind)
     if library in ARRAY_LIBRARIES:
-        dump: Dumper | None = import_array_types(library).dumper(kind)
+        dump = cast("Dumper | None", import_array_types(library).dumper(kind))
         if dump is not None:
             return dump
     plan = _PLANS[kind] = plan_for(kind, unnamed=unnamed)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec import class_lookup
 from holdfast.codec.stdlib_types import STDLIB_TYPES
 from holdfast.codec.tags import KNOWN_CLASSES
@@ -14,14 +15,17 @@ from holdfast.errors import InvalidError, UnsupportedError
 T = TypeVar("T")
 
 _BUILT_IN_TYPES = frozenset(
-    {handler.type for handler in STDLIB_TYPES}
+    {handler.type for handler in STDLIB_TYPES if isinstance(handler.type, type)}
     | {str, int, float, bool, bytes, list, dict, tuple, type(None), type, object}
 )
 # Types that are values, as in `defaultdict(list)`. Calling them only creates or converts a value.
 _NAMEABLE_BUILTINS = (int, str, float, bool, bytes, bytearray, list, dict, set, frozenset, tuple, complex)
 
 
-_WELL_KNOWN = frozenset(known.ref for known in KNOWN_CLASSES.values())
+_WELL_KNOWN = frozenset(
+    {known.ref for known in KNOWN_CLASSES.values()}
+    | {handler.type for handler in STDLIB_TYPES if isinstance(handler.type, str)}
+)
 
 
 class Registration(NamedTuple):

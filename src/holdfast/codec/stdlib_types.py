@@ -5,15 +5,13 @@ from __future__ import annotations
 import collections
 import datetime as dt
 import decimal
-import fractions
 import ipaddress
 import pathlib
 import re
 import struct
 import sys
 import uuid
-import zoneinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import msgpack
 from holdfast.codec.class_lookup import is_a
@@ -21,6 +19,10 @@ from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.tags import Tag
 from holdfast.codec.type_handler import ClassNotLoaded, Packing, TypeHandler, Unpacking
 from holdfast.errors import CorruptError, HoldfastError, TooLargeError, UnsupportedError
+
+if TYPE_CHECKING:
+    import fractions
+    import zoneinfo
 
 
 def dump_tuple(p: Packing, value: tuple[Any, ...]) -> bytes:
@@ -83,6 +85,12 @@ _COMPLEX = struct.Struct(">dd")
 
 def load_complex(_: Unpacking, data: bytes) -> complex:
     return complex(*_COMPLEX.unpack(data))
+
+
+def load_fraction(u: Unpacking, data: bytes) -> fractions.Fraction:
+    import fractions
+
+    return fractions.Fraction(*_check_size(u.array(data, int, int)))
 
 
 def load_range(u: Unpacking, data: bytes) -> range:
@@ -156,6 +164,8 @@ def load_zoneinfo(_: Unpacking, data: bytes) -> zoneinfo.ZoneInfo:
     key = data.decode()
     if not _ZONE_KEY.fullmatch(key):
         raise CorruptError(f"{key!r} is not the name of a time zone")
+    import zoneinfo
+
     try:
         return zoneinfo.ZoneInfo(key)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -284,10 +294,10 @@ STDLIB_TYPES: tuple[TypeHandler, ...] = (
         lambda _, data: decimal.Decimal(data.decode("ascii")),
     ),
     TypeHandler(
-        fractions.Fraction,
+        "fractions:Fraction",
         Tag.FRACTION,
         lambda p, value: p.pack(_check_size([value.numerator, value.denominator])),
-        lambda u, data: fractions.Fraction(*_check_size(u.array(data, int, int))),
+        load_fraction,
     ),
     TypeHandler(uuid.UUID, Tag.UUID, dump_uuid, load_uuid),
     TypeHandler(dt.datetime, Tag.DATETIME, _dump_datetime, load_datetime),
@@ -305,7 +315,7 @@ STDLIB_TYPES: tuple[TypeHandler, ...] = (
         lambda u, data: dt.timedelta(*u.array(data, int, int, int)),
     ),
     TypeHandler(dt.timezone, Tag.TIMEZONE, dump_timezone, load_timezone),
-    TypeHandler(zoneinfo.ZoneInfo, Tag.ZONEINFO, dump_zoneinfo, load_zoneinfo),
+    TypeHandler("zoneinfo:ZoneInfo", Tag.ZONEINFO, dump_zoneinfo, load_zoneinfo),
     *(TypeHandler(cls, Tag.PATH, dump_path, load_path) for cls in _PATHS.values()),
     TypeHandler(re.Pattern, Tag.REGEX, dump_pattern, load_pattern),
     *(TypeHandler(cls, Tag.IPADDRESS, dump_address, load_address) for cls in _ADDRESSES),

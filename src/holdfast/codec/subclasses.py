@@ -21,7 +21,10 @@ _CONVERSIONS: dict[type, Callable[[Any], Any]] = {
     list: list.copy,
     dict: dict.copy,
 }
-_OTHERS = (enum.Enum, *(handler.type for handler in STDLIB_TYPES if handler.type not in _CONVERSIONS))
+_OTHERS: tuple[object, ...] = (
+    enum.Enum,
+    *(handler.type for handler in STDLIB_TYPES if handler.type not in _CONVERSIONS),
+)
 """Classes whose subclasses are more than a built-in value."""
 
 TEXT_ACCESSOR = "langchain_core.messages.base:TextAccessor"

@@ -10,11 +10,12 @@ its name. A class whose fields differ from those listed here (another release of
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+
+from holdfast._named_tuple import NamedTuple
 
 
 class Tag(IntEnum):
-    """The types of format version 1."""
+    """The types of the format."""
 
     # Python's own
     TUPLE = 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec.tags import Tag
 
 
@@ -44,9 +45,13 @@ Loader: TypeAlias = Callable[[Unpacking, bytes], Any]
 
 
 class TypeHandler(NamedTuple):
-    """Packs and unpacks the values of one exact type."""
+    """Packs and unpacks the values of one exact type.
 
-    type: type
+    `type` is the class, or its reference (`fractions:Fraction`) if its module takes long to import: then only programs
+    that have such values import it.
+    """
+
+    type: type | str
     tag: Tag
     dump: Callable[[Packing, Any], bytes]
     load: Loader

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from threading import get_ident, main_thread
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import MsgspecError
 from msgspec.msgpack import Decoder
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec import class_lookup, msgpack
 from holdfast.codec.message_cache import MessageParts, cache_messages
 from holdfast.codec.object_plans import ClassMismatch, ObjectPlan, PydanticPlan, plan_for
@@ -26,9 +26,6 @@ from holdfast.errors import CorruptError, HoldfastError, TooDeepError, TooLargeE
 
 _SHALLOW = 64
 """Up to this many bytes cannot nest deeply enough to overflow the stack."""
-
-_SAFE_RECURSION_LIMIT = 10_000
-"""Up to this recursion limit, Python stops the decoder before the main thread's stack overflows."""
 
 _MIN_BATCH = 8
 """From this many messages on, they are built together."""
@@ -76,23 +73,18 @@ class Unpacker:
         return self._unpack_each(items)
 
     def _check_stack(self) -> None:
-        """Find out whether Python itself keeps the decoder from overflowing the stack.
+        """Find out whether the depth has to be checked before decoding."""
+        self._stack_is_safe = msgpack.stack_is_safe()
 
-        Outside the main thread the stack may be small, and the depth is checked before decoding.
-        """
-        self._stack_is_safe = get_ident() == main_thread().ident and sys.getrecursionlimit() <= _SAFE_RECURSION_LIMIT
-
-    def unpack_cached(self, items: list[bytes], cached: MessageParts) -> tuple[list[Any], MessageParts | None]:
-        """Unpack many values that start with the cached ones. Returns a new cache if all of them are messages."""
+    def extend_cache(self, items: list[bytes], cached: MessageParts) -> MessageParts | None:
+        """Return a cache of values that start with the cached ones; None if not all of them are messages."""
         count = len(cached.fields)
-        if count < len(items):
-            self._check_stack()
-            parts = self._shaped_parts(items[count:])
-            more = None if parts is None else cache_messages(items[count:], *parts)
-            if more is None:
-                return self.unpack_batch(items), None
-            cached = cached.extended(more)
-        return cached.build(), cached
+        if count == len(items):
+            return cached
+        self._check_stack()
+        parts = self._shaped_parts(items[count:])
+        more = None if parts is None else cache_messages(items[count:], *parts)
+        return None if more is None else cached.extended(more)
 
     def _shaped_parts(self, items: list[bytes]) -> tuple[list[PydanticPlan], Sequence[dict[str, Any]]] | None:
         """Decode values of well-known classes into plans and fields. Returns None if the slow path must read them."""

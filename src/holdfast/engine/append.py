@@ -13,12 +13,12 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put, Row
+from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Row
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, STEPS
-from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Condition, IdExists, PreparedStep
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, STEPS, WRITES
+from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Condition, IdExists, PreparedStep, tag_taken
 from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
@@ -34,9 +34,10 @@ from holdfast.engine.model.large_values import set_aside
 from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import PackedMap
-from holdfast.engine.model.steps import NO_ORIGIN, Step, StepHeader, StepOrigin, StepParent
+from holdfast.engine.model.steps import NO_ORIGIN, KeySchemas, PendingWriteRow, Step, StepHeader, StepOrigin, StepParent
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
+from holdfast.engine.pending_writes import ROOM, forget_writes, known_writes
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import (
     AT_HEAD,
@@ -67,6 +68,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.engine.projection.projector import Projector
+    from holdfast.engine.schema_bindings import LineSchema
     from holdfast.engine.text_index.indexer import TextIndexer
 
 _ATTEMPTS = 1000
@@ -105,6 +107,9 @@ class OnConflict(Enum):
 Edit: TypeAlias = "Callable[[StepRef | None, LoadedState | None], Awaitable[EditMap]]"
 """Computes the change of the parent's state, given the parent as of the attempt."""
 
+ConvertState: TypeAlias = "Callable[[PackedMap | Edit, StepRef | None, LoadedState | None], Awaitable[Any]]"
+"""Returns what to save in place of a state or an edit, given the parent as of the attempt."""
+
 
 @dataclass(slots=True)
 class AppendRequest:
@@ -140,6 +145,13 @@ class AppendRequest:
     """Save nothing where the state equals the parent's; the parent is then returned."""
     stamp: str = ""
     schema: str = ""
+    """A reference to the schema of the state. Without one, a thread's is that of the parent. `convert` may set it."""
+    convert: ConvertState | None = None
+    """Brings the state, or the result of the edit, into the form of its schema."""
+    line_schema: LineSchema | None = None
+    """The schema of the state, where it is not that which is bound to the line."""
+    key_schemas: KeySchemas = ()
+    """References to the schemas of single channels. An edit may set them."""
     time: int = 0
     """The time of a step that is moved; now, if 0."""
     new_branch: str = ""
@@ -148,6 +160,8 @@ class AppendRequest:
     """Whether HEAD moves to the branch of the step, which the request names or creates."""
     keeps_head: bool = False
     """Whether a branch that a conflict opens is beside HEAD: it will be merged."""
+    stays_beside: bool = False
+    """Whether HEAD stays on its branch, where the step follows a parent on another one."""
     merged: tuple[StepParent, ...] = ()
     """The further parents of a merge. Its time is not before theirs; its changes are relative to the first parent."""
     fold_every: int = 0
@@ -161,6 +175,7 @@ class AppendRequest:
         if not isinstance(self.state, dict):
             self.state = {}
             self.attached_changes = self.preconditions = self.permit = None
+        self.convert = None
 
     async def conditions(self, again: bool) -> Sequence[Change]:
         """Return all conditions besides the line's own, given whether an attempt has failed already."""
@@ -457,17 +472,27 @@ class Appender:
         new_branch: bool = False,
         revision: int = 0,
         beside: int = AT_HEAD,
+        writes: Sequence[PendingWriteRow] | None = None,
     ) -> PreparedStep:
-        """Prepare a step and the changes that store it: after its parent, or at a given position."""
+        """Prepare a step and the changes that store it: after its parent, or at a given position.
+
+        A step after its parent takes over the writes that led to it: some that no row has, or those of which this
+        process knows the rows."""
         line = request.line
         edit, packed = await self._edit(request, parent, loaded)
+        schema = request.schema
+        if not schema and loaded is not None and parent is not None and is_thread(line.name):
+            known = loaded.schema
+            schema = (await self._heads.head(line, parent)).header.schema if known is None else known
         time = request.time or self._context.clock()
         if parent is not None and time < parent.time:
             time = parent.time
         id = request.id or new_id(time, "" if parent is None else parent.id)
         parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *request.merged)
-        header = StepHeader(id, parents, time, request.stamp, request.kind, request.schema, request.metadata)
+        header = StepHeader(id, parents, time, request.stamp, request.kind, schema, request.metadata)
         readable = request.readable
+        if request.key_schemas:
+            header = header._replace(key_schemas=request.key_schemas)
         if not is_thread(line.name):
             header = header._replace(events=request.events, salt=os.urandom(_SALT))
         elif request.origin != NO_ORIGIN:
@@ -476,14 +501,20 @@ class Appender:
         sizes = [len(operation) for _, operation in step.stored]
         objects: dict[bytes, bytes] = {}
         if max(sizes) > LARGE:
-            edit, objects = set_aside(edit)
+            edit, objects = set_aside(edit, info.salt)
             step = Step(header, edit)
             sizes = [len(operation) for _, operation in step.stored]
-        body = step_body(line, step, self._context.max_bytes)
         base = _position_of(parent)
         follows = position is None
+        taken: Sequence[Change] = ()
+        if writes is None and follows and parent is not None and sum(sizes) + ROOM <= self._context.max_bytes:
+            writes = known_writes(self._context, line, info.version, parent.id)
+            taken = [Delete(WRITES, (*line, parent.id, write.task, write.place)) for write in writes]
+        body = step_body(line, step, self._context.max_bytes, writes or (), info.salt)
+        commit = step.commit(info.salt)
         position = Position(base.branch, base.seq + 1) if position is None else position
         child = child_state(loaded, WrittenBy(*position), edit, packed, sum(sizes))
+        child.schema = schema
         if objects:
             child.fresh = {**child.fresh, **objects}
         ws = None
@@ -491,9 +522,9 @@ class Appender:
         if len(child.tail) >= (request.fold_every or self._context.fold_every) or (
             request.fold_every and child.tail_weight > _HEAVY
         ):
-            ws, root = await self._states.fold(line, child)
+            ws, root = await self._states.fold(line, child, info.salt)
             more = [Ensure(NODES, node_row(line, info.form, node, data)) for node, data in ws.created.items()]
-            more.append(Put(FOLDS, fold_row(line, position, step.commit, info.form, root)))
+            more.append(Put(FOLDS, fold_row(line, position, commit, info, root)))
             objects.update(ws.objects)
             child = folded_state(child, info.form, root, {**child.fresh, **ws.created, **ws.objects})
         marks = request.origin != NO_ORIGIN and self._context.cache.get(("origin", line)) != info.created
@@ -506,7 +537,7 @@ class Appender:
             size += len(row_change.row.body)
         depth = 0 if parent is None else parent.depth + 1
         tail = len(child.tail)
-        point = StepRef(*position, id, revision, depth, step.commit, time, request.kind, readable, tail, size, beside)
+        point = StepRef(*position, id, revision, depth, commit, time, request.kind, readable, tail, size, beside)
         prepared = PreparedStep(line, info, point, step, child, parent, ws, marks_origin=marks)
         for condition in conditions:
             prepared.add(condition, Condition.LINE)
@@ -514,7 +545,7 @@ class Appender:
             branch = Branch(position.branch, base.branch, base.seq + 1, time, request.new_branch)
             prepared.add(Create(BRANCHES, branch.row(line)), Condition.BRANCH)
         prepared.add(Create(STEPS, point.row(line, body)), Condition.STEP)
-        prepared.changes += more
+        prepared.changes += (*taken, *more)
         for change in request.attached_changes(id) if request.attached_changes is not None else ():
             prepared.add(change, Condition.ATTACHED)
         if request.artifacts:
@@ -526,6 +557,8 @@ class Appender:
     ) -> tuple[EditMap, PackedMap | None]:
         """Return the edit of a step; and the state it results in, if that is in memory."""
         new = request.state
+        if request.convert is not None:
+            new = await request.convert(new, parent, loaded)
         if not isinstance(new, dict):
             return await new(parent, loaded), None
         if loaded is None:
@@ -551,6 +584,7 @@ class Appender:
             self._states.keep_nodes(prepared.ws)
         if parent is not None:
             self._states.demote(line, parent.hash)
+            forget_writes(self._context, line, parent.id)
         if prepared.marks_origin:
             self._context.cache.put(("origin", line), prepared.info.created, _MARK_WEIGHT)
         return head
@@ -558,10 +592,3 @@ class Appender:
 
 def _position_of(parent: StepRef | None) -> Position:
     return Position(0, -1) if parent is None else Position(parent.branch, parent.seq)
-
-
-def tag_taken(line: Line, tag: str) -> ConflictError:
-    """Return the error for a tag that another step has."""
-    return ConflictError(
-        f"another checkpoint has the tag {tag!r}", where=f"thread {line}", hint="Use another tag, or move this one"
-    )

@@ -15,6 +15,7 @@ from holdfast.engine.projection.rows import ProjectedStep, RowChanges
 from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
+from holdfast.errors import ConflictError
 
 _CHAIN_BYTES = 1 << 20
 """The bytes of bodies up to which steps are chained. A larger step is stored alone."""
@@ -127,6 +128,7 @@ class AppendBatch:
         """The indexes of conditions of readable rows."""
         self._keys: set[tuple[str, Key]] = set()
         self._bytes = 0
+        self._by_line: dict[Line, list[PreparedStep]] = {}
         """The keys and the size of what is written, of a chain."""
 
     def ids(self) -> list[str]:
@@ -150,6 +152,7 @@ class AppendBatch:
         self._starts.append((len(self.changes), prepared.conditions, prepared.parent))
         self.changes += prepared.changes
         self.results.append(prepared)
+        self._by_line.setdefault(prepared.line, []).append(prepared)
 
     def add_unchanged(self, parent: StepRef, conditions: Sequence[Change], attached: Sequence[Change]) -> None:
         """Add the changes of a request whose parent is returned, and their conditions."""
@@ -187,14 +190,15 @@ class AppendBatch:
         return others.index(failed - start)
 
     def last(self, line: Line) -> PreparedStep | None:
-        return next((each for each in reversed(self.steps) if each.line == line), None)
+        steps = self._by_line.get(line)
+        return steps[-1] if steps else None
 
     def step(self, line: Line, at: At, branch: int | None) -> PreparedStep | None:
         """Return the step of this batch that is named, that is HEAD, or that is the last one of a branch."""
-        for each in reversed(self.steps):
+        for each in reversed(self._by_line.get(line, ())):
             point = each.point
             is_head = at is None and point.beside == AT_HEAD
-            if each.line == line and (is_head or point.id == at or point.branch == branch):
+            if is_head or point.id == at or point.branch == branch:
                 return each
         return None
 
@@ -204,4 +208,11 @@ class AppendBatch:
         return None if step is None else step.point
 
     def free_branch(self, line: Line) -> int:
-        return 1 + max((each.point.branch for each in self.steps if each.line == line), default=0)
+        return 1 + max((each.point.branch for each in self._by_line.get(line, ())), default=0)
+
+
+def tag_taken(line: Line, tag: str) -> ConflictError:
+    """Return the error for a tag that another step has."""
+    return ConflictError(
+        f"another checkpoint has the tag {tag!r}", where=f"thread {line}", hint="Use another tag, or move this one"
+    )

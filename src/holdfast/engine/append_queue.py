@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.interface import Backend
-from holdfast.backends.runtime.drivers import FutureWait
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.future_wait import FutureWait
 from holdfast.backends.runtime.group_commit import copy_error
 from holdfast.engine.append import Appender, AppendRequest
 from holdfast.engine.append_batch import Chain

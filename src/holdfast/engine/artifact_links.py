@@ -8,8 +8,8 @@ whose id is in place of the key.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Put, Row
 from holdfast.backends.tables import LINKS
 from holdfast.engine.model.scopes import MARK, Scope, parse_place, place_of_line

@@ -7,8 +7,8 @@ found by counting along the branches in between, however long they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.row_format import HINT, Branch
 from holdfast.errors import CorruptError
 

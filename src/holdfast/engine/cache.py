@@ -58,10 +58,16 @@ class MemoryCache:
 
     def drop(self, key: Hashable) -> None:
         """Drop one entry."""
+        self.take(key)
+
+    def take(self, key: Hashable) -> Any:
+        """Drop one entry, and return its value, or None: no other caller gets it."""
         with self._lock:
             old = self._entries.pop(key, None)
-            if old is not None:
-                self.size -= old[1]
+            if old is None:
+                return None
+            self.size -= old[1]
+            return old[0]
 
     def demote(self, key: Hashable) -> Any:
         """Make an entry the next one to drop. Returns its value, or None."""

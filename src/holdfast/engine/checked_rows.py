@@ -1,98 +1,162 @@
-"""Protects every row that the engine writes, and checks every row that it reads.
+"""How rows are stored: the one place where bodies are protected and opened.
 
-A row gets its checksum here, once, on every store: over its table, its key, its columns and its record. What the
-engine reads with bodies was checked, so no other part of it computes or compares checksums; rows that are read without
-their bodies, for lists, are unchecked. Left out are rows that can be rebuilt, since servers store them in forms of
-their own, and the journals of wrappers, which are below the engine.
+In the engine, the body of a row is a record: compressed content with a short header (`holdfast.codec.envelope`). A
+`RowCodec` makes the stored row of it, and returns the row of a stored one. It is passed to the context of the engine
+when a store is opened, and every path uses it: saving, reading, copying, verifying, repairing, maintenance and jobs.
+The usual one adds a checksum; that of `sealed_rows` encrypts. What a codec does is invisible above: records, ids and
+hashes are the same whatever the codec, so that rows are copied between stores with different ones, and sealing a store
+anew changes no hash.
+
+`CheckedBackend` is the store as the engine uses it. What the engine reads with bodies was checked, so no other part of
+it computes or compares checksums; rows that are read without their bodies, for lists, are unchecked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Put, Query, Row, Scan
-from holdfast.backends.tables import JOURNAL, READABLE, WORDS, Table
+from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Expect, Put, Query, Row, Scan
+from holdfast.backends.tables import JOURNAL, READABLE, WORDS, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
 from holdfast.errors import CorruptError, HoldfastError
 
-_UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
+UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
+"""Tables whose rows are stored as they are: they can be rebuilt and servers store them in forms of their own, or belong
+to wrappers, which are below the engine."""
+
 _WRITES = (Create, Ensure, Put)
 
 
-def protect_row(table: Table, row: Row) -> Row:
-    """Return a row as it is stored."""
-    if table.name in _UNPROTECTED:
+class RowCodec:
+    """Stores rows with a checksum over their table, key, columns and record."""
+
+    hides_columns = False
+    """Whether columns that are read without the body may be others than those that were written."""
+
+    def encode(self, table: Table, row: Row) -> Row:
+        """Return a row as it is stored."""
+        key, columns, record = row
+        name = table.name
+        if name in UNPROTECTED:
+            return row
+        return Row(key, columns, protect(record, RecordContext(name, key, columns)))
+
+    def decode(self, table: Table, row: Row) -> Row:
+        """Return a stored row with its record as the body. `CorruptError` if any byte of it differs."""
+        key, columns, body = row
+        name = table.name
+        if name in UNPROTECTED:
+            return row
+        return Row(key, columns, expose(body, RecordContext(name, key, columns)))
+
+    def salvage(self, table: Table, row: Row) -> Row:
+        """Return a stored row that may be damaged, with its record as the body as far as possible. Nothing in it can be
+        trusted."""
+        return row if table.name in UNPROTECTED else row._replace(body=strip(row.body))
+
+    def columns(self, table: Table, row: tuple[Scalar, ...]) -> tuple[Scalar, ...]:  # noqa: ARG002 - for subclasses
+        """Return the columns of a row as they are stored."""
         return row
-    key, columns, record = row
-    return Row(key, columns, protect(record, RecordContext(table.name, key, columns)))
+
+    def is_intact(self, table: Table, row: Row) -> bool:
+        """Return whether a stored row is what was written."""
+        try:
+            self.decode(table, row)
+        except CorruptError:
+            return False
+        except HoldfastError:
+            return True  # sealed with another key, or from a newer release: a copy would not repair that
+        return True
+
+    def is_stored(self, table: Table, stored: Row | None, row: Row) -> bool:
+        """Return whether a stored row is this one, intact."""
+        try:
+            return stored is not None and self.decode(table, stored) == row
+        except HoldfastError:
+            return False
 
 
-def check_row(table: Table, row: Row) -> Row:
-    """Return a stored row with its record as the body. `CorruptError` if any byte of it differs."""
-    if table.name in _UNPROTECTED:
-        return row
-    key, columns, body = row
-    return Row(key, columns, expose(body, RecordContext(table.name, key, columns)))
-
-
-def strip_row(table: Table, row: Row) -> Row:
-    """Return a stored row with its record as the body, unchecked."""
-    return row if table.name in _UNPROTECTED else row._replace(body=strip(row.body))
-
-
-def is_intact(table: Table, row: Row) -> bool:
-    """Return whether a stored row is what was written."""
-    try:
-        check_row(table, row)
-    except CorruptError:
-        return False
-    except HoldfastError:
-        return True  # sealed, or from a newer release: a copy would not repair that
-    return True
+CHECKSUMS = RowCodec()
+"""Stores rows with checksums."""
 
 
 class CheckedBackend(Wrapper):
     """The store as the engine uses it. `inner` has the rows as they are stored."""
 
-    def __init__(self, inner: Backend) -> None:
+    def __init__(self, inner: Backend, rows: RowCodec = CHECKSUMS) -> None:
         super().__init__(inner)
-        inner.set_row_check(is_intact)
+        self.rows = rows
+        inner.set_row_check(rows.is_intact)
 
     async def apply(self, batch: Batch) -> int | None:
-        return await self.inner.apply([_protect_change(change) for change in batch])
+        encode = self.rows.encode
+        changes = [
+            type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch
+        ]
+        return await self.inner.apply(self._hide(changes) if self.rows.hides_columns else changes)
+
+    def _hide(self, changes: Sequence[Change]) -> list[Change]:
+        """Return changes whose conditions are about columns as they are stored."""
+        return [
+            change._replace(columns=self.rows.columns(change.space, change.columns))
+            if isinstance(change, Expect) and change.columns is not None
+            else change
+            for change in changes
+        ]
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        found = await self.inner.read(queries)
-        return [_check_answer(query, rows) if rows else rows for query, rows in zip(queries, found, strict=True)]
+        found = await self.inner.read([_with_bodies(each) for each in queries] if self.rows.hides_columns else queries)
+        return [
+            _open_answer(query, rows, self.rows, self.rows.decode) if rows else rows
+            for query, rows in zip(queries, found, strict=True)
+        ]
+
+
+class UncheckedBackend(Wrapper):
+    """A store of which only the columns matter: they are opened, if need be, and not checked."""
+
+    def __init__(self, inner: Backend, rows: RowCodec) -> None:
+        super().__init__(inner)
+        self._rows = rows
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        found = await self.inner.read([_with_bodies(each) for each in queries])
+        salvage = self._rows.salvage
+        return [_open_answer(query, rows, self._rows, salvage) for query, rows in zip(queries, found, strict=True)]
+
+
+def storage_of(backend: Backend) -> tuple[Backend, RowCodec]:
+    """Return the store with its rows as they are stored, and their codec."""
+    return (backend.inner, backend.rows) if isinstance(backend, CheckedBackend) else (backend, CHECKSUMS)
 
 
 async def read_despite_damage(backend: Backend, queries: Sequence[Query]) -> list[list[Row]]:
     """Read rows for a list, in which a damaged one must not hide the others: its record is `DAMAGED`, which raises
     `CorruptError` when it is opened and when it is stored. Its columns cannot be trusted."""
-    stored = backend.inner if isinstance(backend, CheckedBackend) else backend
-    found = await stored.read(queries)
-    return [_check_answer(query, rows, _mark_damage) for query, rows in zip(queries, found, strict=True)]
+    stored, codec = storage_of(backend)
+    found = await stored.read([_with_bodies(each) for each in queries] if codec.hides_columns else queries)
+
+    def open_row(table: Table, row: Row) -> Row:
+        try:
+            return codec.decode(table, row)
+        except CorruptError:
+            return row._replace(body=DAMAGED)
+
+    return [_open_answer(query, rows, codec, open_row) for query, rows in zip(queries, found, strict=True)]
 
 
-def _protect_change(change: Change) -> Change:
-    if isinstance(change, _WRITES) and change.space.name not in _UNPROTECTED:
-        table, (key, columns, record) = change
-        return type(change)(table, Row(key, columns, protect(record, RecordContext(table.name, key, columns))))
-    return change
+def _with_bodies(query: Query) -> Query:
+    """Return a query for bodies too: columns may be in them."""
+    return query._replace(bodies=True) if isinstance(query, Scan) and not query.bodies else query
 
 
-def _check_answer(query: Query, rows: list[Row], check: Callable[[Table, Row], Row] = check_row) -> list[Row]:
+def _open_answer(query: Query, rows: list[Row], codec: RowCodec, open_row: Callable[[Table, Row], Row]) -> list[Row]:
     table = query.space
-    if table.name in _UNPROTECTED:
+    if table.name in UNPROTECTED:
         return rows
     if isinstance(query, Scan) and not query.bodies:
+        if codec.hides_columns:
+            rows = [codec.salvage(table, row) for row in rows]
         return [Row(row[0], row[1]) if row[2] else row for row in rows]
-    return [check(table, row) for row in rows]
-
-
-def _mark_damage(table: Table, row: Row) -> Row:
-    try:
-        return check_row(table, row)
-    except CorruptError:
-        return row._replace(body=DAMAGED)
+    return [open_row(table, row) for row in rows]

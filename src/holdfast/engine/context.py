@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from holdfast.backends.interface import Backend, Batch
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.checked_rows import CheckedBackend
+from holdfast.engine.checked_rows import CHECKSUMS, CheckedBackend, RowCodec, UncheckedBackend
 
 if TYPE_CHECKING:
     from holdfast.engine.quotas import QuotaLimiter
@@ -27,8 +29,7 @@ FOLD_EVERY = 32
 """The default number of steps from one folded state to the next."""
 
 
-@dataclass(frozen=True)
-class EngineContext:
+class EngineContext(Struct, frozen=True, eq=False, dict=True):
     """The backend of a store, its cache, the codec, and the clock."""
 
     backend: Backend
@@ -39,16 +40,25 @@ class EngineContext:
     fold_every: int = FOLD_EVERY
     project: bool = False
     """Whether readable rows are written beside the log."""
+    rows: RowCodec = CHECKSUMS
+    """How rows are stored; that of the backend, if it is a `CheckedBackend`."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.backend, CheckedBackend):
-            object.__setattr__(self, "backend", CheckedBackend(self.backend))
+        if isinstance(self.backend, CheckedBackend):
+            force_setattr(self, "rows", self.backend.rows)
+        else:
+            force_setattr(self, "backend", CheckedBackend(self.backend, self.rows))
 
     @property
     def stored(self) -> Backend:
         """The store with its rows as they are, also damaged ones. Only to read: what writes uses `backend`."""
         assert isinstance(self.backend, CheckedBackend)  # noqa: S101 - see above
         return self.backend.inner
+
+    @property
+    def unchecked(self) -> Backend:
+        """The store for reading columns alone, which are not checked."""
+        return UncheckedBackend(self.stored, self.rows) if self.rows.hides_columns else self.stored
 
     @property
     def max_bytes(self) -> int:

@@ -17,8 +17,9 @@ from holdfast.backends.tables import WRITES
 from holdfast.codec import Codec
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, pack_name, unpack
-from holdfast.engine.pending_writes import PendingWriteRow, PendingWrites, write_row
-from holdfast.engine.row_format import Branch, Line, StepRef
+from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.pending_writes import PendingWrites
+from holdfast.engine.row_format import Branch, Line, StepRef, write_row
 from holdfast.engine.state_loader import StateLoader
 from holdfast.engine.step_info import StepInfoReader
 from holdfast.errors import CorruptError, NotFoundError
@@ -152,7 +153,7 @@ class DeltaReader:
         while True:
             if not queue:
                 points = await self._lines.run_up(line, point, _PAGE)
-                writes = await self._writes.of_many(line, [each.id for each in points])
+                writes = await self._writes.of_many(line, points)
                 queue.extend(zip(points, await self._states.series(line, points), writes, strict=True))
             at, state, pending = queue.popleft()
             visited.add(at.id)

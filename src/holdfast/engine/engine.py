@@ -12,7 +12,6 @@ from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.packed_state import unpack_state
 from holdfast.engine.pack_cache import PackCache
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.engine.state_loader import StateLoader
 from holdfast.engine.step_info import StepInfoReader
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from holdfast.engine.projection.projector import Projector
     from holdfast.engine.rewrite.rewriter import Rewriter
     from holdfast.engine.save import StepWriter
+    from holdfast.engine.schema_bindings import SchemaBindings
+    from holdfast.engine.state_loader import StateLoader
     from holdfast.engine.state_reader import StateReader
     from holdfast.engine.step_times import StepTimes
     from holdfast.engine.text_index.indexer import TextIndexer
@@ -58,14 +59,22 @@ class Engine:
     def __init__(self, context: EngineContext) -> None:
         self.context = context
         self.lines = LineIndex(context)
-        self.states = StateLoader(context.backend, context.cache, context.max_bytes)
         self.step_info = StepInfoReader(context)
         self.hooks: Interceptor | None = None
         """Set when the first hook is registered."""
+        self.schemas: SchemaBindings | None = None
+        """Set when the first schema is attached."""
         self.workers: list[BackgroundWorker] = []
         """Closed with the store, before hooks and backend."""
 
     # Loaded on first use, so that opening a store to read it is quick.
+
+    @cached_property
+    def states(self) -> StateLoader:
+        """Loads states."""
+        from holdfast.engine.state_loader import StateLoader
+
+        return StateLoader(self.context.backend, self.context.cache, self.context.max_bytes)
 
     @cached_property
     def step_times(self) -> StepTimes:
@@ -137,6 +146,14 @@ class Engine:
         from holdfast.engine import state_reader  # noqa: F401 - for updates
 
         _ = self.writer, self.writes, self.context.quotas
+
+    def bind_schemas(self) -> SchemaBindings:
+        """Return the schemas of lines, to add one."""
+        if self.schemas is None:
+            from holdfast.engine.schema_bindings import SchemaBindings
+
+            self.schemas = self.writer.schemas = SchemaBindings()
+        return self.schemas
 
     def pack_cache(self, line: Line, codec: Codec | None = None) -> PackCache:
         """Return the cache of a line's last packed and unpacked values."""

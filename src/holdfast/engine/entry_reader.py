@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.loaded_states import touch
 from holdfast.engine.model import draft_reader, node_lookup

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from msgspec.msgpack import encode
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Put, Row
 from holdfast.backends.tables import EVENTS, Scalar
 from holdfast.engine.model.scopes import MARK

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.row_format import Line

@@ -12,8 +12,9 @@ switched away from: a graph that follows it was running.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.line_head import is_in_history
 from holdfast.engine.lines import At, LineIndex, LineTip
 from holdfast.engine.row_format import AT_HEAD, Line, StepRef
@@ -27,6 +28,7 @@ class MovesHead(Protocol):
     new_branch: str
     moves_head: bool
     keeps_head: bool
+    stays_beside: bool
 
 
 class HeadMove(NamedTuple):
@@ -70,7 +72,11 @@ class HeadMoves:
             if parent is None or request.parent is None:
                 return _FOLLOWS
             # The usual case: it follows what was appended last, and HEAD is on the same branch as then.
-            if parent == tip.point and (number is None or (number == parent.branch and parent.beside != AT_HEAD)):
+            if (
+                parent == tip.point
+                and not request.stays_beside
+                and (number is None or (number == parent.branch and parent.beside != AT_HEAD))
+            ):
                 return HeadMove(parent.beside)
         head = earlier or (tip.point if tip.is_only_branch else await self._lines.latest_step(request.line))
         if head is None:
@@ -81,6 +87,8 @@ class HeadMoves:
             return _FOLLOWS if number == head.branch else HeadMove(head.branch)
         if parent.branch == head.branch:
             return _FOLLOWS
+        if request.stays_beside:
+            return HeadMove(head.branch)
         switched_from = tip.info.switched_from
         if parent.beside == AT_HEAD and parent.id > switched_from:
             return HeadMove(AT_HEAD, True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from itertools import takewhile
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.line_head import end_query, find_head, newest_query
+from holdfast.engine.model.line_salt import NO_SALT, SALT_SIZE
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
 from holdfast.engine.row_format import Branch, Line, LineInfo, LineSummary, StepRef, info_of, info_row
@@ -56,6 +58,11 @@ _FEW_NAMES = 16
 """How many names are read first, where most of them will not have the prefix."""
 
 
+def new_salt() -> bytes:
+    """Return the salt of a new line."""
+    return os.urandom(SALT_SIZE)
+
+
 class LineTip(NamedTuple):
     """The end of a line in the cache: its row, and a step that was appended last or was the latest.
 
@@ -94,21 +101,34 @@ class LineIndex:
 
     async def load_tip(self, line: Line) -> LineTip | None:
         """Read the tip of a line from the store."""
+        return await self._tip(line, await self._backend.read(self._tip_queries(line)))
+
+    async def load_tips(self, lines: Sequence[Line]) -> list[LineTip | None]:
+        """Read the tips of some lines from the store, in one round trip."""
+        queries = [self._tip_queries(line) for line in lines]
+        answers = await self._backend.read([query for several in queries for query in several])
+        size = len(queries[0]) if queries else 0
+        return [await self._tip(line, answers[place * size : (place + 1) * size]) for place, line in enumerate(lines)]
+
+    def _tip_queries(self, line: Line) -> list[Query]:
         index = [index_key(line.tenant)] if self._can_index else []
-        queries: list[Query] = [
+        return [
             Get(LINES, [tuple(line)]),
             newest_query(line),
             end_query(line, 0),
             Scan(BRANCHES, tuple(line), limit=1),
             Get(REFS, [pause_key(line), *index]),
         ]
-        lines, newest, head, branches, refs = await self._backend.read(queries)
-        if index:
-            self.note_index(line.tenant, any(row.key in index for row in refs))
+
+    async def _tip(self, line: Line, answers: Sequence[list[Row]]) -> LineTip | None:
+        """Return the tip of a line, given the answers to its queries."""
+        lines, newest, head, branches, refs = answers
+        if self._can_index:
+            self.note_index(line.tenant, any(row.key == index_key(line.tenant) for row in refs))
         if not lines:
             self._context.cache.drop(("line", line))
             return None
-        latest = StepRef.of(await find_head(self._context.stored, line, newest[0])) if newest else None
+        latest = StepRef.of(await find_head(self._context.unchecked, line, newest[0])) if newest else None
         sole = not branches and [row.key for row in newest] == [row.key for row in head]
         tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock))
         if tip.is_paused:
@@ -132,6 +152,11 @@ class LineIndex:
         """Cache whether a tenant has a text index."""
         if exists is not (tenant in self.indexed):
             self.indexed = self.indexed | {tenant} if exists else self.indexed - {tenant}
+
+    async def salt(self, line: Line) -> bytes:
+        """Return the salt of a line, if there is such a line."""
+        tip = await self.tip(line)
+        return NO_SALT if tip is None else tip.info.salt
 
     async def info(self, line: Line) -> LineInfo:
         """Read the row of a line. `NotFoundError` if there is no such line."""
@@ -161,11 +186,11 @@ class LineIndex:
 
     def new_info(self) -> LineInfo:
         """Return the row of a new line. Its version distinguishes it from earlier lines of the same name."""
-        return LineInfo(self._context.clock(), int.from_bytes(os.urandom(8)) >> 2, 1)
+        return LineInfo(self._context.clock(), int.from_bytes(os.urandom(8)) >> 2, 1, salt=new_salt())
 
     def line_unchanged(self, line: Line, info: LineInfo) -> Change:
         """Return the condition that a line is unchanged."""
-        return Expect(LINES, tuple(line), tuple(info))
+        return Expect(LINES, tuple(line), info.columns)
 
     def step_exists(self, line: Line, point: StepRef) -> Change:
         """Return the condition that a step exists."""
@@ -281,7 +306,7 @@ class LineIndex:
                     sum(point.seq + 1 for point in points) - info.pruned,
                     1 + len(numbers),
                     sum(point.size for point in points),
-                    StepRef.of(await find_head(self._context.stored, line, latest[0])) if latest else None,
+                    StepRef.of(await find_head(self._context.unchecked, line, latest[0])) if latest else None,
                 )
             )
         return summaries
@@ -309,7 +334,7 @@ class LineIndex:
             at = Position(head.branch, head.seq)
         queries = [self._query(line, at, bodies), *more]
         # The usual question: only for the columns of the latest step. They need no check: what opens the step has one.
-        backend = self._backend if bodies or more else self._context.stored
+        backend = self._backend if bodies or more else self._context.unchecked
         rows, *answers = await backend.read(queries)
         if not rows:
             # It may be queued for writing: an empty batch waits for what this process submitted before.
@@ -517,12 +542,12 @@ class LineIndex:
                 self._context.cache.drop(("line", line))
                 return branch
 
-    # Names and tags -------------------------------------------------------------------------------------------
+    # Tags and labels -----------------------------------------------------------------------------------------
 
     async def set_ref(
         self, line: Line, kind: str, name: str, id: str, *, move: bool = False, apply: Apply | None = None
     ) -> None:
-        """Give a step a name, which one step of a line can have, or a tag, which any number can."""
+        """Give a step a tag, which one step of a line can have, or a label, which any number can."""
         row = Row((*line, kind, name, "" if kind == TAG else id), (id, self._context.clock()))
         change = Create(REFS, row) if kind == TAG and not move else Put(REFS, row)
         while True:
@@ -547,13 +572,13 @@ class LineIndex:
     async def drop_ref(
         self, line: Line, kind: str, name: str, id: str | None = None, apply: Apply | None = None
     ) -> None:
-        """Remove a name or a tag, from one step or from all."""
+        """Remove a tag or a label, from one step or from all."""
         await (apply or self._backend.apply)(
             [Delete(REFS, (*line, kind, name) if id is None else (*line, kind, name, id))]
         )
 
     async def refs(self, line: Line, kind: str, name: str | None = None) -> Sequence[tuple[str, str]]:
-        """Return names or tags, and the ids of the steps that have them."""
+        """Return tags or labels, and the ids of the steps that have them."""
         prefix = (*line, kind) if name is None else (*line, kind, name)
         (rows,) = await self._backend.read([Scan(REFS, prefix)])
         return [(str(row.key[3]), str(row.columns[0])) for row in rows]

@@ -58,6 +58,7 @@ def folded_state(loaded: LoadedState, form: int, root: MapRoot, unsaved: Mapping
     if cached is not None and len(cached[1]) >= len(loaded.tail):
         cached = None  # applying so many changes would cost more than reading the nodes
     folded = LoadedState(root, form, (), 0, cached, weigh(cached[0]) if cached else 0, unsaved)
+    folded.schema = loaded.schema
     if loaded.changed_keys is not None:
         folded.changed_keys = {}
         if len(loaded.changed_keys) <= _RECENT:

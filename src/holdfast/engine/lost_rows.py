@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.backends.interface import Backend, Delete, Get, Row
 from holdfast.backends.tables import REFS, Key
-from holdfast.engine.checked_rows import protect_row
+from holdfast.engine.checked_rows import RowCodec
 
 
 def mark_key(tenant: str) -> Key:
@@ -35,9 +35,9 @@ def mark_row(tenant: str, tables: Iterable[str], now: int) -> Row:
     return Row(mark_key(tenant), (" ".join(sorted(set(tables))), now))
 
 
-def stored_mark(tenant: str, tables: Iterable[str], now: int) -> Row:
+def stored_mark(rows: RowCodec, tenant: str, tables: Iterable[str], now: int) -> Row:
     """Return the mark as it is stored."""
-    return protect_row(REFS, mark_row(tenant, tables, now))
+    return rows.encode(REFS, mark_row(tenant, tables, now))
 
 
 async def marked_tables(backend: Backend, tenant: str) -> list[str]:

@@ -66,10 +66,14 @@ class PackCache:
         """Unpack a long list or string. Returns None if it is something else, or was not unpacked before."""
         if isinstance(packed, list):
             parts: MessageParts | None = self._cache.get(("made", self._line, key))
-            values, after, before = self._codec.unpack_cached(packed, parts)
+            # The caller mostly has what it read last, and no longer what it read before.
+            earlier, last = self._cache.take(("lent", self._line, key)) or (None, None)
+            values, after, before, loan = self._codec.unpack_cached(packed, parts, earlier)
             if after is not parts:
                 self._store("made", key, after)
             self._store("seen", key, before)
+            weight = sum(len(each.contents.messages) for each in (last, loan) if each is not None)
+            self._cache.put(("lent", self._line, key), (last, loan), _MESSAGE * weight)
             return values
         cached: tuple[str, bytes] | None = self._cache.get(("text", self._line, key))
         return cached[0] if cached is not None and cached[1] is packed else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -37,8 +36,14 @@ def path_text(path: Sequence[Any]) -> str:
         elif type(part) is not str:
             text += f"[{part!r}]"
         else:
-            text += f".{part}" if _PLAIN.fullmatch(part) else f"[{json.dumps(part, ensure_ascii=False)}]"
+            text += f".{part}" if _PLAIN.fullmatch(part) else f"[{_quote(part)}]"
     return text.removeprefix(".")
+
+
+def _quote(key: str) -> str:
+    import json  # only odd keys need it
+
+    return json.dumps(key, ensure_ascii=False)
 
 
 def require_path(path: object) -> tuple[Any, ...]:
@@ -88,6 +93,8 @@ def _parse_key(match: re.Match[str]) -> Any:
     if match["index"] is not None:
         return int(match["index"])
     if match["text"] is not None:
+        import json
+
         try:
             return json.loads(match["text"])
         except ValueError:

@@ -10,7 +10,6 @@ from holdfast.errors import InvalidError
 
 _MAX = 512
 _SPECIAL = re.compile(r"\*\*|\*|\?")
-_AS_REGEX = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 @lru_cache(1024)
@@ -23,14 +22,32 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         raise InvalidError("a pattern has at most 16 stars", where=repr(pattern)[:80])
     if not _SPECIAL.search(pattern):
         return pattern.__eq__
-    parts = [_AS_REGEX.get(part) or re.escape(part) for part in _split(pattern)]
-    regex = re.compile("".join(parts), re.DOTALL)
+    regex = re.compile(_regex(pattern, "[^/]*", "[^/]"), re.DOTALL)
     return lambda text: regex.fullmatch(text) is not None
+
+
+def _regex(pattern: str, star: str, character: str) -> str:
+    """Return a regular expression for a pattern, with these for `*` and `?`.
+
+    It does not backtrack into parts that were found: of a part after a star, the first occurrence is as good as any
+    later one, unless the text must end with it. Otherwise a pattern of a dozen stars could take years.
+    """
+    first, *more = pattern.split("**")
+    if not more:
+        return _chain(first, star, character, at_end=True)
+    middle = "".join(f"(?>.*?{_chain(part, star, character, at_end=False)})" for part in more[:-1])
+    return f"{_chain(first, star, character, at_end=False)}{middle}.*{_chain(more[-1], star, character, at_end=True)}"
+
+
+def _chain(pattern: str, star: str, character: str, *, at_end: bool) -> str:
+    """Return a regular expression for a pattern without `**`, which the text may have to end with."""
+    first, *more = (character.join(map(re.escape, part.split("?"))) for part in pattern.split("*"))
+    last = f"{star}{more.pop()}" if at_end and more else ""
+    return f"{first}{''.join(f'(?>{star}?{part})' for part in more)}{last}"
 
 
 # What stands for a wildcard of a pattern that another one is compared with.
 _MARKS = {"**": "\ue000", "*": "\ue001", "?": "\ue002"}
-_COVERS = {"**": ".*", "*": "[^/\ue000]*", "?": "[^/\ue000\ue001]"}
 
 
 class KeyPattern(str):
@@ -40,9 +57,8 @@ class KeyPattern(str):
 
     def is_within(self, pattern: str) -> bool:
         """Return whether all keys that match this also match a pattern. False if that is not certain."""
-        parts = [_COVERS.get(part) or re.escape(part) for part in _split(pattern)]
         text = "".join(_MARKS.get(part, part) for part in _split(self))
-        return re.fullmatch("".join(parts), text, re.DOTALL) is not None
+        return re.fullmatch(_regex(pattern, "[^/\ue000]*", "[^/\ue000\ue001]"), text, re.DOTALL) is not None
 
 
 def keys_of_listing(prefix: str, pattern: str) -> tuple[KeyPattern, ...]:

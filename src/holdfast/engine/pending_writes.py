@@ -1,27 +1,56 @@
-"""Pending writes: values that the tasks of a step produced before the next step exists."""
+"""Pending writes: values that the tasks of a step produced before the next step exists.
+
+They are rows until the next step is stored after theirs. It takes over those that this process wrote: they have mostly
+the same content as its changes, and compress to little more in one record. Writes of other processes, and those that
+come later, stay rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from holdfast.backends.interface import Change, Ensure, Put, Query, Row, Scan
-from holdfast.backends.tables import LINES, WRITES
-from holdfast.codec.envelope import wrap
+from holdfast._named_tuple import NamedTuple
+from holdfast.backends.interface import Change, Create, Ensure, Get, Put, Query, Row, Scan
+from holdfast.backends.tables import LINES, STEPS, WRITES, Key
 from holdfast.engine.context import EngineContext
 from holdfast.engine.guard import current_authority
 from holdfast.engine.lines import LineIndex
-from holdfast.engine.row_format import Line, info_row, open_body
+from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.row_format import Line, StepRef, info_row, open_write, open_writes, write_row
+
+_MAX_TAKEN = 1 << 18
+"""The weight of writes up to which a step takes them over. Larger ones, and very many, are rows of their own."""
+
+ROOM = 2 * _MAX_TAKEN
+"""How far a step must be below the limit of its size to take over writes, so that they do not make it too large."""
+
+_WEIGHT = 400
+"""About how many bytes of memory a write takes besides its value."""
 
 
-class PendingWriteRow(NamedTuple):
-    """A packed value that a task wrote to a channel. A negative number is for marks that replace each other."""
+class _KnownWrites(NamedTuple):
+    """The writes after a step that this process stored as rows while its line had a version, and their weight."""
 
-    path: str
-    task: str
-    place: int
-    channel: str
-    packed: bytes
+    version: int
+    writes: list[PendingWriteRow]
+    weight: int
+
+
+def known_writes(context: EngineContext, line: Line, version: int, step: str) -> Sequence[PendingWriteRow]:
+    """Return the writes after a step that this process stored as rows while the line had this version, for the next
+    step to take over. Under another version, they may have been removed since."""
+    known: _KnownWrites | None = context.cache.get(("writes", line, step))
+    return sorted(known.writes) if known is not None and known.version == version else ()
+
+
+def forget_writes(context: EngineContext, line: Line, step: str) -> None:
+    """Forget the writes after a step: the next step took them over."""
+    context.cache.drop(("writes", line, step))
+
+
+def _next(line: Line, point: StepRef) -> Key:
+    """Return the key of the step that may have taken over the writes after a step."""
+    return (*line, point.branch, point.seq + 1)
 
 
 class PendingWrites:
@@ -33,10 +62,9 @@ class PendingWrites:
 
     async def put(self, line: Line, step: str, writes: Sequence[PendingWriteRow]) -> None:
         """Store writes. An existing one is not replaced, unless its place is negative."""
-        rows: list[Change] = []
-        for write in writes:
-            row = write_row(line, step, write)
-            rows.append(Put(WRITES, row) if write.place < 0 else Ensure(WRITES, row))
+        rows = [(write_row(line, step, write), write.place < 0) for write in writes]
+        # If all are new, it is known afterwards what is stored.
+        ordinary: type[Create | Ensure] = Create
         again, preconditions = False, current_authority().preconditions
         while True:
             conditions = [] if preconditions is None else await preconditions(again)
@@ -45,35 +73,46 @@ class PendingWrites:
                 first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
             else:
                 first = self._lines.line_unchanged(line, tip.info)
-            if await self._context.apply([*conditions, first, *rows]) is None:
-                return
+            changes = [Put(WRITES, row) if is_mark else ordinary(WRITES, row) for row, is_mark in rows]
+            failed = await self._context.apply([*conditions, first, *changes])
+            if failed is None:
+                break
+            if failed > len(conditions):
+                ordinary = Ensure
+                continue
             again = True
             await self._lines.load_tip(line)
+        if ordinary is Create and tip is not None:
+            self._remember(line, tip.info.version, step, [write for write in writes if write.place >= 0])
 
-    async def of(self, line: Line, step: str) -> list[PendingWriteRow]:
-        """Return the writes that follow a step, by path, task and number."""
-        return (await self.of_many(line, [step]))[0]
+    def _remember(self, line: Line, version: int, step: str, writes: Sequence[PendingWriteRow]) -> None:
+        """Remember writes that were stored as rows, as long as it is not too much for one step to take over."""
+        known: _KnownWrites | None = self._context.cache.get(("writes", line, step))
+        before, weight = (known.writes, known.weight) if known is not None and known.version == version else ([], 0)
+        weight += sum(len(write.packed) + _WEIGHT for write in writes)
+        if weight <= _MAX_TAKEN:
+            self._context.cache.put(("writes", line, step), _KnownWrites(version, [*before, *writes], weight), weight)
+        else:
+            forget_writes(self._context, line, step)
 
-    async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[PendingWriteRow]]:
-        """Return the writes that follow several steps."""
-        pages = await self._context.backend.read([self.query(line, step) for step in steps])
-        return [self.decode(rows) for rows in pages]
+    async def of_many(self, line: Line, points: Sequence[StepRef]) -> list[list[PendingWriteRow]]:
+        """Return the writes that follow several steps, by path, task and number."""
+        return self.decode(line, points, await self._context.backend.read(self.queries(line, points)))
 
-    def query(self, line: Line, step: str) -> Query:
-        """Return the query for the writes that follow a step."""
-        return Scan(WRITES, (*line, step))
+    def queries(self, line: Line, points: Sequence[StepRef]) -> list[Query]:
+        """Return the queries for the writes that follow several steps: for their rows, and for the next steps."""
+        rows = (Scan(WRITES, (*line, point.id)) for point in points)
+        return [*rows, Get(STEPS, [_next(line, point) for point in points])]
 
-    def decode(self, rows: Sequence[Row]) -> list[PendingWriteRow]:
-        """Return the writes in rows, by path, task and number."""
-        return sorted(map(self._open, rows))
-
-    def _open(self, row: Row) -> PendingWriteRow:
-        _, _, _, task, place = row.key
-        path, channel = map(str, row.columns)
-        packed = open_body(row, self._context.max_bytes)
-        return PendingWriteRow(path, str(task), int(place), channel, packed)
-
-
-def write_row(line: Line, step: str, write: PendingWriteRow) -> Row:
-    """Return the row of a write."""
-    return Row((*line, step, write.task, write.place), (write.path, write.channel), wrap(write.packed))
+    def decode(
+        self, line: Line, points: Sequence[StepRef], answers: Sequence[Sequence[Row]]
+    ) -> list[list[PendingWriteRow]]:
+        """Return the writes that follow several steps, given the answers to those queries."""
+        *pages, following = answers
+        taken = {row.key: open_writes(row, self._context.max_bytes) for row in following}
+        found = []
+        for point, rows in zip(points, pages, strict=True):
+            # One that was repeated after it was taken over is a row, and the first one counts.
+            writes = [*(open_write(row, self._context.max_bytes) for row in rows), *taken.get(_next(line, point), ())]
+            found.append(sorted({(write.task, write.place): write for write in writes}.values()))
+        return found

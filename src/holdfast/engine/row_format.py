@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from msgspec import MsgspecError, Struct
 from msgspec.json import decode as decode_json
 from msgspec.json import encode as encode_json
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import MAX_NAME, Key, Scalar
+from holdfast.backends.tables import FOLDS, MAX_NAME, Key, Scalar, Table
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
-from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.codec.envelope import DAMAGED, BodyKind, unwrap, wrap
 from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
+from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
-from holdfast.engine.model.steps import NO_ORIGIN, Step, StepOrigin, StepParent, StubProof
+from holdfast.engine.model.steps import (
+    NO_ORIGIN,
+    PendingWriteRow,
+    Step,
+    StepOrigin,
+    StepParent,
+    StubProof,
+    decode_line_salt,
+    decode_writes,
+    without_writes,
+)
 from holdfast.errors import CorruptError, InvalidError, TooLargeError
 
 
@@ -60,6 +71,13 @@ class LineInfo(NamedTuple):
     form: int
     pruned: int = 0
     switched_from: str = ""
+    salt: bytes = b""
+    """The salt of the line, which is in the body of the row. Empty if the row was read without its body."""
+
+    @property
+    def columns(self) -> tuple[int, int, int, int, str]:
+        """The columns of the row."""
+        return self[:5]
 
 
 AT_HEAD = -1
@@ -201,24 +219,33 @@ def is_about_step(ref: Row) -> bool:
 
 def info_of(row: Row) -> LineInfo:
     """Return the content of a row of `lines`."""
-    return LineInfo(*row.columns)  # type: ignore[arg-type]
+    salt = unwrap(row.body, where=f"row {row.key}").content if row.body and row.body != DAMAGED else b""
+    created, version, form, pruned, switched_from = row.columns
+    return LineInfo(created, version, form, pruned, switched_from, salt)  # type: ignore[arg-type]
 
 
 def info_row(line: Line, info: LineInfo) -> Row:
     """Return the row of `lines` for a line."""
-    return Row(tuple(line), tuple(info))
+    if len(info.salt) != SALT_SIZE:
+        raise CorruptError("a line has no salt", where=f"thread {line}", hint=HINT)
+    return Row(tuple(line), info.columns, wrap(info.salt, codec=BodyKind.RAW, compression=Compression.NONE))
 
 
 # Steps --------------------------------------------------------------------------------------------------------
 
 
-_WORTH_COMPRESSING = 512
+_WORTH_COMPRESSING = 256
 """A step of fewer bytes is not compressed: it would take time and save little."""
 
 
-def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
-    """Return the record of a step. One that could not be read again is refused."""
-    content = step.encode()
+_SHORT_WRITE = 2048
+"""A write of fewer bytes is not compressed: the next step mostly takes it over a moment later."""
+
+
+def step_body(line: Line, step: Step, max_bytes: int, writes: Sequence[PendingWriteRow], salt: bytes) -> bytes:
+    """Return the record of a step, with the writes that led to it; with the salt of the line, if it has no parent. One
+    that could not be read again is refused."""
+    content = step.encode(writes, b"" if step.header.parents else salt)
     if len(content) > max_bytes:
         raise TooLargeError(
             f"a checkpoint of {len(content)} bytes is over the limit of {max_bytes}",
@@ -229,13 +256,49 @@ def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
 
 
 def open_step(line: Line, row: Row, max_bytes: int) -> Step:
-    """Return the step in a row. `CorruptError` if it does not match the row."""
+    """Return the step in a row that was checked. `CorruptError` if it does not match the row.
+
+    The commit hash is not computed: what protects the row covers it. Verifying does."""
     point = StepRef.of(row)
-    step = Step.decode(open_body(row, max_bytes))
-    header = step.header
-    if step.commit != point.hash or (header.id, header.time, header.kind) != (point.id, point.time, point.kind):
+    step = decode_step(row, max_bytes)
+    if (step.header.time, step.header.kind) != (point.time, point.kind):
         raise CorruptError("a step is not the one that its row says", where=where(line, point), hint=HINT)
     return step
+
+
+def decode_step(row: Row, max_bytes: int) -> Step:
+    """Return the step in a row, whatever its commit hash. `CorruptError` if there is none."""
+    record = unwrap(row.body, max_bytes=max_bytes, where=f"row {row.key}")
+    return Step.decode(record.content, StepRef.of(row).id, record.schema)
+
+
+def open_writes(row: Row, max_bytes: int) -> list[PendingWriteRow]:
+    """Return the writes that are stored with a step: those that followed the one before it in its branch."""
+    return decode_writes(open_body(row, max_bytes)) if row.body else []
+
+
+def drop_writes(row: Row, max_bytes: int) -> Row:
+    """Return the row of a step without the writes that are stored with it; the same row if there are none."""
+    record = unwrap(row.body, max_bytes=max_bytes, where=f"row {row.key}")
+    if not decode_writes(record.content):
+        return row
+    content = without_writes(record.content)
+    return row._replace(body=wrap(content, schema=record.schema, compression=_compression(content)))
+
+
+def write_row(line: Line, step: str, write: PendingWriteRow) -> Row:
+    """Return the row of a write that follows a step."""
+    compression = Compression.NONE if len(write.packed) < _SHORT_WRITE else None
+    body = wrap(write.packed, schema=write.schema, compression=compression)
+    return Row((*line, step, write.task, write.place), (write.path, write.channel), body)
+
+
+def open_write(row: Row, max_bytes: int) -> PendingWriteRow:
+    """Return the write in a row."""
+    _, _, _, task, place = row.key
+    path, channel = row.columns
+    record = unwrap(row.body, max_bytes=max_bytes, where=f"row {row.key}")
+    return PendingWriteRow(str(path), str(task), int(place), str(channel), record.content, record.schema)
 
 
 def open_body(row: Row, max_bytes: int) -> bytes:
@@ -289,16 +352,25 @@ HINT = "Verify the thread, and repair it from a mirror or a backup"
 # Folds, nodes, large values -----------------------------------------------------------------------------------
 
 
-def fold_row(line: Line, place: tuple[int, int], commit: bytes, form: int, root: MapRoot) -> Row:
-    """Return the row of `folds` for the state at a step."""
-    return Row((*line, *place), (form, commit), wrap(encode_root(root)))
+def fold_row(line: Line, place: tuple[int, int], commit: bytes, info: LineInfo, root: MapRoot) -> Row:
+    """Return the row of `folds` for the state at a step. It has the salt of the line, too: whatever can be read of a
+    line can be verified, even if the row of the line is lost."""
+    return Row((*line, *place), (info.form, commit), wrap(info.salt + encode_root(root)))
 
 
 def open_fold(row: Row, commit: bytes) -> MapRoot:
     """Return the root of the state at a step with this commit hash."""
     if row.columns[1] != commit:
         raise CorruptError("a folded state is that of another checkpoint", where=f"row {row.key}", hint=HINT)
-    return decode_root(unwrap(row.body).content)
+    return decode_root(unwrap(row.body).content[SALT_SIZE:])
+
+
+def stored_salt(table: Table, row: Row, max_bytes: int) -> bytes:
+    """Return the salt of the line in a row of steps or folds; nothing, if it has none."""
+    content = open_body(row, max_bytes) if row.body else b""
+    if table is FOLDS:
+        return content[:SALT_SIZE]
+    return decode_line_salt(content) if content else b""
 
 
 def node_row(line: Line, form: int, id: bytes, node: bytes) -> Row:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
-from holdfast.backends.tables import BRANCHES, LINES, STEPS
+from holdfast.backends.tables import BRANCHES, LINES, STEPS, WRITES
 from holdfast.engine import trace_context
 from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit
 from holdfast.engine.append_batch import IdExists, PreparedStep
@@ -26,17 +26,31 @@ from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.large_values import set_aside
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import PackedMap
-from holdfast.engine.model.steps import Step, StepOrigin
+from holdfast.engine.model.steps import PendingWriteRow, Step, StepOrigin
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.projection.rows import ProjectedStep
-from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, info_row, open_step, remove_origin
+from holdfast.engine.row_format import (
+    AT_HEAD,
+    Branch,
+    Line,
+    LineInfo,
+    StepRef,
+    info_row,
+    open_step,
+    open_writes,
+    remove_origin,
+    write_row,
+)
 from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.engine.step_info import StepInfo, StepInfoReader
 from holdfast.engine.text_index.indexer import TextIndexer
 from holdfast.engine.trace_context import NO_TRACE, Trace
 from holdfast.errors import ConflictError, CorruptError, InvalidError
+
+if TYPE_CHECKING:
+    from holdfast.engine.schema_bindings import SchemaBindings
 
 Around: TypeAlias = Callable[
     [Callable[..., Awaitable[list[StepInfo]]], Sequence[AppendRequest]], Awaitable[list[StepInfo]]
@@ -48,6 +62,7 @@ Around: TypeAlias = Callable[
 class _OldStep:
     point: StepRef
     step: Step
+    writes: Sequence[PendingWriteRow]
 
 
 class StepWriter:
@@ -73,6 +88,8 @@ class StepWriter:
         self._queue = AppendQueue(context.backend, lines, heads, appender)
         self.around: Around | None = None
         """Wraps all saving, to observe or alter it; set by hooks."""
+        self.schemas: SchemaBindings | None = None
+        """Applies the schemas of lines, after hooks; set when the first one is attached."""
 
     async def save(self, *requests: AppendRequest) -> list[StepInfo]:
         """Append steps; if the id of a single one exists, save a new revision unless nothing is new."""
@@ -92,6 +109,9 @@ class StepWriter:
             raise InvalidError(
                 "two checkpoints that are saved together have one id", hint="Save them one after the other"
             )
+        if self.schemas is not None:
+            for request in requests:
+                self.schemas.prepare(request)
         rewrites, again = 0, False
         while True:
             try:
@@ -131,7 +151,7 @@ class StepWriter:
         await self._appender.tip(line)
         info = await self._lines.info(line)
         extra = await self._appender.attached_changes(request, request.id)
-        if await self._is_same(request, old):
+        if await self._is_same(request, old, info):
             if extra:
                 extra = [self._lines.line_unchanged(line, info), *await _permit(request, again), *extra]
                 if await self._context.backend.apply(extra) is not None:
@@ -213,15 +233,21 @@ class StepWriter:
                 hint="Save under another id, or name the parent that it has",
             )
 
-    async def _is_same(self, request: AppendRequest, old: _OldStep) -> bool:
+    async def _is_same(self, request: AppendRequest, old: _OldStep, info: LineInfo) -> bool:
         header = old.step.header
-        if (header.metadata, header.kind, header.stamp) != (request.metadata, request.kind, request.stamp):
+        described = (header.metadata, header.kind, header.stamp, header.key_schemas)
+        if described != (request.metadata, request.kind, request.stamp, request.key_schemas):
             return False
-        state = request.state
-        if not isinstance(state, dict):
+        state, parent, loaded = request.state, None, None
+        if not isinstance(state, dict) or request.convert is not None:
             parent = await self._lines.find(request.line, Position(*header.parents[0][:2])) if header.parents else None
             loaded = None if parent is None else await self._states.get(request.line, parent)
-            edit, _ = set_aside(await state(parent, loaded))
+            if request.convert is not None:
+                state = await request.convert(state, parent, loaded)
+        if request.schema not in ("", header.schema):
+            return False
+        if not isinstance(state, dict):
+            edit, _ = set_aside(await state(parent, loaded), info.salt)
             return edit == old.step.edit
         return diff_maps(await self._states.packed(request.line, old.point), state) == EditMap()
 
@@ -241,7 +267,7 @@ class StepWriter:
                 elif fork.name:
                     position = (move.new_branch(), onto.point.branch, onto.point.seq + 1)
                     move.take_over_name(fork.branch, Branch(*position, fork.created, ""))
-            next_step = await self._step(move, Position(point.branch, point.seq + 1))
+            next_step = await self._step(move, Position(point.branch, point.seq + 1), point.id)
             if next_step is not None:
                 todo.append((next_step, await self._move_step(move, next_step, onto, None, changed)))
 
@@ -263,6 +289,7 @@ class StepWriter:
             events=header.events,
             stamp=header.stamp,
             schema=header.schema,
+            key_schemas=header.key_schemas,
             time=header.time,
             merged=header.parents[1:],
         )
@@ -277,6 +304,7 @@ class StepWriter:
             new_branch=position is not None,
             revision=old.point.revision + 1,
             beside=old.point.beside,
+            writes=old.writes,
         )
         move.steps.append(moved)
         return moved
@@ -298,8 +326,11 @@ class StepWriter:
                 return
         move.renamed.append(Put(STEPS, point._replace(beside=branch).row(move.line, newest.body)))
 
-    async def _step(self, move: _Move, position: Position) -> _OldStep | None:
-        """Return the step at a position, if it is the last revision of its id. If there is none, expect none."""
+    async def _step(self, move: _Move, position: Position, before: str = "") -> _OldStep | None:
+        """Return the step at a position, if it is the last revision of its id. If there is none, expect none.
+
+        An older revision stays where it is. What it took over from the step before it, whose id is given, becomes rows
+        again: that one moves away from it."""
         line = move.line
         (rows,) = await self._context.backend.read([Scan(STEPS, (*line, *position))])
         if not rows:
@@ -307,11 +338,16 @@ class StepWriter:
             return None
         if StepRef.of(rows[0]).pruned:
             return None
-        latest = await self._lines.find(line, StepRef.of(rows[0]).id)
-        return self._open(line, rows[0]) if (latest.branch, latest.seq) == position else None
+        found = self._open(line, rows[0])
+        latest = await self._lines.find(line, found.point.id)
+        if (latest.branch, latest.seq) == position:
+            return found
+        move.renamed += (Put(WRITES, write_row(line, before, write)) for write in found.writes)
+        return None
 
     def _open(self, line: Line, row: Row) -> _OldStep:
-        return _OldStep(StepRef.of(row), open_step(line, row, self._context.max_bytes))
+        limit = self._context.max_bytes
+        return _OldStep(StepRef.of(row), open_step(line, row, limit), open_writes(row, limit))
 
 
 async def _permit(request: AppendRequest, again: bool) -> Sequence[Change]:

@@ -7,18 +7,22 @@ immutable in meaning: the commit hash that is its key in the cache names it for 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import methodcaller
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Backend, Get, Query, Row, Scan
 from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.checked_rows import CheckedBackend, check_row
+from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.model import fold
 from holdfast.engine.model.drafts import EMPTY, MapDraft, draft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
+from holdfast.engine.model.line_salt import NO_SALT
 from holdfast.engine.model.nodes import MapRoot, NodeId, WrittenBy
 from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, apply_map
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap
@@ -47,8 +51,7 @@ _OBJECT = 64
 """About how many bytes Python adds to each packed value."""
 
 
-@dataclass(slots=True)
-class LoadedState:
+class LoadedState(Struct):
     """A state as far as it is in memory.
 
     `root` is the folded state before the steps of `tail`, in nodes of `form`. `known` is an ancestor's packed state, if
@@ -66,6 +69,8 @@ class LoadedState:
     """New nodes by id and large values by pointer that are stored together with this state."""
     head: StepInfo | None = None
     """The step whose state it is, where it was just appended."""
+    schema: str | None = None
+    """The reference to the schema of the state; empty for none. None if it is not known."""
     pointers: frozenset[bytes] | None = None
     """The pointers to large values in `known`, once they were searched."""
     changed_keys: dict[bytes, tuple[WrittenBy, Operation | None]] | None = None
@@ -78,6 +83,10 @@ class LoadedState:
     def weight(self) -> int:
         """Return about how many bytes of memory it takes."""
         return 512 + self.tail_weight + self.known_weight
+
+    def with_tail(self, tail: tuple[tuple[WrittenBy, EditMap], ...]) -> LoadedState:
+        """Return the state after other steps since the folded one."""
+        return replace(self, tail=tail, known=None, changed_keys=None, schema=None)
 
 
 class FoldedTree(NamedTuple):
@@ -101,7 +110,7 @@ class StateLoader:
 
     def __init__(self, backend: Backend, cache: MemoryCache, max_bytes: int) -> None:
         self._backend = backend
-        self._stored = backend.inner if isinstance(backend, CheckedBackend) else backend
+        self._stored, self._rows = storage_of(backend)
         self._cache = cache
         self._max_bytes = max_bytes
 
@@ -173,12 +182,36 @@ class StateLoader:
             raise CorruptError("the steps that a state is made of do not reach its start", where=where(line, point))
         tail = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
         weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
+        schema = steps[-1][1].header.schema if steps else None
         if steps and not steps[0][1].header.parents:
-            return LoadedState(EMPTY, 0, tail, weight, ({}, tuple(edit for _, edit in tail)))
+            return LoadedState(EMPTY, 0, tail, weight, ({}, tuple(edit for _, edit in tail)), schema=schema)
         if not folds:
             raise CorruptError("a folded state is missing", where=where(line, point), hint=HINT)
         base = steps[0][1].header.parents[0].commit if steps else point.hash
-        return LoadedState(open_fold(check_row(FOLDS, folds[0]), base), int(folds[0].columns[0]), tail, weight)
+        return LoadedState(
+            open_fold(self._rows.decode(FOLDS, folds[0]), base), int(folds[0].columns[0]), tail, weight, schema=schema
+        )
+
+    async def load_all(self, points: Sequence[tuple[Line, StepRef]]) -> None:
+        """Read the states at steps of some lines into the cache. Those that one request can read are read together."""
+        queries: list[Query] = []
+        together: list[tuple[Line, StepRef]] = []
+        for line, point in points:
+            if 0 < point.tail == point.seq + 1 and not point.branch:  # from the start of the line
+                queries.append(Scan(STEPS, (*line, 0), (0,), (point.tail,), required=point.tail))
+                together.append((line, point))
+            else:
+                await self.get(line, point)
+        for (line, point), rows in zip(together, await self._stored.read(queries), strict=True):
+            steps = self._chain(line, rows, point.tail, point.hash, point)
+            if steps[0][1].header.parents:
+                await self.get(line, point)
+                continue
+            tail = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
+            weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
+            since = tuple(edit for _, edit in tail)
+            loaded = LoadedState(EMPTY, 0, tail, weight, ({}, since), schema=steps[-1][1].header.schema)
+            self.cache_state(line, point.hash, loaded)
 
     def _extend(self, line: Line, point: StepRef, rows: list[Row], form: int) -> LoadedState | None:
         """Return the state as a cached one and the steps since; only those steps are decoded.
@@ -196,7 +229,8 @@ class StateLoader:
                 return None
             more = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
             weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
-            return LoadedState(loaded.root, form, (*loaded.tail, *more), loaded.tail_weight + weight)
+            schema = steps[-1][1].header.schema
+            return LoadedState(loaded.root, form, (*loaded.tail, *more), loaded.tail_weight + weight, schema=schema)
         return None
 
     def _chain(
@@ -209,8 +243,8 @@ class StateLoader:
             )
         steps = []
         for row in reversed(rows):
-            step = open_step(line, check_row(STEPS, row), self._max_bytes)
-            if step.commit != commit:
+            step = open_step(line, self._rows.decode(STEPS, row), self._max_bytes)
+            if StepRef.of(row).hash != commit:
                 raise CorruptError("a step does not follow its parent", where=where(line, StepRef.of(row)), hint=HINT)
             steps.append((StepRef.of(row), step))
             commit = step.header.parents[0].commit if step.header.parents else b""
@@ -311,18 +345,19 @@ class StateLoader:
         states = await self.with_large(line, loaded, apply_edits)
         return {place: await self.resolve_pointers(line, state) for place, state in states.items()}
 
-    async def fold(self, line: Line, loaded: LoadedState) -> tuple[Workspace, MapRoot]:
-        """Fold a state: return its root, and the new nodes and large values in a workspace. Nothing is stored."""
-        ws = Workspace()
+    async def fold(self, line: Line, loaded: LoadedState, salt: bytes = NO_SALT) -> tuple[Workspace, MapRoot]:
+        """Fold a state: return its root, and the new nodes and large values in a workspace. Nothing is stored. What is
+        to be stored, or compared with what is, needs the salt of the line."""
+        ws = Workspace(salt)
 
         async def fold_all(load: LoadLarge) -> MapRoot:
             return await self.nodes(line, loaded, fold.fold(ws, loaded.root, loaded.tail, load))
 
         return ws, await self.with_large(line, loaded, fold_all)
 
-    async def tree(self, line: Line, loaded: LoadedState) -> FoldedTree:
+    async def tree(self, line: Line, loaded: LoadedState, salt: bytes) -> FoldedTree:
         """Fold a state, and return all its nodes and not only the new ones."""
-        ws, root = await self.fold(line, loaded)
+        ws, root = await self.fold(line, loaded, salt)
         loaded, reader = replace(loaded, fresh={**loaded.fresh, **ws.created}), Workspace()
         state = await self.nodes(line, loaded, fold.read(reader, root))
         return FoldedTree(root, await self._fetch(line, loaded, reader.ids), ws.objects, frozenset(pointers_in(state)))
@@ -459,5 +494,7 @@ def _resolve(packed: Packed, values: Mapping[bytes, bytes]) -> Packed:
     if isinstance(packed, bytes):
         return values.get(packed, packed) if is_pointer(packed) else packed
     if isinstance(packed, list):
+        if not any(map(_starts_like_pointer, packed)):
+            return packed  # nearly every list
         return [values.get(item, item) if is_pointer(item) else item for item in packed]
     return {key: _resolve(value, values) for key, value in packed.items()}

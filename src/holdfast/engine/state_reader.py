@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec import Codec, msgpack
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft, MapDraft
-from holdfast.engine.model.large_pointers import is_pointer
+from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.operators import UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
@@ -27,6 +28,15 @@ T = TypeVar("T")
 
 _WORTH_COMPARING = 1024
 """A larger value is compared with the old one, which is read for that."""
+
+
+class ValueOutline(NamedTuple):
+    """The outline of a value: a `dict`, a `list` with its length, or another `value` with the size of its packed form.
+    A value that is stored apart, because it is large, is `large`, whatever it is."""
+
+    kind: Literal["dict", "list", "value", "large"]
+    length: int | None = None
+    bytes: int | None = None
 
 
 class AbsentPath(NotFoundError):
@@ -75,6 +85,29 @@ class StateReader(PartialState):
             return await self._resolve(draft_reader.whole(self._ws, await self._require(path)))
 
         return await self._read(read)
+
+    async def keys(self, path: Sequence[Any]) -> list[Any]:
+        """Return the keys of the dict at a path, in order."""
+
+        async def read() -> list[bytes] | None:
+            value = await self._load_large(await self._require(path))
+            return None if value is None else await self.nodes(draft_reader.keys(self._ws, value))
+
+        keys = await self._read(read)
+        if keys is None:
+            raise InvalidError("what is there is no dict", where=path_text(path))
+        return self._codec.unpack_items(keys)
+
+    async def outline(self, path: Sequence[Any]) -> ValueOutline:
+        """Return what kind of value is at a path, and how large it is. A large one is not read."""
+        value = await self._read(lambda: self._require(path))
+        if isinstance(value, bytes) and is_pointer(value):
+            return ValueOutline("large", bytes=parse_pointer(value).size)
+        size = len(value) if isinstance(value, bytes) else None
+        if draft_reader.is_dict(value):
+            return ValueOutline("dict", bytes=size)
+        length = draft_reader.length(value)
+        return ValueOutline("value" if length is None else "list", length, size)
 
     async def length(self, path: Sequence[Any]) -> int:
         """Return how many items the list at a path has."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Get, Row
 from holdfast.backends.tables import STEPS
 from holdfast.engine.context import EngineContext

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec.msgpack import encode
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row, Scan
 from holdfast.backends.tables import LINES, LINKS, STEPS
 from holdfast.engine import trace_context
@@ -233,9 +234,9 @@ class SystemLine:
     def tip_unchanged(self, tip: LineTip | None) -> list[Change]:
         """Return the conditions that the line still has this tip."""
         if tip is None or tip.point is None:
-            return [Expect(LINES, tuple(self.line), None if tip is None else tuple(tip.info))]
+            return [Expect(LINES, tuple(self.line), None if tip is None else tip.info.columns)]
         after = (*self.line, tip.point.branch, tip.point.seq + 1)
-        return [Expect(LINES, tuple(self.line), tuple(tip.info)), Expect(STEPS, after, None)]
+        return [Expect(LINES, tuple(self.line), tip.info.columns), Expect(STEPS, after, None)]
 
     async def read_at(self, point: StepRef | None, look: Callable[[SystemLineEntries], Awaitable[T]]) -> T:
         """Read the entries as of a step."""

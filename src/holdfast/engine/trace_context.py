@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import wraps
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.model.scopes import check_key
 from holdfast.engine.rng import rng
 

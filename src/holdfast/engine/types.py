@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.namespaces import LineKind, line_kind, short_name
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def to_time(moment: datetime) -> int:
     return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1) * 1000 + 999
 
 
-class Checkpoint(NamedTuple, Generic[S]):
+class Checkpoint(typing.NamedTuple, Generic[S]):
     """A saved step of a thread.
 
     `id` names it in its thread; `parent` is the id of the one it followed, and `merged`, if it is a merge, that of the
@@ -113,8 +114,7 @@ Revision: TypeAlias = str | int | datetime | Checkpoint
 """Names a checkpoint of a thread: a revision as in git, the number of a step, a time, or the checkpoint itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadInfo:
+class ThreadInfo(NamedTuple):
     """A thread at a glance. `bytes` counts what its steps, nodes and large values take in the store.
 
     `kind` distinguishes agents, scopes, sessions and system lines from threads, where all are listed; `thread` is the
@@ -144,8 +144,7 @@ class ThreadInfo:
         return cls(name, created, updated, summary.steps, summary.branches, summary.size, latest, line_kind(name))
 
 
-@dataclass(frozen=True, slots=True)
-class BranchInfo:
+class BranchInfo(NamedTuple):
     """A branch of a thread: its name, if it has one, and the checkpoint it starts from.
 
     `head` is its last checkpoint, which is the one it starts from while it has none of its own; `ahead` is how many of
@@ -161,8 +160,15 @@ class BranchInfo:
     current: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStats:
+class PendingWrite(NamedTuple):
+    """A value that a task wrote to a channel after a checkpoint, before the next checkpoint includes it."""
+
+    task_id: str
+    channel: str
+    value: Any
+
+
+class StoreStats(NamedTuple):
     """Statistics of a store: its size, and how many lines of each kind the tenant has. Those of sessions are scopes.
 
     If the store was not counted to the end, `complete` is False, and there are more than these.

@@ -23,6 +23,7 @@ from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.projection.rows import relabelled
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
+from holdfast.engine.schema_bindings import KEPT_SCHEMA
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.ancestry import merged_parents
@@ -61,7 +62,7 @@ async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
             *(end_query(line, branch.branch) for branch in branches),
         ],
     )
-    latest = StepRef.of(await find_head(engine.context.stored, line, newest[0])) if newest else None
+    latest = StepRef.of(await find_head(engine.context.unchecked, line, newest[0])) if newest else None
     heads = [StepRef.of(rows[0]) if rows else None for rows in ends]
     points = {Position(*point[:2]): point for point in map(StepRef.of, starts)}
     descriptions = []
@@ -253,6 +254,7 @@ async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
             kind=SWITCH,
             time=max(engine.context.clock(), newest.time),
             moves_head=True,
+            line_schema=KEPT_SCHEMA,
             **step_fields(engine, line, {"switched": name}, await engine.delta_reader().unread(line, head)),
         )
         # Once more: a step that was saved meanwhile may have a greater id, and HEAD be where that says.

@@ -10,6 +10,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model import fold
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.json_diff import Edit, edits, pointers_in
+from holdfast.engine.model.line_salt import NO_SALT
 from holdfast.engine.model.nodes import NodeId, WrittenBy
 from holdfast.engine.model.operations import EditMap, Set
 from holdfast.engine.model.packed_state import PackedMap, flatten, pack_state
@@ -74,7 +75,11 @@ async def compare(
 ) -> Diff:
     """Compare two states. With `large`, large values that differ are fetched."""
     codec = engine.context.codec
-    right = new if isinstance(new, ComparedPoint) else _pack_given(old.line, pack_state(codec, new))
+    right: ComparedPoint | _ComparedState
+    if isinstance(new, ComparedPoint):
+        right = new
+    else:
+        right = _pack_given(old.line, pack_state(codec, new), await engine.lines.salt(old.line))
     edits = await differences(engine, old, right, large=large)
     return Diff(codec, _side(old), _side(right if isinstance(right, ComparedPoint) else None), edits)
 
@@ -126,6 +131,13 @@ async def _compare(
 ) -> list[Edit]:
     left = await _load(engine, old)
     right = await _load(engine, new) if isinstance(new, ComparedPoint) else new
+    if left.loaded is not None and right.loaded is not None and left.side.ws.salt != right.side.ws.salt:
+        # Nodes and pointers to large values have other names in another line, and are compared by content.
+        left, right = [
+            _pack_given(state.line, await engine.states.values(state.line, step.point))
+            for state, step in ((left, old), (right, new))
+            if isinstance(step, ComparedPoint) and step.point is not None
+        ]
     delta = await _run_walk(engine, left, right, diff_trees(left.side, right.side, only))
     codec = engine.context.codec
     result = edits(codec, delta, {})
@@ -145,11 +157,12 @@ async def _load(engine: Engine, step: ComparedPoint) -> _ComparedState:
     if step.point is None:
         return _ComparedState(step.line, None, FoldedSide(Workspace(), EMPTY))
     loaded = await engine.states.get(step.line, step.point)
-    return _ComparedState(step.line, loaded, FoldedSide(*await engine.states.fold(step.line, loaded)))
+    salt = await engine.lines.salt(step.line)
+    return _ComparedState(step.line, loaded, FoldedSide(*await engine.states.fold(step.line, loaded, salt)))
 
 
-def _pack_given(line: Line, packed: PackedMap) -> _ComparedState:
-    ws = Workspace()
+def _pack_given(line: Line, packed: PackedMap, salt: bytes = NO_SALT) -> _ComparedState:
+    ws = Workspace(salt)
     edit = EditMap((), tuple((key, Set(flatten(value))) for key, value in packed.items()))
     rounds = fold.fold(ws, EMPTY, [(WrittenBy(0, 0), edit)], ws.objects.__getitem__)
     try:

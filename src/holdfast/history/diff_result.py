@@ -14,8 +14,7 @@ from holdfast.codec.json_codec import from_json
 from holdfast.engine.html import MAX_ROWS, html_table
 from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, decoded, has_large, plain_of
 from holdfast.engine.paths import path_text
-from holdfast.engine.projection.rendering import RenderedMessage, messages
-from holdfast.engine.projection.rows import is_hidden
+from holdfast.engine.projection.rendering import RenderedMessage, is_hidden, messages
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import diff_text
 from holdfast.history.diff_text import Change

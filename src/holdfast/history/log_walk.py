@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Query, Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
@@ -64,6 +64,11 @@ class LogWalk:
             self._rows.update((position, row) for row in rows)
         for position in positions:
             await self._push(position)
+
+    @property
+    def frontier(self) -> list[Position]:
+        """The steps to visit next: a walk from these visits what this one has not visited yet."""
+        return [Position(-branch, -seq) for _, _, branch, seq in sorted(self._queue)]
 
     async def page(self, limit: int) -> list[VisitedStep]:
         """Visit the next steps, up to `limit` including stubs; none at the end."""

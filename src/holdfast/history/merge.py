@@ -25,6 +25,7 @@ from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state,
 from holdfast.engine.model.steps import StepParent
 from holdfast.engine.paths import parse_path, path_text
 from holdfast.engine.row_format import MERGE, Line, StepRef
+from holdfast.engine.schema_bindings import ASIDE, KEPT_SCHEMA
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Revision
 from holdfast.errors import ConflictError, InvalidError, UnsupportedError
@@ -153,6 +154,7 @@ class _Merge:
         base = common.best
         known = base is None or not base.pruned  # without a common ancestor, both sides start from the empty state
         base = base if known else None
+        await self._require_one_version(ours, theirs)
         states = (await self._state(base), await self._state(ours), await self._state(theirs))
         delta, sides = await self._delta((base, ours, theirs), states, known=known)
         merged = merge_states(states[0] if known else None, *states[1:], self._resolver.resolve)
@@ -177,10 +179,21 @@ class _Merge:
             only_after(ours, diff_maps(states[1], state)),
             id=await latest_id(self._engine, self._line, ours),
             kind=MERGE,
+            line_schema=KEPT_SCHEMA,
             time=max(self._engine.context.clock(), theirs.time),
             merged=(StepParent(theirs.branch, theirs.seq, theirs.hash),),
             **step_fields(self._engine, self._line, metadata, delta),
         )
+
+    async def _require_one_version(self, ours: StepRef, theirs: StepRef) -> None:
+        one, other = [(await self._engine.step_info.head(self._line, at)).header.schema for at in (ours, theirs)]
+        if one != other:
+            raise UnsupportedError(
+                f"the sides have states of different versions, {one or 'none'} and {other or 'none'}",
+                where=f"thread {self._line}",
+                hint="Bring both to one version first: holdfast migrate up, or save a step on the older branch",
+                code="schema-mixed",
+            )
 
     async def _state(self, point: StepRef | None) -> PackedMap:
         if point is None:
@@ -254,6 +267,8 @@ class _Resolver:
     def resolve(self, conflict: PackedConflict) -> PackedResolution | None:
         if conflict.path[0] == pack_name(KEPT):
             return _greater(self._codec, conflict)
+        if conflict.path[0] == pack_name(ASIDE):
+            return ours(conflict)
         for how in self._resolutions(conflict.path):
             resolution = _STRATEGIES[how](conflict) if isinstance(how, str) else self._call(how, conflict)
             if resolution is not None:

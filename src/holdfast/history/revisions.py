@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Get, Query, Scan
 from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position

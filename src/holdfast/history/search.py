@@ -28,7 +28,7 @@ from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import LineKind, line_kind
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import path_text
-from holdfast.engine.projection.rows import is_hidden
+from holdfast.engine.projection.rendering import is_hidden
 from holdfast.engine.row_format import Line, LineSummary, StepRef, check_name, info_of, open_step
 from holdfast.engine.text_index.extract import ExtractedText
 from holdfast.engine.text_index.indexer import MANY, ON, step_words

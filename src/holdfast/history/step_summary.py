@@ -12,8 +12,7 @@ from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import as_items, as_map
 from holdfast.engine.model.steps import Step
-from holdfast.engine.projection.rendering import RenderedMessage, messages
-from holdfast.engine.projection.rows import is_hidden
+from holdfast.engine.projection.rendering import RenderedMessage, is_hidden, messages
 from holdfast.errors import HoldfastError
 
 _SHORT = 24

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from holdfast.maintenance.explain.explanations import Explanation as Explanation
     from holdfast.maintenance.explain.explanations import explain as explain
     from holdfast.maintenance.explain.explanations import explanations as explanations
+    from holdfast.maintenance.migration.bulk import MigrationReport as MigrationReport
+    from holdfast.maintenance.migration.heads import UnfitState as UnfitState
+    from holdfast.maintenance.migration.plan import MigrationPlan as MigrationPlan
+    from holdfast.maintenance.migration.plan import MigrationSample as MigrationSample
+    from holdfast.maintenance.migration.plan import SchemaStatus as SchemaStatus
     from holdfast.maintenance.orphans import OrphanReport as OrphanReport
     from holdfast.maintenance.orphans import OrphanRows as OrphanRows
     from holdfast.maintenance.pins import HoldInfo as HoldInfo
@@ -46,6 +51,9 @@ _MODULES = {
     "holdfast.maintenance.archive.import_": ("ArchiveEntry", "ImportReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
     "holdfast.maintenance.explain.explanations": ("Explanation", "explain", "explanations"),
+    "holdfast.maintenance.migration.bulk": ("MigrationReport",),
+    "holdfast.maintenance.migration.heads": ("UnfitState",),
+    "holdfast.maintenance.migration.plan": ("MigrationPlan", "MigrationSample", "SchemaStatus"),
     "holdfast.maintenance.orphans": ("OrphanReport", "OrphanRows"),
     "holdfast.maintenance.pins": ("HoldInfo", "PinInfo"),
     "holdfast.maintenance.pruner": ("PruneReport", "ThreadPruneReport"),

@@ -170,10 +170,10 @@ class _Sweep:
             return  # a copy is under way
         deletions: list[Change] = [Delete(table, tuple(line)) for table in _LINE_TABLES]
         digest, marks = await self._digest(line), [row for row in refs if row.key[2] == SEEN]
-        freed = await balance(self._engine.context.stored, deletions)
+        freed = await balance(self._engine.context, deletions)
         # The record itself is not an orphan.
         freed = SizeBalance(
-            freed.rows - len(marks), freed.bytes - (await balance(self._engine.context.stored, _deletes(marks))).bytes
+            freed.rows - len(marks), freed.bytes - (await balance(self._engine.context, _deletes(marks))).bytes
         )
         seen = next((int(row.columns[1]) for row in marks if row.key[3] == digest), self._now)
         waits = self._now - seen < self._grace
@@ -266,7 +266,7 @@ class _Sweep:
         ]
 
     async def _remove(self, line: Line, conditions: Sequence[Change], deletions: dict[str, list[Change]]) -> None:
-        found = {what: await balance(self._engine.context.stored, changes) for what, changes in deletions.items()}
+        found = {what: await balance(self._engine.context, changes) for what, changes in deletions.items()}
         changes = [change for each in deletions.values() for change in each]
         if changes and not self._dry_run:
             await self._apply([*conditions, *changes])

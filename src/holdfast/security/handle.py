@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict, cast, runtime_checkable
+
+from msgspec import Struct, field
 
 from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
@@ -15,8 +16,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
 
 
-@dataclass(frozen=True, slots=True)
-class StoreHandle:
+class StoreHandle(Struct, frozen=True):
     """The engine, the tenant and the guard of operations on scoped state."""
 
     engine: Engine

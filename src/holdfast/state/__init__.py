@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.state.access_api import AsyncStoreAccess as AsyncStoreAccess
     from holdfast.state.access_api import Grant as Grant
     from holdfast.state.access_api import StoreAccess as StoreAccess
+    from holdfast.state.access_api import Token as Token
     from holdfast.state.access_api import Until as Until
     from holdfast.state.access_api import Who as Who
     from holdfast.state.api import ScopedOperations as ScopedOperations
@@ -69,7 +70,15 @@ if TYPE_CHECKING:
 _MODULES = {
     "holdfast.engine.model.operators": ("AddToSet", "Append", "Increment", "Max", "UpdateOperator"),
     "holdfast.engine.model.scopes": ("Scope", "ScopePart"),
-    "holdfast.state.access_api": ("AccessOperations", "AsyncStoreAccess", "Grant", "StoreAccess", "Until", "Who"),
+    "holdfast.state.access_api": (
+        "AccessOperations",
+        "AsyncStoreAccess",
+        "Grant",
+        "StoreAccess",
+        "Token",
+        "Until",
+        "Who",
+    ),
     "holdfast.state.api": ("ScopedOperations", "StateTransaction"),
     "holdfast.state.artifacts.api": (
         "ArtifactLink",

@@ -17,6 +17,7 @@ from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
 from holdfast.security.access.policy import Policy, Right, Rights, check_pattern, check_rights
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.access.thread_guard import read_ownership, set_owner_changes
+from holdfast.security.access.token import TokenRecord, TokenRegistry
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
@@ -50,6 +51,40 @@ class Grant(NamedTuple):
     live: bool
     thread: str = ""
     """The pattern of names of threads, in a grant of threads, which has no scope."""
+
+
+class Token(NamedTuple):
+    """A token: who it acts for, and until when. `revoke_token` takes its `id`."""
+
+    id: str
+    identity: str
+    """Empty for the store's owner."""
+    read_only: bool
+    name: str
+    created: datetime
+    until: datetime | None
+    revoked: datetime | None
+    live: bool
+    secret: str = ""
+    """The text that proves it, where it was just issued: it is stored nowhere."""
+
+    def __repr__(self) -> str:
+        return f"<Token {self.id} of {self.identity or 'the owner'}{'' if self.live else ', ended'}>"
+
+
+def to_token(token: TokenRecord, now: int, secret: str = "") -> Token:
+    """Build the public form of a token."""
+    return Token(
+        token.id,
+        token.identity,
+        token.read_only,
+        token.name,
+        to_datetime(token.created),
+        to_datetime(token.until) if token.until else None,
+        to_datetime(token.revoked) if token.revoked else None,
+        token.is_live(now),
+        secret,
+    )
 
 
 def to_grant(grant: GrantRecord, now: int) -> Grant:
@@ -114,6 +149,7 @@ class AccessOperations:
         self._handle = handle
         self._recorder = notes
         self._access = AccessRegistry(handle.engine, handle.tenant)
+        self._tokens = TokenRegistry(handle.engine, handle.tenant)
 
     @sync_and_async
     async def grant(
@@ -232,6 +268,42 @@ class AccessOperations:
             if await apply(changes) is None:
                 engine.context.cache.drop(("line", root))
                 return
+
+    # Tokens ---------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def issue_token(
+        self, who: Who | None, *, until: Until = None, read_only: bool = False, name: str = ""
+    ) -> Token:
+        """Issue a token, by which a program that reaches the store over HTTP acts for an identity, or, with None, for
+        the store's owner. Its `secret` is returned once, and stored nowhere.
+
+        With `until` it expires; with `read_only` it changes nothing. The rights are those that the identity has when
+        the token is used. It is valid for this tenant only.
+        """
+        identity = "" if who is None else str(parse_identity(who))
+        token, text = await self._tokens.issue(
+            identity, _expiry_time(self._handle, until), read_only=bool(read_only), name=check_name(name, "name")
+        )
+        return to_token(token, self._handle.now(), text)
+
+    @sync_and_async
+    async def revoke_token(self, token: Token | str) -> Token:
+        """Revoke a token, by itself or by its id. It takes effect at once. Raises `NotFoundError`."""
+        id = token.id if isinstance(token, Token) else check_name(token, "id of a token")
+        return to_token(await self._tokens.revoke_token(id), self._handle.now())
+
+    @sync_and_async
+    async def tokens(self, *, dead: bool = False) -> list[Token]:
+        """List tokens, the oldest first; with `dead`, also those that were revoked or have expired in the last
+        weeks."""
+        return [to_token(each, self._handle.now()) for each in await self._tokens.tokens(dead=dead)]
+
+    @sync_and_async
+    async def find_token(self, secret: str) -> Token | None:
+        """Return the token with this secret; None if there is none, or if it was revoked or has expired."""
+        found = await self._tokens.find_token(check_name(secret, "secret of a token"))
+        return None if found is None else to_token(found, self._handle.now())
 
     # Children, groups, roles ----------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine import validation

@@ -24,6 +24,7 @@ ValueFunction: TypeAlias = Callable[[Any], Any]
 """Computes a new value from the current one."""
 
 Conflict: TypeAlias = Literal["raise", "overwrite", "merge"]
+_CONFLICTS = get_args(Conflict)
 
 OnConflict: TypeAlias = Conflict | Callable[[Any, Any], Any]
 """What to do if a key has another version than expected. A function takes the current value and the caller's."""
@@ -57,7 +58,7 @@ def set_change(
 
 def check_on_conflict(on_conflict: object) -> None:
     """Raise `InvalidError` unless this names what to do in a conflict."""
-    if not callable(on_conflict) and on_conflict not in get_args(Conflict):
+    if not callable(on_conflict) and on_conflict not in _CONFLICTS:
         raise InvalidError(f"on_conflict is 'raise', 'overwrite', 'merge' or a function, not {on_conflict!r}")
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.entry_reader import FoundEntry
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.nodes import sort_key

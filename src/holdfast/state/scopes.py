@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine import trace_context

@@ -13,8 +13,8 @@ then. Whoever reads a scope in a session reads the row first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Expect, Get, Put, Row
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.guard import Guard, Preconditions

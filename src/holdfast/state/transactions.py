@@ -179,9 +179,9 @@ class TransactionChanges:
         except NotFoundError:
             raise _stale_error(scope) from None
         if tip is None or point is None:
-            return [Expect(LINES, tuple(line), None if tip is None else tuple(tip.info))]
+            return [Expect(LINES, tuple(line), None if tip is None else tip.info.columns)]
         after = (*line, point.branch, point.seq + 1)
-        return [Expect(LINES, tuple(line), tuple(tip.info)), Expect(STEPS, after, None)]
+        return [Expect(LINES, tuple(line), tip.info.columns), Expect(STEPS, after, None)]
 
     async def _thread_unchanged(
         self, line: Line, point: StepRef | None, own: Sequence[AppendRequest]
@@ -192,7 +192,7 @@ class TransactionChanges:
         tip = await lines.load_tip(line)
         if (None if tip is None else tip.point) != point:
             raise _stale_error(f"thread {line}")
-        found: list[Condition] = [] if own else [Expect(LINES, tuple(line), None if tip is None else tuple(tip.info))]
+        found: list[Condition] = [] if own else [Expect(LINES, tuple(line), None if tip is None else tip.info.columns)]
         if tip is None or point is None:
             return found
         # What moves HEAD to another branch changes the line.

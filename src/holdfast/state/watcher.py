@@ -12,8 +12,8 @@ import binascii
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -39,7 +39,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, read_line_at
-from holdfast.state.session_guard import EXPIRY, limit_query, parse_limit
+from holdfast.state.session_guard import EXPIRY, limit_query, parse_limit, session_of
 from holdfast.time_parser import Duration, parse_seconds
 
 DELETED = "deleted"
@@ -53,6 +53,9 @@ _PAGE = 64
 
 _SHORTEST, _LONGEST = 0.01, 0.5
 """The shortest and the longest pause between two reads of the store, in seconds."""
+
+_NEVER = 1 << 63
+"""No time, in nanoseconds since 1970, is as late."""
 
 _MANY = 64
 """Only so many scopes are checked for changes of this process between two reads."""
@@ -127,6 +130,12 @@ class WatchOperations:
         self._queue: deque[WatchedChange] = deque()
         self._tips: dict[Line, LineTip | None] = {}
         self._expiries: dict[Scope, _ScopeExpiries] = {}
+        self._token: str | None = None
+        """What the store's feed of changes was last asked with; None before the first read of a nested watch."""
+        self._due: dict[Scope, int] = {}
+        """When a scope is to be read again although nothing in it changes."""
+        self._hidden: Sequence[Scope] = ()
+        """The scopes inside that may not be read, so far."""
         self._closed = threading.Event()
 
     def __repr__(self) -> str:
@@ -205,7 +214,7 @@ class WatchOperations:
         if self._positions is not None:
             return
         await self._handle.guard.allow("read", self._scope, self._keys)
-        scopes = await self._scopes({})
+        scopes = (await self._all_scopes({})).scopes if self._nested else [self._scope]
         queries: list[Query] = []
         for scope in scopes:
             queries.append(Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False))
@@ -227,9 +236,9 @@ class WatchOperations:
         """Read the changes there are now. If this is cancelled, none counts as reported."""
         places = self._positions or {}
         await self._handle.guard.allow("read", self._scope, self._keys)
-        scopes = await self._scopes(places)
-        lines = [self._handle.line(scope) for scope in scopes[:_MANY]]
-        self._tips = {line: self._handle.engine.lines.cached_tip(line) for line in lines}
+        scopes, hidden, token = await self._changed_scopes(places) if self._nested else _Selection([self._scope])
+        lines = [self._handle.line(scope) for scope in dict.fromkeys((*places, *scopes))]
+        self._tips = {line: self._handle.engine.lines.cached_tip(line) for line in lines[:_MANY]}
         queries: list[Query] = []
         for scope in scopes:
             place, line = places.get(scope, _WatchPosition()), self._handle.line(scope)
@@ -237,30 +246,54 @@ class WatchOperations:
             queries.append(Scan(STEPS, (*line, 0), (place.number,), limit=_PAGE))
             queries.append(limit_query(self._handle, scope))
         found = await self._handle.engine.context.backend.read(queries)
-        trail = _PositionLog(places)
+        trail, due = _PositionLog(places), dict[Scope, int]()
         telling = _ChangeCollector(self._handle, self._matches, self._encode, self._expiries)
         for scope, last, rows, limit in zip(scopes, found[::3], found[1::3], found[2::3], strict=True):
             place = places.get(scope, _WatchPosition())
             if not self._is_over(limit):
-                await telling.add(trail, scope, place, last, rows)
+                due[scope] = await telling.add(trail, scope, place, last, rows)
+                if (ends := parse_limit(limit)) is not None:
+                    due[scope] = min(due[scope], ends.ends)
             elif place.number:
                 telling.add_deleted(trail, scope)
-        self._positions = trail.positions()
+        self._positions, self._hidden, self._token = trail.positions(), hidden, token
+        self._due = {scope: due.get(scope, self._due.get(scope, 0)) for scope in self._positions}
         return telling.changes
 
-    async def _scopes(self, places: _Positions) -> list[Scope]:
-        """Return the scopes to read: those of the positions, and new ones."""
-        if not self._nested:
-            return [self._scope]
+    async def _changed_scopes(self, places: _Positions) -> _Selection:
+        """Return the scopes of a nested watch to read: those that changed, as the store's feed says, new ones among
+        them, and those in which something expires by now. All, if it is the first time, or the feed does not know."""
+        handle = self._handle
+        for scope in places:
+            await handle.guard.allow("read", scope, self._keys)
+        found = await handle.engine.context.backend.changes(self._token)
+        if self._token is None or not found.complete:
+            return (await self._all_scopes(places))._replace(token=found.token)
+        changed = {Scope.of_line(name) for tenant, name in found.lines if tenant == handle.tenant}
+        now = handle.now()
+        read = [
+            scope
+            for scope in places
+            if scope in changed or session_of(scope) in changed or self._due.get(scope, 0) <= now
+        ]
+        new = [scope for scope in changed if scope is not None and scope not in places and self._scope.contains(scope)]
+        return await self._select(read, list(dict.fromkeys((*self._hidden, *new))), found.token)
+
+    async def _all_scopes(self, places: _Positions) -> _Selection:
+        """Return all scopes of a nested watch: those of the positions, and new ones."""
         handle = self._handle
         lines = await handle.engine.lines.names(handle.tenant, self._scope.line if self._scope.parts else MARK)
         there = [
             scope for line in lines if (scope := Scope.of_line(line.name)) is not None and self._scope.contains(scope)
         ]
-        for scope in places:
-            await handle.guard.allow("read", scope, self._keys)
-        # Nobody asked for those that may not be read: they are left out, until they may.
-        return [*places, *await handle.guard.visible([scope for scope in there if scope not in places])]
+        return await self._select(places, [scope for scope in there if scope not in places])
+
+    async def _select(self, known: Iterable[Scope], new: Sequence[Scope], token: str | None = None) -> _Selection:
+        """Add new scopes to known ones. Nobody asked for those that may not be read: they are left out, until they
+        may."""
+        visible = await self._handle.guard.visible(new)
+        shown = set(visible)
+        return _Selection([*known, *visible], [scope for scope in new if scope not in shown], token)
 
     # Cursors ----------------------------------------------------------------------------------------------------
 
@@ -288,6 +321,14 @@ class WatchOperations:
                 hint="A cursor goes with its scope, and with nested as it was",
             )
         return found
+
+
+class _Selection(NamedTuple):
+    """The scopes to read, those inside that may not be read, and the token to ask the feed with the next time."""
+
+    scopes: list[Scope]
+    hidden: Sequence[Scope] = ()
+    token: str | None = None
 
 
 class _ScopeExpiries(NamedTuple):
@@ -338,8 +379,9 @@ class _ChangeCollector:
 
     async def add(
         self, trail: _PositionLog, scope: Scope, place: _WatchPosition, last: Sequence[Row], rows: Sequence[Row]
-    ) -> None:
-        """Collect the changes of a scope, given the step before its position and those after."""
+    ) -> int:
+        """Collect the changes of a scope, given the step before its position and those after. Returns when the scope is
+        to be read again, although nothing changes: when the next key expires, or at once, if there is more."""
         line, gone = self._handle.line(scope), list[StepRef]()
         if place.number and not (last and _hash(StepRef.of(last[0])) == place.after):
             self.add_deleted(trail, scope)
@@ -357,14 +399,20 @@ class _ChangeCollector:
                 try:
                     place = await self._add_step(trail, scope, place, line, row)
                 except NotFoundError:
-                    return  # pruned or deleted just now: the next look will tell so
+                    return 0  # pruned or deleted just now: the next look will tell so
             place = place.after_step(point)
             trail.add(scope, place)
         self._add_pruned(trail, scope, place, gone)
         tips = [StepRef.of(row) for row in (*last, *rows)]
-        if tips and tips[-1].seq + 1 == place.number and len(rows) < _PAGE and not tips[-1].pruned:
-            with suppress(NotFoundError):
-                await self._add_expired(trail, scope, place, line, tips[-1], self._handle.now())
+        if not tips or tips[-1].pruned:
+            return _NEVER
+        if tips[-1].seq + 1 != place.number or len(rows) == _PAGE:
+            return 0
+        try:
+            await self._add_expired(trail, scope, place, line, tips[-1], now := self._handle.now())
+        except NotFoundError:
+            return 0
+        return min((time_ for time_, _ in self._expiries[scope].expiries if time_ > now), default=_NEVER)
 
     def add_deleted(self, trail: _PositionLog, scope: Scope) -> None:
         """Add that a scope was deleted."""

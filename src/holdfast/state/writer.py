@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change
 from holdfast.codec import msgpack
 from holdfast.engine import artifact_links, trace_context

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from holdfast.engine.pages import Page as Page
     from holdfast.engine.paths import Path as Path
     from holdfast.engine.projection.rendering import RenderedMessage as RenderedMessage
+    from holdfast.engine.projection.rendering import is_hidden as is_hidden
     from holdfast.engine.projection.rendering import messages as messages
-    from holdfast.engine.projection.rows import is_hidden as is_hidden
+    from holdfast.engine.state_reader import ValueOutline as ValueOutline
     from holdfast.engine.trace_context import bound as bound
     from holdfast.engine.trace_context import correlation as correlation
     from holdfast.engine.types import BranchInfo as BranchInfo
     from holdfast.engine.types import Checkpoint as Checkpoint
+    from holdfast.engine.types import PendingWrite as PendingWrite
     from holdfast.engine.types import Revision as Revision
     from holdfast.engine.types import StoreStats as StoreStats
     from holdfast.engine.types import ThreadInfo as ThreadInfo
@@ -48,13 +50,13 @@ if TYPE_CHECKING:
     from holdfast.store.checkpoint_store import ChannelWrites as ChannelWrites
     from holdfast.store.checkpoint_store import CheckpointStore as CheckpointStore
     from holdfast.store.checkpoint_store import FromParent as FromParent
-    from holdfast.store.checkpoint_store import PendingWrite as PendingWrite
     from holdfast.store.checkpoint_store import SavedCheckpoint as SavedCheckpoint
     from holdfast.store.checkpointer import AsyncCheckpointer as AsyncCheckpointer
     from holdfast.store.checkpointer import Checkpointer as Checkpointer
     from holdfast.store.checkpointer import CheckpointTuple as CheckpointTuple
     from holdfast.store.doctor import doctor as doctor
     from holdfast.store.doctor import examine as examine
+    from holdfast.store.graph_schemas import GraphSchemas as GraphSchemas
     from holdfast.store.identity_view import AsyncIdentityView as AsyncIdentityView
     from holdfast.store.identity_view import IdentityOperations as IdentityOperations
     from holdfast.store.identity_view import IdentityView as IdentityView
@@ -70,12 +72,16 @@ if TYPE_CHECKING:
     from holdfast.store.opener import aopen as aopen
     from holdfast.store.opener import open as open  # noqa: A004 - reads as store.open
     from holdfast.store.opener import open_existing as open_existing
+    from holdfast.store.schemas import AsyncSchemas as AsyncSchemas
+    from holdfast.store.schemas import Schemas as Schemas
+    from holdfast.store.schemas import SchemasOperations as SchemasOperations
     from holdfast.store.store import AsyncStore as AsyncStore
     from holdfast.store.store import Store as Store
     from holdfast.store.store import StoreOperations as StoreOperations
     from holdfast.store.thread import AsyncThread as AsyncThread
     from holdfast.store.thread import Thread as Thread
     from holdfast.store.thread import ThreadOperations as ThreadOperations
+    from holdfast.store.thread_access import StoreChanges as StoreChanges
     from holdfast.store.transaction import Transaction as Transaction
 
 _MODULES = {
@@ -84,10 +90,10 @@ _MODULES = {
     "holdfast.engine.namespaces": ("LineKind", "LineKinds", "line_kind", "short_name", "split_name", "thread_name"),
     "holdfast.engine.pages": ("Items", "Page"),
     "holdfast.engine.paths": ("Path",),
-    "holdfast.engine.projection.rendering": ("RenderedMessage", "messages"),
-    "holdfast.engine.projection.rows": ("is_hidden",),
+    "holdfast.engine.projection.rendering": ("RenderedMessage", "is_hidden", "messages"),
+    "holdfast.engine.state_reader": ("ValueOutline",),
     "holdfast.engine.trace_context": ("bound", "correlation"),
-    "holdfast.engine.types": ("BranchInfo", "Checkpoint", "Revision", "StoreStats", "ThreadInfo"),
+    "holdfast.engine.types": ("BranchInfo", "Checkpoint", "PendingWrite", "Revision", "StoreStats", "ThreadInfo"),
     "holdfast.store.audit": ("AsyncAudit", "Audit", "AuditOperations"),
     "holdfast.store.auto_checkpoint": (
         "AsyncAutoCheckpointer",
@@ -106,18 +112,20 @@ _MODULES = {
         "ChannelWrites",
         "CheckpointStore",
         "FromParent",
-        "PendingWrite",
         "SavedCheckpoint",
     ),
     "holdfast.store.checkpointer": ("AsyncCheckpointer", "CheckpointTuple", "Checkpointer"),
     "holdfast.store.doctor": ("doctor", "examine"),
+    "holdfast.store.graph_schemas": ("GraphSchemas",),
     "holdfast.store.identity_view": ("AsyncIdentityView", "IdentityOperations", "IdentityView"),
     "holdfast.store.lazy_state": ("AsyncLazyState", "LazyState"),
     "holdfast.store.log_reader": ("LogEntry", "LogReader", "branch_names", "short_ids"),
     "holdfast.store.maintenance": ("AsyncMaintenance", "Maintenance", "MaintenanceOperations"),
     "holdfast.store.opener": ("aopen", "open", "open_existing"),
+    "holdfast.store.schemas": ("AsyncSchemas", "Schemas", "SchemasOperations"),
     "holdfast.store.store": ("AsyncStore", "Store", "StoreOperations"),
     "holdfast.store.thread": ("AsyncThread", "Thread", "ThreadOperations"),
+    "holdfast.store.thread_access": ("StoreChanges",),
     "holdfast.store.transaction": ("Transaction",),
 }
 

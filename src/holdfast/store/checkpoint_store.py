@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,31 +21,33 @@ from holdfast.engine.delta_channels import FOLLOWS, KEPT, ChannelHistory
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import ROOT
-from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_state
+from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
+from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
-from holdfast.engine.pending_writes import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
+from holdfast.engine.schema_bindings import ASIDE, LineSchema
 from holdfast.engine.step_info import StepInfo
-from holdfast.engine.types import to_datetime
+from holdfast.engine.types import PendingWrite, to_datetime
 from holdfast.engine.validation import optional_name
-from holdfast.errors import ConflictError, CorruptError, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    DeniedError,
+    HoldfastError,
+    InvalidError,
+    NotFoundError,
+    UnsupportedError,
+)
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
+from holdfast.store.graph_schemas import GraphSchemas
 from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.store import StoreOperations
 from holdfast.store.thread_access import on_thread, thread_access
 
 BOOKKEEPING = KEPT
 """The channel that holds the bookkeeping. States cannot have one of this name."""
-
-
-class PendingWrite(NamedTuple):
-    """A value that a task wrote to a channel after a checkpoint, before the next checkpoint includes it."""
-
-    task_id: str
-    channel: str
-    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class CheckpointStore:
         may_revive: Callable[[str], bool] | None = None,
         default_metadata: Callable[[int], Mapping[str, Any]] | None = None,
         lenient: bool = False,
+        schemas: GraphSchemas | None = None,
     ) -> None:
         if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
@@ -113,6 +116,7 @@ class CheckpointStore:
         self.store = store
         self._handle = store._handle
         self._default_metadata = default_metadata
+        self._schemas = schemas
         own = self._handle.engine.context.codec
         self._codec = own
         if may_revive is not None or lenient:
@@ -158,6 +162,7 @@ class CheckpointStore:
             readable=readable(self._codec, described),
             kind=check_name(kind, "kind of a checkpoint"),
             stamp=stamp,
+            line_schema=await self._schema(line),
         )
         try:
             await self._engine.writer.save(request)
@@ -165,9 +170,9 @@ class CheckpointStore:
             existing = await self._engine.lines.find_id(line, id, None)
             if existing is None and isinstance(error, ConflictError):
                 raise
-            request.state = await self._pack(line, state, {**entries, FOLLOWS: parent or ""}, None)
-            request.parent = ROOT if existing is None else None
-            await self._engine.writer.save(request)
+            named = await self._pack(line, state, {**entries, FOLLOWS: parent or ""}, None)
+            again = replace(request, state=named, parent=ROOT if existing is None else None, schema="", permit=None)
+            await self._engine.writer.save(again)
 
     async def _pack(
         self, line: Line, state: Mapping[str, Any], entries: Mapping[str, Any], parent: str | None
@@ -206,6 +211,15 @@ class CheckpointStore:
         lines = self._engine.lines
         try:
             point = await lines.find(line, id) if point is None else point
+            schema = await self._schema(line)
+            if schema is not None:
+                loaded = await self._engine.states.get(line, point)
+                reference = loaded.schema
+                if reference is None:
+                    reference = (await self._engine.step_info.head(line, point)).header.schema
+                if reference != schema.reference:
+                    values = await lines.read_step(line, point, partial(self._engine.states.values, line))
+                    return await schema.upgrade(line, point, reference, values)
             return await lines.read_step(line, point, partial(self._engine.states.packed, line))
         except NotFoundError:
             return {}
@@ -238,8 +252,10 @@ class CheckpointStore:
             for _, channel, value in writes:
                 self._codec.pack({channel: value})  # fails for the same reason, and reports the whole path
             raise
+        schema = await self._schema(line)
+        reference = "" if schema is None else schema.reference
         rows = [
-            PendingWriteRow(task_path, task_id, number, check_name(channel, "name of a channel"), value)
+            PendingWriteRow(task_path, task_id, number, check_name(channel, "name of a channel"), value, reference)
             for (number, channel, _), value in zip(writes, packed, strict=True)
         ]
         await self._engine.writes.put(line, id, rows)
@@ -315,11 +331,10 @@ class CheckpointStore:
         """Return a checkpoint, and its pending writes if one request could read both."""
         lines, writes = self._engine.lines, self._engine.writes
         tip = lines.cached_tip(line)
-        likely = id or (tip.point.id if tip is not None and tip.point is not None else "")
-        if not likely:
+        if tip is None or (likely := tip.point) is None or id not in (None, likely.id):
             return await lines.find(line, id), None
-        point, (rows,) = await lines.find_and(line, id, [writes.query(line, likely)])
-        return point, writes.decode(rows) if point.id == likely else None
+        point, answers = await lines.find_and(line, id, writes.queries(line, [likely]))
+        return point, writes.decode(line, [likely], answers)[0] if point[:2] == likely[:2] else None
 
     async def _read_existing(self, line: Line, points: Sequence[StepRef]) -> list[SavedCheckpoint]:
         """Read some checkpoints, except those that were deleted or pruned meanwhile."""
@@ -351,14 +366,20 @@ class CheckpointStore:
         engine = self._engine
         heads = await engine.step_info.describe(line, points)
         states = await engine.states.series(line, points)
-        pending = await engine.writes.of_many(line, [point.id for point in points]) if writes is None else [writes]
+        pending = await engine.writes.of_many(line, points) if writes is None else [writes]
+        schema = await self._schema(line)
+        if schema is not None:
+            states, pending = await self._upgrade(schema, line, heads, states, pending, resume=resume)
+        if resume:
+            cache = engine.pack_cache(line, self._codec)
+            unpacked = [cache.unpack(packed) for packed in states]
+        else:
+            unpacked = unpack_states(self._codec, states)
         checkpoints = []
-        for head, packed, rows in zip(heads, states, pending, strict=True):
-            if resume:
-                state = engine.pack_cache(line, self._codec).unpack(packed)
-            else:
-                state = unpack_state(self._codec, packed)
+        for head, state, rows in zip(heads, unpacked, pending, strict=True):
             entries = dict(state.pop(KEPT, {}))
+            if schema is not None:
+                state.pop(ASIDE, None)
             named = entries.pop(FOLLOWS, None)
             checkpoints.append(
                 SavedCheckpoint(
@@ -375,6 +396,30 @@ class CheckpointStore:
                 )
             )
         return checkpoints
+
+    async def _upgrade(
+        self,
+        schema: LineSchema,
+        line: Line,
+        heads: Sequence[StepInfo],
+        states: Sequence[PackedMap],
+        pending: Sequence[list[PendingWriteRow]],
+        *,
+        resume: bool,
+    ) -> tuple[list[PackedMap], list[list[PendingWriteRow]]]:
+        """Return states and pending writes in the form of a schema."""
+        upgraded, writes = list(states), list(pending)
+        for number, (head, rows) in enumerate(zip(heads, pending, strict=True)):
+            stored = head.header.schema
+            if stored != schema.reference:
+                upgraded[number] = await schema.upgrade(line, head.point, stored, states[number])
+            if any((row.schema or stored) != schema.reference for row in rows):
+                try:
+                    writes[number] = schema.upgrade_writes(line, stored, rows)
+                except UnsupportedError:
+                    if resume:  # never with some of the writes; the past only shows them
+                        raise
+        return upgraded, writes
 
     async def channel_writes(self, thread: str, id: str | None, channels: Sequence[str]) -> dict[str, ChannelWrites]:
         """Return what each channel held last before a checkpoint, and what was written to it since."""
@@ -492,6 +537,12 @@ class CheckpointStore:
         return others if await self._engine.lines.load_tip(root) is None else [root, *others]
 
     # Inside ---------------------------------------------------------------------------------------------------
+
+    async def _schema(self, line: Line) -> LineSchema | None:
+        """Return the schema of a thread or a namespace: that of the saver, or one that is attached to it."""
+        if self._schemas is not None:
+            return await self._schemas.find(self._engine, self._handle, line)
+        return None if self._engine.schemas is None else self._engine.schemas.find(line)
 
     @property
     def _engine(self) -> Engine:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.pages import Page
+from holdfast.engine.types import PendingWrite
 from holdfast.errors import InvalidError
-from holdfast.store.checkpoint_store import CheckpointStore, PendingWrite, SavedCheckpoint
+from holdfast.store.checkpoint_store import CheckpointStore, SavedCheckpoint
 from holdfast.store.identity_view import AsyncIdentityView, IdentityOperations, IdentityView
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 from holdfast.store.thread import ThreadOperations

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.paths import Path, require_path
-from holdfast.engine.state_reader import AbsentPath, StateReader
+from holdfast.engine.state_reader import AbsentPath, StateReader, ValueOutline
 from holdfast.errors import InvalidError
 
 
@@ -31,6 +31,16 @@ class _Parts:
     async def has(self, path: Path) -> bool:
         """Return whether there is a value at a path."""
         return await self._partial.has(require_path(path))
+
+    @sync_and_async
+    async def outline(self, path: Path) -> ValueOutline:
+        """Return what kind of value is at a path, and how large it is, without loading it. Raises `NotFoundError`."""
+        return await self._partial.outline(require_path(path))
+
+    @sync_and_async
+    async def keys_at(self, path: Path) -> list[Any]:
+        """Return the keys of the dict at a path, in order, without loading the values."""
+        return await self._partial.keys(require_path(path))
 
     @sync_and_async
     async def length(self, path: Path) -> int:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.lines import MAIN
 from holdfast.engine.types import Revision, to_datetime
+from holdfast.errors import InvalidError
 from holdfast.history.log_walk import LogWalk, StepLabels, StepNames, VisitedStep, abbreviations
 from holdfast.history.revisions import resolve
 from holdfast.history.step_summary import changed_channels, last_message, summarize
 from holdfast.store.thread import Thread
+from holdfast.store.thread_access import thread_access
 
 if TYPE_CHECKING:
     from holdfast.history.search import SearchRun
@@ -70,6 +73,7 @@ class LogReader:
 
     def __init__(self, thread: Thread, *, first_parents: bool = False, where: str | None = None) -> None:
         self._engine, self._line = thread._engine, thread._line
+        self._handle = thread._handle
         self._labels = StepLabels(self._engine, self._line)
         self._first_parents = first_parents
         self._query: SearchRun | None = None
@@ -80,33 +84,46 @@ class LogReader:
         self.damaged = False
         """Whether an entry so far could not be read."""
 
-    def start(self, at: Revision | None = None, *, all_branches: bool = False) -> None:
-        """Start at a revision, at the latest checkpoint, or at the heads of all branches."""
-        run(self._start(at, all_branches))
+    def start(self, at: Revision | None = None, *, all_branches: bool = False, cursor: str | None = None) -> None:
+        """Start at a revision, at the latest checkpoint, at the heads of all branches, or where `cursor` resumes."""
+        run(self._start(at, all_branches, cursor))
 
-    async def _start(self, at: Revision | None, all_branches: bool) -> None:
-        labels = self._labels
-        await labels.load()
-        self._graph = BranchGraph(labels.branches)
-        self._walk = LogWalk(self._engine, self._line, labels.branches, first_parents=self._first_parents)
-        if all_branches:
-            await self._walk.start(await labels.ends())
-        else:
-            point = labels.head if at is None else await resolve(self._engine, self._line, at)
-            await self._walk.start([] if point is None else [Position(point.branch, point.seq)])
+    async def _start(self, at: Revision | None, all_branches: bool, cursor: str | None) -> None:
+        async with thread_access(self._handle, self._line, ["read"]):
+            labels = self._labels
+            await labels.load()
+            self._graph = BranchGraph(labels.branches)
+            self._walk = LogWalk(self._engine, self._line, labels.branches, first_parents=self._first_parents)
+            if cursor is not None:
+                await self._walk.start(_parse_cursor(cursor))
+            elif all_branches:
+                await self._walk.start(await labels.ends())
+            else:
+                point = labels.head if at is None else await resolve(self._engine, self._line, at)
+                await self._walk.start([] if point is None else [Position(point.branch, point.seq)])
 
     def entries(self) -> Iterator[LogEntry]:
         """Yield the checkpoints, also those that do not match."""
         size = _FIRST
-        while page := run(self._page(size)):
+        while page := self.page(size):
             yield from page
             size = min(2 * size, _MORE)
 
+    def page(self, limit: int) -> list[LogEntry]:
+        """Return the next checkpoints, also those that do not match; none at the end."""
+        return run(self._page(limit))
+
+    @property
+    def cursor(self) -> str | None:
+        """Where another reader resumes after the last page: `start(cursor=…)`. None at the end."""
+        return ",".join(f"{branch}.{seq}" for branch, seq in self._walk.frontier) or None
+
     async def _page(self, size: int) -> list[LogEntry]:
-        visits = await self._walk.page(size)
-        ids = [visit.point.id for visit in visits if visit.point.id]
-        short = dict(zip(ids, await abbreviations(self._engine, self._line, ids, SHORTEST), strict=True))
-        labels, matches = await self._labels.of(visits), await self._matches(visits)
+        async with thread_access(self._handle, self._line, ["read"]):
+            visits = await self._walk.page(size)
+            ids = [visit.point.id for visit in visits if visit.point.id]
+            short = dict(zip(ids, await abbreviations(self._engine, self._line, ids, SHORTEST), strict=True))
+            labels, matches = await self._labels.of(visits), await self._matches(visits)
         self.damaged |= any(visit.damage for visit in visits)
         return [
             self._entry(visit, short.get(visit.point.id, ""), names, found)
@@ -157,14 +174,34 @@ class LogReader:
         return None if step is None else self._engine.context.codec.unpack(step.header.metadata)
 
 
+def _parse_cursor(cursor: str) -> list[Position]:
+    try:
+        return [Position(int(branch), int(seq)) for branch, seq in (each.split(".") for each in cursor.split(","))]
+    except ValueError:
+        raise InvalidError(
+            "the cursor is not one of this log", where=repr(cursor)[:80], hint="Pass the cursor of a reader"
+        ) from None
+
+
 def branch_names(thread: Thread) -> dict[int, str]:
     """Return the names of branches by number, without reading anything else of them. Raises `NotFoundError`."""
-    run(thread._lines.info(thread._line))
-    others = {each.branch: each.name for each in run(thread._lines.branches(thread._line))}
-    return {0: "" if MAIN.name in others.values() else MAIN.name, **others}
+
+    async def read() -> dict[int, str]:
+        async with thread_access(thread._handle, thread._line, ["read"]):
+            await thread._lines.info(thread._line)
+            others = {each.branch: each.name for each in await thread._lines.branches(thread._line)}
+            return {0: "" if MAIN.name in others.values() else MAIN.name, **others}
+
+    return run(read())
 
 
 def short_ids(thread: Thread, ids: Sequence[str]) -> dict[str, str]:
     """Return prefixes of ids that are unique in their thread."""
-    unique = list(dict.fromkeys(ids))
-    return dict(zip(unique, run(abbreviations(thread._engine, thread._line, unique, SHORTEST)), strict=True))
+
+    async def read() -> dict[str, str]:
+        async with thread_access(thread._handle, thread._line, ["read"]):
+            unique = list(dict.fromkeys(ids))
+            short = await abbreviations(thread._engine, thread._line, unique, SHORTEST)
+            return dict(zip(unique, short, strict=True))
+
+    return run(read())

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.store.checkpoint_fields import CheckpointFields
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
+    from holdfast.store.schemas import AsyncSchemas, Schemas
     from holdfast.store.transaction import Transaction
 
 _COUNTED = 1_000
@@ -106,9 +107,9 @@ class StoreOperations(ThreadListing, ScopedOperations):
         return await ThreadOperations[Any].put(self._thread(thread), state, if_changed=if_changed, **fields)
 
     @sync_and_async
-    async def get(self, thread: str, at: Revision = "HEAD", *, lazy: bool = False) -> Checkpoint:
+    async def get(self, thread: str, at: Revision = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint:
         """Read a checkpoint of a thread with its state, the latest unless another is named: `Thread.get`."""
-        return await ThreadOperations[Any].get(self._thread(thread), at, lazy=lazy)
+        return await ThreadOperations[Any].get(self._thread(thread), at, lazy=lazy, migrate=migrate)
 
     @sync_and_async
     async def update(
@@ -247,6 +248,19 @@ class StoreOperations(ThreadListing, ScopedOperations):
         return AsyncAudit(self._handle, self._recorder())
 
     audit = sync_or_async_property(_audit, _async_audit)
+
+    def _schemas(self) -> Schemas:
+        """Schemas of states, and migrations between their versions."""
+        from holdfast.store.schemas import Schemas
+
+        return Schemas(self._handle)
+
+    def _async_schemas(self) -> AsyncSchemas:
+        from holdfast.store.schemas import AsyncSchemas
+
+        return AsyncSchemas(self._handle)
+
+    schemas = sync_or_async_property(_schemas, _async_schemas)
 
     # The whole store ------------------------------------------------------------------------------------------
 

@@ -13,12 +13,12 @@ from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.lines import LABEL, MAIN
-from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.model.packed_state import PackedMap, unpack_state
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path, require_path, require_range
 from holdfast.engine.row_format import StepRef, check_name
 from holdfast.engine.step_info import StepInfo
-from holdfast.engine.types import BranchInfo, Checkpoint, Revision, S, ThreadInfo, to_datetime
+from holdfast.engine.types import BranchInfo, Checkpoint, PendingWrite, Revision, S, ThreadInfo, to_datetime
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.security.handle import StoreHandle
 from holdfast.store.thread_access import needs, thread_access
@@ -26,6 +26,7 @@ from holdfast.store.thread_references import ThreadReferences
 
 if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest, Edit
+    from holdfast.engine.schema_bindings import LineSchema
     from holdfast.history.blame import BlameEntry, ValueChange
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
@@ -106,18 +107,20 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         fields = self._append_fields(branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
+        fields["schema"] = (await engine.step_info.head(line, point)).header.schema
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
 
     # Reading --------------------------------------------------------------------------------------------------
 
     @sync_and_async
     @needs("read")
-    async def get(self, at: Revision = "HEAD", *, lazy: bool = False) -> Checkpoint[S]:
+    async def get(self, at: Revision = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint[S]:
         """Read a checkpoint with its state: the latest of the thread, or another.
 
         `at` is a revision, as in git (see `resolve`), the number of a step, a time, or a checkpoint. The state's values
-        are new objects, the caller's own. With `lazy` nothing of the state is fetched until it is accessed. Raises
-        `NotFoundError`.
+        are new objects, the caller's own. With `lazy` nothing of the state is fetched until it is accessed. If a schema
+        is attached to the thread, a state of an older version is upgraded; with `migrate=False` it is as it was stored,
+        and its version is the checkpoint's `schema`. Raises `NotFoundError`.
         """
         if lazy and self._handle.guard.actor:
             raise UnsupportedError(
@@ -125,7 +128,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
                 where=f"thread {self._line}",
                 hint="Leave out lazy=True",
             )
-        return await self._read(await self._find(at), lazy=lazy)
+        return await self._read(await self._find(at), lazy=lazy, migrate=migrate)
 
     @sync_and_async
     @needs("read")
@@ -206,6 +209,17 @@ class ThreadOperations(ThreadReferences, Generic[S]):
                 self, label=label, metadata=metadata, where=where, limit=limit, cursor=cursor
             ),
         )
+
+    @sync_and_async
+    @needs("read")
+    async def pending_writes(self, at: Revision = "HEAD") -> list[PendingWrite]:
+        """List what tasks wrote after a checkpoint, before the next one includes it: results and interrupts of a graph.
+
+        Nothing of the state is read.
+        """
+        (rows,) = await self._engine.writes.of_many(self._line, [await self._find(at)])
+        values = self._handle.codec.unpack_items(row.packed for row in rows)
+        return [PendingWrite(row.task, row.channel, value) for row, value in zip(rows, values, strict=True) if row.task]
 
     @sync_and_async
     @needs("read")
@@ -485,17 +499,31 @@ class ThreadOperations(ThreadReferences, Generic[S]):
             )
         return position, await self._lines.find(self._line, id)
 
-    async def _read(self, point: StepRef, *, lazy: bool = False) -> Checkpoint[S]:
+    async def _read(self, point: StepRef, *, lazy: bool = False, migrate: bool = True) -> Checkpoint[S]:
         line, engine = self._line, self._engine
         head = await engine.lines.read_step(line, point, partial(engine.step_info.head, line))
-        if lazy:
+        schema = None if engine.schemas is None or not migrate else engine.schemas.find(line)
+        if schema is not None and schema.reference != head.header.schema:
+            state: Any = await engine.lines.read_step(line, point, partial(self._upgraded, schema, head))
+            head = head._replace(header=head.header._replace(schema=schema.reference))
+        elif lazy:
             from holdfast.store.lazy_state import AsyncLazyState, LazyState
 
             part = engine.state_reader(line, point)
-            state: Any = LazyState(part) if isinstance(self, SyncApi) else AsyncLazyState(part)
+            state = LazyState(part) if isinstance(self, SyncApi) else AsyncLazyState(part)
         else:
             state = await engine.lines.read_step(line, point, partial(engine.state, line))
+            if schema is not None:
+                from holdfast.engine.schema_bindings import ASIDE
+
+                state.pop(ASIDE, None)
         return self._checkpoint(head, state)
+
+    async def _upgraded(self, schema: LineSchema, head: StepInfo, point: StepRef) -> dict[str, Any]:
+        """Return the state at a step in the version of a schema."""
+        engine, line = self._engine, self._line
+        packed = await engine.states.values(line, point)
+        return unpack_state(self._handle.codec, await schema.upgrade(line, point, head.header.schema, packed))
 
     def _checkpoint(self, head: StepInfo, state: Any = None) -> Checkpoint[S]:
         return Checkpoint.from_step(self._line, head, self._handle.codec, state)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.runtime.drivers import sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.guard import (
@@ -19,7 +20,8 @@ from holdfast.engine.guard import (
     current_authority,
     filter_visible,
 )
-from holdfast.engine.namespaces import LineKind, parse_kind
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.namespaces import LineKind, is_thread, line_kind, parse_kind, short_name
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, LineSummary, check_name
 from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
@@ -92,6 +94,19 @@ async def thread_access(
         yield
     if "read" in required:
         await guard.saw_thread(line)
+
+
+class StoreChanges(NamedTuple):
+    """What changed in a store, in any order: the names of threads, as `threads` lists them, the ids of agents, and
+    scopes."""
+
+    threads: list[str]
+    agents: list[str]
+    scopes: list[Scope]
+    token: str
+    """What to ask with the next time. It is valid in any process, also after the store was opened again."""
+    complete: bool
+    """Whether this is all. If not, the store does not know any more what changed since, and anything may have."""
 
 
 # Lists -----------------------------------------------------------------------------------------------------------
@@ -175,6 +190,26 @@ class ThreadListing:
             kind=of_kind,
             visible=await self._visible(of_kind),
         )
+
+    @sync_and_async
+    async def changes(self, since: str | None = None) -> StoreChanges:
+        """Return the threads, agents and scopes of this tenant that changed since a token, and a new token. Without a
+        token, only that: take one first, then read, and then ask with it for what changed since.
+
+        A change is anything: a save, in any process, a tag, a deletion. None is missing, but a name may come again, and
+        also without a change. If the answer is not `complete`, anything may have changed: list and read all again. An
+        identity gets the threads and scopes that it may read, and no agents; a deleted thread only by a role or grant.
+        """
+        handle = self._handle
+        found = await handle.engine.context.backend.changes(since)
+        lines = [Line(*each) for each in found.lines if each[0] == handle.tenant and each[1]]
+        threads = [line for line in lines if is_thread(line.name)]
+        scopes = [scope for line in lines if (scope := Scope.of_line(line.name)) is not None]
+        agents = [short_name(line.name) for line in lines if line_kind(line.name) == "agent"]
+        if handle.guard.actor:
+            threads = await filter_visible(handle.guard.visible_threads, threads, lambda line: line)
+            scopes, agents = await handle.guard.visible(scopes), []
+        return StoreChanges([line.name for line in threads], agents, scopes, found.token, found.complete)
 
     async def _visible(self, kind: LineKind | None) -> Visible | None:
         """Return the filter of lines that may be listed; None for the store's owner. An identity lists threads."""

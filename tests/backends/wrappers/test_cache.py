@@ -103,6 +103,51 @@ def test_own_writes_are_seen_at_once() -> None:
         assert run(store.read(HEAD)) == run(store.read(HEAD)) == [[step(seq)]]
 
 
+def test_what_the_feed_named_is_read_from_the_store() -> None:
+    """It does not name it again. The writer uses another cache, or none."""
+    inner = MemoryBackend()
+    store, counting = cached(inner)
+    other = [Get(STEPS, [step(line="other").key])]
+    assert run(store.read(ONE)) == run(store.read(other)) == [[]]
+    token = run(store.changes()).token
+    assert run(store.read(ONE)) == run(store.read(other)) == [[]]
+    assert run(inner.apply([Create(STEPS, step())])) is None
+    assert run(store.read(ONE)) == [[]], "the control: this is cached"
+    found = run(store.changes(token))
+    assert found.lines == [("tenant", "line")]
+    assert run(store.read(ONE)) == [[step()]]
+    reads = counting.reads
+    assert run(store.read(other)) == [[]]
+    assert run(store.changes(found.token)).lines == []
+    assert run(store.read(ONE)) == [[step()]]
+    assert counting.reads == reads, "the rest stays cached"
+
+
+def test_what_is_read_after_a_token_is_not_older_than_it() -> None:
+    inner = MemoryBackend()
+    store, _ = cached(inner)
+    assert run(store.read(ONE)) == [[]]
+    assert run(inner.apply([Create(STEPS, step())])) is None
+    token = run(store.changes()).token
+    assert run(store.read(ONE)) == [[step()]]
+    assert run(store.read([Get(STEPS, [step(1).key])])) == [[]]
+    assert run(inner.apply([Delete(STEPS, ("gone",)), Create(STEPS, step(1))])) is None
+    assert not run(store.changes(token)).complete
+    assert run(store.read([Get(STEPS, [step(1).key])])) == [[step(1)]]
+
+
+def test_a_nested_watch_through_a_cache_misses_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with holdfast.open(url) as writer, holdfast.open(compose("cache", store=url, max_age="60")) as reader:
+        writer.state(workflow="w", agent="1")["key"] = 0
+        watch = reader.state(workflow="w").watch(nested=True)
+        watch.start()
+        for number in range(1, 4):
+            assert watch.poll() == []
+            writer.state(workflow="w", agent="1")["key"] = number
+            assert [change.value for change in watch.poll()] == [number]
+
+
 def test_writes_to_one_line_leave_others_cached() -> None:
     store, counting = cached()
     other = [Scan(STEPS, ("tenant", "other"))]

@@ -23,7 +23,7 @@ from holdfast.backends.wrappers.mirror import MirrorBackend
 from holdfast.backends.wrappers.replica_pair import ReplicaMismatch, attach, read_cursor
 from holdfast.backends.wrappers.replication import WriteBehindBackend
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.checked_rows import is_intact
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, CorruptError, HoldfastError, OutcomeUnknownError
@@ -72,7 +72,7 @@ def read_all(store: Store, ids: list[str]) -> dict[str, str]:
 
 def reopened(backend: Backend) -> Store:
     """A store with nothing in its cache."""
-    backend.set_row_check(is_intact)
+    backend.set_row_check(CHECKSUMS.is_intact)
     return Store(Engine(EngineContext(backend, MemoryCache(64 << 20))), "")
 
 

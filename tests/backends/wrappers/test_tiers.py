@@ -319,7 +319,7 @@ def test_the_cold_store_of_another_is_refused(tmp_path: Path) -> None:
 
 def test_a_thread_that_has_grown_cold_is_read_and_goes_on(tmp_path: Path) -> None:
     url = compose("tiered", hot=f"sqlite:///{tmp_path}/hot.db", cold=f"sqlite:///{tmp_path}/cold.db", after=0, keep=0)
-    states = [{"messages": [f"{n} " * 100 for n in range(m)]} for m in range(80)]
+    states = [{"messages": [random.Random(n).randbytes(200) for n in range(m)]} for m in range(80)]
     with holdfast.open(url) as store:
         for state in states:
             store.put("chat", state)

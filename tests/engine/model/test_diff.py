@@ -11,6 +11,7 @@ from langchain_core.messages import HumanMessage
 
 from holdfast.engine.model import large_pointers
 from holdfast.engine.model.diff import diff, diff_maps
+from holdfast.engine.model.line_salt import NO_SALT
 from holdfast.engine.model.operations import (
     ChangeItem,
     EditList,
@@ -156,9 +157,9 @@ def test_forms_do_not_matter() -> None:
 
 def test_pointers_stand_for_large_values() -> None:
     large = codec.pack("x" * 100_000)
-    pointer = large_pointers.pointer_to(large)
+    pointer = large_pointers.pointer_to(large, NO_SALT)
     assert pointer.pieces == 1
-    assert large_pointers.LargePointer(large_pointers.PIECE + 1, b"").pieces == 2
+    assert large_pointers.LargePointer(large_pointers.PIECE + 1, NO_SALT, b"").pieces == 2
     assert large_pointers.parse_pointer(pointer.encode()) == pointer
     assert diff(pointer.encode(), large) is None
     assert diff([b"\x01", pointer.encode()], [b"\x01", large]) is None
@@ -184,11 +185,11 @@ def test_pieces_of_large_values() -> None:
         large_pointers.PIECE,
         len(data) - 2 * large_pointers.PIECE,
     ]
-    assert large_pointers.join(large_pointers.pointer_to(data), pieces) == data
+    assert large_pointers.join(large_pointers.pointer_to(data, b"s" * 16), pieces) == data
     for wrong in (pieces[:2], pieces[::-1], [*pieces, b"x"]):
         with pytest.raises(CorruptError, match="pieces of a large value"):
-            large_pointers.join(large_pointers.pointer_to(data), wrong)
-    for wrong_pointer in (b"", b"x" * 42):
+            large_pointers.join(large_pointers.pointer_to(data, b"s" * 16), wrong)
+    for wrong_pointer in (b"", b"x" * 58):
         with pytest.raises(CorruptError):
             large_pointers.parse_pointer(wrong_pointer)
 

@@ -13,7 +13,7 @@ import click
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent, agents, history, jobs, maintenance, security, snapshots, state, store
+from holdfast import PersistentAgent, agents, history, jobs, maintenance, schemas, security, snapshots, state, store
 from holdfast.interfaces.cli.main import cli
 from tests.interfaces.cli import kit
 from tests.support.cases import case
@@ -24,6 +24,16 @@ class Writer(PersistentAgent, name="cli-json-writer"):
 
     notes: list[str] = []
 
+
+SCHEMAS = """
+from holdfast.schemas import Migration, Schema, SchemaSet, add
+
+schemas = SchemaSet(
+    Schema("chat", "1", {"type": "object", "properties": {"a": {"type": "integer"}}}),
+    Schema("chat", "2", {"type": "object", "properties": {"a": {"type": "string"}}}),
+    Migration("chat", "1", "2", add("b", default=1)),
+)
+"""
 
 # Every command, in an order in which each succeeds (or ends with the code that follows a `#`).
 COMMANDS = """
@@ -57,6 +67,7 @@ tag t1 -d v1
 label t1 seen c0
 label t1
 label t1 -d seen c0
+run script.lua name=tides
 pin t1 c1 -m why
 pin t1
 pin t1 c1 -d
@@ -83,6 +94,19 @@ snapshot verify anna.hfsnap
 snapshot list .
 snapshot restore anna.hfsnap --id dora
 snapshot delete anna.hfsnap --yes
+schema lock
+schema check
+schema show
+schema show chat
+schema diff chat@1
+schema docs
+schema docs --format html -o schemas.html
+migrate status
+migrate plan chat
+migrate up chat --no-backup --yes
+migrate down chat --to 1 --yes
+migrate new chat --from 1 --to 2
+migrate test --examples 3 # 6
 state set agent:a plan 1 --ttl 2h
 state patch agent:a deep x=1
 state get agent:a plan
@@ -147,18 +171,21 @@ copy copy.db t1
 export t1.gz t1
 import t1.gz --dry-run
 delete t2 --yes
+token issue user:alice
+token list
 doctor
 explain no-store
 completion bash
 version
 help log
 """
-NO_RECORDS = {"grant revoke"}
-"""Needs the id of a grant: its record is that of `grant list`."""
+NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve"}
+"""The first two need an id: their records are those of `grant list` and `token list`. The others run until they are
+stopped: tests/interfaces/web runs them."""
 
 OPEN = {"state", "value", "metadata", "status", "settings", "conversation", "base", "ours", "theirs", "before", "data"}
 OPEN |= {"old", "new", "configuration", "fields", "context", "workflow", "tools", "versions", "script", "details"}
-OPEN |= {"patch", "rules", "changes", "detail", "heads", "removed"}
+OPEN |= {"definition", "patch", "rules", "changes", "detail", "heads", "removed"}
 """Fields whose content is the user's own, or is defined elsewhere."""
 
 TIMES = {"time", "created", "updated", "started", "ended", "due", "until", "revoked", "expires", "modified", "since"}
@@ -197,6 +224,9 @@ def full(url: str, tmp_path: Path) -> str:
             agent.start()
             agent.conversation.append({"role": "user", "content": "hello"})
             agent.stop()
+    (tmp_path / "holdfast.toml").write_text('[schemas]\nmodule = "cli_json_schemas"\n')
+    (tmp_path / "cli_json_schemas.py").write_text(SCHEMAS)
+    (tmp_path / "script.lua").write_text("print(args.name) return store:thread('t1'):get().state")
     (tmp_path / "rules.json").write_text('[{"effect": "allow", "right": "read"}]')
     return url
 
@@ -213,7 +243,7 @@ def test_every_command_uses_the_same_words(full: str, subtests: pytest.Subtests)
         with case(subtests, typed):
             result = kit.run(*shlex.split(typed), "--json", store=full)
             assert result.code == int(code or 0), result.err
-            assert result.records or typed in ("agent transitions anna", "jobs work --once")
+            assert result.records or typed in ("agent transitions anna", "jobs work --once", "schema check")
             for name, value in fields(result.records):
                 assert name in WORDS, f"{name} is not a word of the API"
                 if name in TIMES and value is not None and typed != "session collect":  # which counts
@@ -222,7 +252,7 @@ def test_every_command_uses_the_same_words(full: str, subtests: pytest.Subtests)
 
 def api_words() -> Iterator[str]:
     """The fields of everything that the Python API returns, and the parameters of its methods."""
-    for root in (holdfast, agents, history, jobs, maintenance, security, snapshots, state, store):
+    for root in (holdfast, agents, history, jobs, maintenance, schemas, security, snapshots, state, store):
         for each in (getattr(root, name) for name in root.__all__):
             if isinstance(each, type):
                 yield from getattr(each, "_fields", ())
@@ -245,6 +275,7 @@ WORDS |= {
         "causes",
         "command",
         "copied",
+        "definition",
         "deleted",
         "diagram",
         "digest",

@@ -34,6 +34,7 @@ from tests.interfaces.langgraph.scenarios import (
     values,
 )
 from tests.interfaces.langgraph.sessions import SCENARIOS, Noted, Session, finish, play, record_of
+from tests.support.nightly import mostly_nightly
 
 # Importing them made the scenarios known.
 FEATURES = (basics, commands, deltas, durability, functional, interrupts, subgraphs, travel, values)
@@ -42,11 +43,8 @@ PROGRAMS = (approvals, channels, created_agents, map_reduce, memories, multi_age
 MODULES = (*FEATURES, *PROGRAMS)
 
 
-def by_module(modules: tuple[ModuleType, ...]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("module", modules, ids=[each.__name__.rpartition(".")[2] for each in modules])
-
-
-BY_MODULE = by_module(MODULES)
+MODULE_NAMES = [each.__name__.rpartition(".")[2] for each in MODULES]
+BY_MODULE = pytest.mark.parametrize("module", MODULES, ids=MODULE_NAMES)
 CALLED = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 
 
@@ -104,7 +102,7 @@ def test_as_in_memory_in_every_way(
 
 @pytest.mark.nightly
 @CALLED
-@by_module(PROGRAMS)
+@pytest.mark.parametrize("module", PROGRAMS, ids=MODULE_NAMES[len(FEATURES) :])
 def test_programs_as_in_memory_on_postgresql(
     module: ModuleType, asynchronous: bool, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
@@ -119,18 +117,9 @@ def exact_as_theirs(name: str, *, asynchronous: bool) -> None:
     same(with_tuples_as_lists(exact), with_tuples_as_lists(theirs))
 
 
-@by_module(FEATURES)
-def test_an_exact_saver_shows_what_langgraphs_own_does(module: ModuleType, subtests: pytest.Subtests) -> None:
-    for number, name in enumerate(names_of(module)):
-        asynchronous = number % 2 == 1  # as above, so that what the exact saver shows is known already
-        with subtests.test(name, asynchronous=asynchronous):
-            exact_as_theirs(name, asynchronous=asynchronous)
-
-
-@pytest.mark.nightly
 @CALLED
-@BY_MODULE
-def test_an_exact_saver_shows_what_langgraphs_own_does_in_every_way(
+@pytest.mark.parametrize("module", mostly_nightly(MODULES, daily=[basics]), ids=MODULE_NAMES)
+def test_an_exact_saver_shows_what_langgraphs_own_does(
     module: ModuleType, asynchronous: bool, subtests: pytest.Subtests
 ) -> None:
     for name in names_of(module):
@@ -159,7 +148,7 @@ def test_as_in_memory_on_every_store(kind: str, name: str, tmp_path: Path) -> No
 
 # SQLite's saver stores no answer that comes together with other writes, so that scenarios with several
 # questions in a node look different on it.
-@CALLED
+@pytest.mark.parametrize("asynchronous", mostly_nightly([False, True], daily=[True]), ids=["sync", "async"])
 def test_as_on_sqlite(asynchronous: bool, tmp_path: Path, subtests: pytest.Subtests) -> None:
     for name in [*ON_EVERY_STORE, "messages", "streams"]:
         with subtests.test(name):

@@ -94,7 +94,7 @@ class Forker:
             self.graph.invoke({"log": [name]}, on("t", checkpoint_id=fork.id))
 
 
-@pytest.mark.parametrize("seed", mostly_nightly(range(60), daily=range(4)))
+@pytest.mark.parametrize("seed", mostly_nightly(range(60), daily=range(2)))
 @pytest.mark.parametrize("forks", [False, True], ids=["alone", "with forks"])
 def test_a_graph_that_returns_to_its_checkpoints(tmp_path: Path, seed: int, forks: bool) -> None:
     chance = random.Random(seed)

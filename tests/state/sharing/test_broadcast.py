@@ -22,6 +22,7 @@ from holdfast.state.sharing.topic import Topic
 from holdfast.store.store import Store
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
+from tests.support.nightly import examples
 
 
 @pytest.fixture
@@ -452,6 +453,6 @@ def test_a_topic_is_a_list_with_cursors(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(segmented_log, "LENGTH", 3)
     case = Machine.TestCase
     case.settings = settings(
-        max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples(25), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
     )
     case().runTest()

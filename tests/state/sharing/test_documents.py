@@ -17,6 +17,7 @@ from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.store.store import Store
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
+from tests.support.nightly import examples
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_two_that_begin_a_document(store: Store) -> None:
     assert plan.save({"b": 2, "a": [2]}, 0).value == {"b": 2, "a": [1, 2]}
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.integers(0, 5), max_size=5),
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["list", "text", "dict"])), min_size=1, max_size=8),

@@ -20,6 +20,7 @@ from holdfast.state.sharing.pipeline import Pipeline, PipelineTask
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
+from tests.support.nightly import examples
 
 STAGES = ["fetch", "parse", "store"]
 
@@ -263,7 +264,7 @@ def test_the_history_can_be_trimmed_and_what_is_there_stays(store: Store) -> Non
         store.as_identity(agent="x").sharing.pipeline("ingest", ["a", "b"]).trim()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_every_item_is_in_one_place(data: st.DataObject) -> None:
     """Workers take, hand on, fail, die and come back in any order."""

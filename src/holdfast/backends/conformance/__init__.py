@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-_TESTS = ("histories", "lifetime", "processes", "races", "reads", "values", "words", "writes")
+_TESTS = ("changes", "histories", "lifetime", "processes", "races", "reads", "values", "words", "writes")
 
 if (_pytest := sys.modules.get("pytest")) is not None:
     # Before they are imported: so that a failing assertion shows its values, as in any test file.

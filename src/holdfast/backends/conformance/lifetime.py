@@ -23,6 +23,7 @@ CALLS: dict[str, Callable[[Backend], Coroutine[Any, Any, Any]]] = {
     "read nothing": lambda backend: backend.read([]),
     "apply": lambda backend: backend.apply([Create(STEPS, step())]),
     "apply nothing": lambda backend: backend.apply([]),
+    "changes": lambda backend: backend.changes(),
     "size": lambda backend: backend.size(),
     "check": lambda backend: backend.check(),
     "tidy": lambda backend: backend.tidy(),

@@ -31,32 +31,32 @@ class Processes(Suite):
     """For stores that are `shared` and `durable`."""
 
     def test_of_processes_that_create_one_key_one_wins(self, stores: Stores, plain: Driven) -> None:
-        _needs_shared(plain)
+        needs_shared(plain)
         with ExitStack() as stack:
-            children = {name: stack.enter_context(_child(stores, "claim", name, KEYS)) for name in "abc"}
+            children = {name: stack.enter_context(start_child(stores, "claim", name, KEYS)) for name in "abc"}
             for child in children.values():
                 _send(child, "go")
-            keys = {name: [int(line) for line in _finish(child)] for name, child in children.items()}
+            keys = {name: [int(line) for line in finish(child)] for name, child in children.items()}
         assert sorted(key for claimed in keys.values() for key in claimed) == list(range(KEYS))
         owners = {key: name for name, claimed in keys.items() for key in claimed}
         assert {row.key[3]: column(STEPS, row, "kind") for row in plain.scan(STEPS)} == owners
 
     def test_what_another_process_was_acknowledged_is_seen(self, stores: Stores, plain: Driven) -> None:
-        _needs_shared(plain)
+        needs_shared(plain)
         needs_fresh(plain)
-        with _child(stores, "echo", "other") as child:
+        with start_child(stores, "echo", "other") as child:
             for key in range(30):
                 assert _ask(child, str(key)) == str(key)
                 (last,) = plain.scan(STEPS, ("claims", "line", 0), reverse=True, limit=1)
                 assert last.key[3] == key
-            assert _finish(child) == []
+            assert finish(child) == []
 
     def test_writers_in_several_processes_write_all_they_say(self, stores: Stores, plain: Driven) -> None:
-        _needs_shared(plain)
-        with _child(stores, "stream", "a", 40, 10) as a, _child(stores, "stream", "b", 40, 10) as b:
+        needs_shared(plain)
+        with start_child(stores, "stream", "a", 40, 10) as a, start_child(stores, "stream", "b", 40, 10) as b:
             while a.poll() is None or b.poll() is None:
                 _complete_batches(plain)
-            assert _finish(a) == _finish(b) == [str(number) for number in range(40)]
+            assert finish(a) == finish(b) == [str(number) for number in range(40)]
         assert len(_complete_batches(plain)) == 80
 
     def test_what_a_killed_process_was_acknowledged_is_there_and_whole(self, stores: Stores) -> None:
@@ -69,11 +69,11 @@ class Processes(Suite):
         expected: set[str] = set()
         for number in range(self.kills):
             writer = f"w{number}"
-            with _child(stores, "stream", writer, 100_000, rng.choice([1, 50, 5000])) as child:
+            with start_child(stores, "stream", writer, 100_000, rng.choice([1, 50, 5000])) as child:
                 reported = _read_lines(child, count=rng.randrange(1, 60))
                 time.sleep(rng.random() * 0.003)
                 child.kill()
-                reported += _finish(child, killed=True)
+                reported += finish(child, killed=True)
             expected |= {f"{writer}-{int(line):05}" for line in reported}
             store = Driven(run(stores.open()), run)
             found = _complete_batches(store)
@@ -100,13 +100,13 @@ def _complete_batches(store: Driven) -> set[str]:
     return set(lines)
 
 
-def _needs_shared(store: Driven) -> None:
+def needs_shared(store: Driven) -> None:
     if not store.backend.capabilities.shared:
         pytest.skip("does not claim to be shared")
 
 
 @contextmanager
-def _child(stores: Stores, task: str, *arguments: str | int) -> Iterator[subprocess.Popen[str]]:
+def start_child(stores: Stores, task: str, *arguments: str | int) -> Iterator[subprocess.Popen[str]]:
     """Start a process that opens the store, and wait until it is ready. It is killed in the end."""
     command = [*stores.command, task, stores.url, json.dumps(stores.options), *map(str, arguments)]
     pipe = subprocess.PIPE
@@ -140,7 +140,7 @@ def _read_lines(child: subprocess.Popen[str], count: int) -> list[str]:
     return [child.stdout.readline().strip() for _ in range(count)]
 
 
-def _finish(child: subprocess.Popen[str], *, killed: bool = False) -> list[str]:
+def finish(child: subprocess.Popen[str], *, killed: bool = False) -> list[str]:
     """Wait for the end of a process, and return the rest of its output."""
     assert child.stdin is not None
     assert child.stdout is not None

@@ -25,6 +25,7 @@ except ImportError as error:
         f"the conformance suite needs {error.name}", where=__name__, hint="Install holdfast[testing]"
     ) from error
 
+from holdfast.backends.conformance.changes import ChangeFeed
 from holdfast.backends.conformance.histories import Histories
 from holdfast.backends.conformance.kit import Drive, Driven, Stores, Suite
 from holdfast.backends.conformance.lifetime import Lifetime
@@ -39,7 +40,7 @@ from holdfast.backends.runtime.drivers import run
 __all__ = ["BackendConformance", "Driven", "ShortConformance", "Stores", "SyncConformance"]
 
 
-class BackendConformance(Reads, Values, Writes, WordsFound, Races, Lifetime, Processes, Histories):
+class BackendConformance(Reads, Values, Writes, WordsFound, Races, ChangeFeed, Lifetime, Processes, Histories):
     """All tests, through both drivers. A subclass provides the fixture `stores`."""
 
 
@@ -67,9 +68,9 @@ class ShortConformance(SyncOnly, Histories, Values, Lifetime):
     competing tasks and event loops, several processes that write at the same time, and cancelled readers.
     """
 
-    histories = 20
+    histories = 10
     kills = 1
-    watched = 20
+    watched = 10
 
     handles = Races.handles
     found = WordsFound.found
@@ -108,6 +109,18 @@ class ShortConformance(SyncOnly, Histories, Values, Lifetime):
     )
     test_a_cancelled_task_leaves_a_whole_batch_or_nothing = Races.test_a_cancelled_task_leaves_a_whole_batch_or_nothing
     test_an_empty_batch_comes_after_what_was_submitted = Races.test_an_empty_batch_comes_after_what_was_submitted
+
+    test_lines_that_change_are_named = ChangeFeed.test_lines_that_change_are_named
+    test_deleted_tenants_are_named_or_the_answer_is_incomplete = (
+        ChangeFeed.test_deleted_tenants_are_named_or_the_answer_is_incomplete
+    )
+    test_odd_names_are_named_as_they_are = ChangeFeed.test_odd_names_are_named_as_they_are
+    test_a_token_of_something_else_is_refused = ChangeFeed.test_a_token_of_something_else_is_refused
+    test_a_token_is_valid_when_the_store_is_opened_again = (
+        ChangeFeed.test_a_token_is_valid_when_the_store_is_opened_again
+    )
+    test_changes_are_named_through_every_handle = ChangeFeed.test_changes_are_named_through_every_handle
+    test_no_change_is_missed_while_many_write = ChangeFeed.test_no_change_is_missed_while_many_write
 
     test_what_a_killed_process_was_acknowledged_is_there_and_whole = (
         Processes.test_what_a_killed_process_was_acknowledged_is_there_and_whole

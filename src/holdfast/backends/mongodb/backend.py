@@ -20,7 +20,8 @@ from pymongo.uri_parser import split_options
 from holdfast.backends import urls
 from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend
 from holdfast.backends.connection_errors import attempt_seconds
-from holdfast.backends.interface import Batch, Capabilities, Query, Row, Scan, WordMatch, WordMatches
+from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row, Scan, WordMatch, WordMatches
+from holdfast.backends.mongodb.change_stream import LogTime, find_changes, parse_since
 from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, cache_weight, read_transaction_limit
 from holdfast.backends.mongodb.committer import Committer
 from holdfast.backends.mongodb.discovery import wait_for_server
@@ -118,6 +119,10 @@ class MongoDBBackend(ServerBackend):
     async def match_words(self, match: WordMatch) -> WordMatches:
         return await self._run_in_loop(lambda: self._search(match))
 
+    async def changes(self, since: str | None = None) -> Changes:
+        place, time = parse_since(since, self.url)
+        return await self._run_in_loop(lambda: self._find_changes(place, time))
+
     async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
         return await self._run_in_loop(lambda: self._count(scans))
 
@@ -178,6 +183,10 @@ class MongoDBBackend(ServerBackend):
             collections.database.client.start_session(snapshot=True) as session,
         ):
             return await find_matches(collections, session, match)
+
+    async def _find_changes(self, place: str, time: LogTime | None) -> Changes:
+        async with self._open_collections() as collections:
+            return await find_changes(collections, place, time)
 
     async def _count(self, scans: Sequence[Scan]) -> list[int]:
         async with (

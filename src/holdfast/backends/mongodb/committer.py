@@ -29,7 +29,9 @@ from pymongo.read_preferences import ReadPreference
 
 from holdfast.backends.async_backend import GroupStamp, ServerInterrupted
 from holdfast.backends.batch_eval import Columns, Effect, RowKey, evaluate
+from holdfast.backends.feed import changed_lines
 from holdfast.backends.interface import Batch, Row
+from holdfast.backends.mongodb.change_stream import QUIET
 from holdfast.backends.mongodb.commit_group import LINE_WIDTH, CommitGroup, cache_weight, find_lines, line_of
 from holdfast.backends.mongodb.errors import DUPLICATE, OVERFLOW, WRITE_CONFLICT, error_codes
 from holdfast.backends.mongodb.large_bodies import LargeBodies
@@ -353,9 +355,12 @@ class Committer:
     ) -> None:
         """Replace the lock documents of the lines, and record the outcomes."""
         emptied = {prefix for prefixes in effect.deleted.values() for prefix in prefixes if len(prefix) <= LINE_WIDTH}
+        reported = changed_lines(group.batches)
         operations: list[_Operation] = []
         for line, state in lines.items():
             change: Document = {"$set": {"last": token}}
+            if reported is not None and line not in reported:
+                change["$set"][QUIET] = token
             if parts:
                 change["$set"]["parts"] = True
             if any(line[:width] in emptied for width in range(LINE_WIDTH + 1)):

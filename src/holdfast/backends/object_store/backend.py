@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from holdfast.backends.async_backend import PACE, LoopBackend, LoopTask, ServerInterrupted
-from holdfast.backends.interface import Batch, Capabilities, Query, Row
+from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row
+from holdfast.backends.object_store.change_finder import ChangeFinder, parse_since
 from holdfast.backends.object_store.formats import check_values
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
 from holdfast.backends.object_store.object_storage import ObjectStorage, RetryingStorage, deadline_in
@@ -35,6 +36,7 @@ class _OpenStore:
         self.log = ShardLog(self.storage, where, grace)
         self.queues = ShardQueues(self.log, timeout)
         self.queries = QueryRunner(self.log)
+        self.changes = ChangeFinder(self.log, self.queries)
         self.transactions = ShardTransactions(self.log, self.queues, self.queries)
         self.garbage_collector = GarbageCollector(self.log, self.queues, timeout)
         self.rebuild = ShardRebuild(self.log, self.garbage_collector, timeout)
@@ -69,6 +71,10 @@ class ObjectStoreBackend(LoopBackend):
         task: LoopTask[int | None] = LoopTask(lambda future: self._schedule(lambda: self._apply(batch), future))
         return await task
 
+    async def changes(self, since: str | None = None) -> Changes:
+        known = parse_since(since, self.url)
+        return await self._run_in_loop(lambda: self._find_changes(known))
+
     async def size(self) -> int:
         return await self._run_once(self._size)
 
@@ -97,6 +103,10 @@ class ObjectStoreBackend(LoopBackend):
     async def status(self) -> dict[str, int | float | str]:
         counts = await self._run_in_loop(self._request_counts)
         return {f"requests_{kind}": count for kind, count in sorted(counts.items())}
+
+    async def _find_changes(self, known: dict[bytes, bytes] | None) -> Changes:
+        with deadline_in(self._timeout):
+            return await self._opened().changes.find(known)
 
     async def _size(self) -> int:
         return await self._opened().garbage_collector.size()

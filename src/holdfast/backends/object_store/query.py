@@ -149,9 +149,11 @@ class QueryRunner:
             for line in in_folder
             if object_names.is_line(line)
         ]
-        return sorted(name for name in await gather_limited([self._names(*each) for each in found]) if name is not None)
+        return sorted(
+            name for name in await gather_limited([self.shard_names(*each) for each in found]) if name is not None
+        )
 
-    async def _names(self, tenant: str, line: str) -> ShardNames | None:
+    async def shard_names(self, tenant: str, line: str) -> ShardNames | None:
         """Return tenant and line of a shard, from its folder or from its objects; None if it is empty."""
         names = object_names.decode_name(tenant), object_names.decode_name(line)
         if names[0] is not None and names[1] is not None:
@@ -215,7 +217,7 @@ class QueryRunner:
     async def _shards_in(self, names_there: set[str]) -> set[ShardNames]:
         """List the shards of these objects."""
         folders = {tuple(name.split("/", 2)[:2]) for name in names_there if name.count("/") >= 2}
-        found = await gather_limited([self._names(*each) for each in sorted(folders)])
+        found = await gather_limited([self.shard_names(*each) for each in sorted(folders)])
         return {each for each in found if each is not None}
 
     async def _find_in_some(self, shard_queries: Sequence[_ShardQuery]) -> list[list[tuple[Row, BodyLookup | None]]]:

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from holdfast.backends.async_backend import GroupStamp
+from holdfast.backends.feed import MAX_LINES
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put
 from holdfast.backends.postgres.binary_values import (
     BinaryValue,
@@ -45,13 +46,17 @@ _SHARED = 1
 """Added to the number of a lock that is shared. The numbers of locks are even."""
 
 _CREATE, _ENSURE, _PUT, _EXPECT, _ABSENT, _DELETE = range(6)
+_TRIM_EVERY = 256
+"""After how many groups of a client the table of changes is trimmed, and with its first."""
+
 _KINDS = 32
 """A change is the number of its table times this, plus its kind; for deletions, plus the width of the prefix."""
 
 _FUNCTION = """
 CREATE OR REPLACE FUNCTION {schema}.apply(
   p_client text, p_slot bigint, p_number bigint, p_locks bigint[],
-  p_batches integer[], p_changes integer[], p_texts text[], p_numbers bigint[], p_blobs bytea[]
+  p_batches integer[], p_changes integer[], p_texts text[], p_numbers bigint[], p_blobs bytea[],
+  p_tenants text[], p_lines text[], p_wide bigint
 ) RETURNS integer[] LANGUAGE plpgsql VOLATILE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -60,6 +65,7 @@ DECLARE
   v_nothing text;
   v_lock bigint;
   v_known bigint;
+  v_oldest xid8;
   v_outcomes integer[] := '{{}}';
   v_count CONSTANT integer := pg_catalog.cardinality(p_batches) / 5;
   v_batch integer := 0;
@@ -93,6 +99,17 @@ BEGIN
     DELETE FROM {schema}.clients c WHERE c.ctid = ANY (ARRAY(
       SELECT o.ctid FROM {schema}.clients o WHERE o.time < pg_catalog.now() - interval '1 day'
       LIMIT 100 FOR UPDATE SKIP LOCKED));
+  END IF;
+
+  IF v_known IS NULL OR p_number % {trim_every} = 0 THEN
+    SELECT o.xid INTO v_oldest FROM {schema}.changes o
+      WHERE o.xid < pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())
+      ORDER BY o.xid DESC OFFSET {max_lines} LIMIT 1;
+    IF FOUND THEN
+      DELETE FROM {schema}.changes c WHERE c.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM {schema}.changes o WHERE o.xid <= v_oldest FOR UPDATE SKIP LOCKED));
+      INSERT INTO {schema}.changes (xid, line, trimmed) VALUES (v_oldest, NULL, true);
+    END IF;
   END IF;
 
   -- First all batches at once, which saves subtransactions; if one is refused, each by itself.
@@ -137,6 +154,14 @@ BEGIN
     END;
   END LOOP;
 
+  IF v_outcomes @> ARRAY[-1] THEN
+    INSERT INTO {schema}.changes (tenant, line)
+      SELECT f.tenant, f.line FROM unnest(p_tenants, p_lines) AS f (tenant, line);
+    IF p_wide > 0 THEN
+      INSERT INTO {schema}.changes (line) VALUES (NULL);
+    END IF;
+  END IF;
+
   INSERT INTO {schema}.clients AS c (client, slot, number, outcomes) VALUES (p_client, p_slot, p_number, v_outcomes)
     ON CONFLICT (client, slot) DO UPDATE
     SET number = excluded.number, outcomes = excluded.outcomes, time = pg_catalog.now()
@@ -167,6 +192,8 @@ def apply_function_sql(schema: str) -> str:
         bad_value=BAD_VALUE,
         forbidden=FORBIDDEN,
         shared=_SHARED,
+        max_lines=MAX_LINES,
+        trim_every=_TRIM_EVERY,
     )
 
 
@@ -236,6 +263,8 @@ class PackedBatch(NamedTuple):
     """The lines that it changes: tenant and name. A tenant alone, or an empty key, stands for all lines below it."""
     expected: set[Key]
     """The lines on which it has conditions."""
+    reported: set[Key]
+    """Those of `changed` that `Backend.changes` reports."""
 
 
 _TABLE_CODES = {space.name: place * _KINDS for place, space in enumerate(TABLES)}
@@ -244,7 +273,7 @@ _ROW_KINDS: dict[type[Change], int] = {Create: _CREATE, Ensure: _ENSURE, Put: _P
 
 def pack(batch: Batch) -> PackedBatch:
     """Pack a batch as arrays. A value that does not fit into its column raises one of `VALUE_ERRORS`."""
-    packed = PackedBatch([], [], [], [], set(), set())
+    packed = PackedBatch([], [], [], [], set(), set(), set())
     for change in batch:
         space = change.space
         if isinstance(change, Delete):
@@ -260,7 +289,12 @@ def pack(batch: Batch) -> PackedBatch:
             _pack_values(packed, space.all_columns.values(), key + change.row.columns)
             packed.blobs.append(pack_bytes(change.row.body))
         packed.changes.append(_TABLE_CODES[space.name] + kind)
-        (packed.expected if isinstance(change, Expect) else packed.changed).add(key[:2])
+        if isinstance(change, Expect):
+            packed.expected.add(key[:2])
+        else:
+            packed.changed.add(key[:2])
+            if space.in_feed:
+                packed.reported.add(key[:2])
     return packed
 
 
@@ -288,6 +322,8 @@ def build_arguments(schema: str, stamp: GroupStamp, group: Sequence[PackedBatch]
         all_texts += packed.texts
         all_numbers += packed.numbers
         all_blobs += packed.blobs
+    reported: set[Key] = set().union(*(packed.reported for packed in group))
+    lines = [key for key in reported if len(key) == 2]
     return [
         bind(stamp.client),
         bind(stamp.slot),
@@ -298,6 +334,9 @@ def build_arguments(schema: str, stamp: GroupStamp, group: Sequence[PackedBatch]
         text_array(all_texts),
         bigint_array(all_numbers),
         bytea_array(all_blobs),
+        text_array([pack_text(str(tenant)) for tenant, _ in lines]),
+        text_array([pack_text(str(line)) for _, line in lines]),
+        bind(len(reported) - len(lines)),
     ]
 
 

@@ -23,10 +23,11 @@ from typing import Any
 import psycopg
 
 from holdfast.backends.async_backend import GroupStamp, ServerBackend
-from holdfast.backends.interface import Batch, Capabilities, Get, Query, Row, Scan, WordMatch, WordMatches
+from holdfast.backends.interface import Batch, Capabilities, Changes, Get, Query, Row, Scan, WordMatch, WordMatches
 from holdfast.backends.postgres import maintenance
 from holdfast.backends.postgres.apply_function import GROUP_LINES, PackedBatch, build_arguments, pack
 from holdfast.backends.postgres.binary_values import VALUE_ERRORS, BinaryValue, bind
+from holdfast.backends.postgres.change_log import build_query, parse_since, read_changes
 from holdfast.backends.postgres.connection import PostgresConnection, ResultRows, Statement
 from holdfast.backends.postgres.errors import bad_value_error, rejection_error, translate
 from holdfast.backends.postgres.options import SCHEMES, PostgresOptions, read_options
@@ -63,7 +64,7 @@ class PostgresBackend(ServerBackend):
     def __init__(self, options: PostgresOptions) -> None:
         super().__init__(options.url, options.timeout, options.connect_timeout)
         self._options = options
-        self._apply_sql = f"SELECT {quote_name(options.schema)}.apply($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+        self._apply_sql = f"SELECT {quote_name(options.schema)}.apply({', '.join(f'${at}' for at in range(1, 13))})"
         self._schema_state: SchemaState | None = None
 
     @classmethod
@@ -86,6 +87,11 @@ class PostgresBackend(ServerBackend):
         except VALUE_ERRORS as error:
             raise bad_value_error(error, self.url) from error
         return read_matches(match, await self._run_in_loop(lambda: self._search(search)))
+
+    async def changes(self, since: str | None = None) -> Changes:
+        snapshot, place = parse_since(since, self.url)
+        query = build_query(self._options.schema, snapshot)
+        return read_changes(snapshot, place, await self._run_in_loop(lambda: self._find_changes(query)))
 
     async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
         return await self._run_in_loop(lambda: self._count(scans))
@@ -188,6 +194,10 @@ class PostgresBackend(ServerBackend):
     async def _search(self, search: Statement) -> ResultRows:
         async with self._connection() as connection:
             return (await self._in_transaction(connection, _BEGIN_READ, [PLANNER_SETTINGS, search]))[1]
+
+    async def _find_changes(self, query: Statement) -> ResultRows:
+        async with self._connection() as connection:
+            return await self._tenant_query(connection, _BEGIN_READ)(*query)
 
     async def _count(self, scans: Sequence[Scan]) -> list[int]:
         statements = [build_count(self._options.schema, scan) for scan in scans]

@@ -8,6 +8,7 @@ from typing import Protocol
 import psycopg
 
 from holdfast.backends.postgres.binary_values import BinaryValue, bind
+from holdfast.backends.postgres.change_log import forget_deleted_sql
 from holdfast.backends.postgres.connection import PostgresConnection, ResultRows
 from holdfast.backends.postgres.schema import quote_name, table_names
 
@@ -74,9 +75,10 @@ async def check(connection: PostgresConnection, schema: str, query: RunStatement
 
 
 async def tidy(connection: PostgresConnection, schema: str, query: RunStatement) -> None:
-    """Delete the records of processes that ended long ago, and vacuum the tables."""
+    """Delete the records of processes that ended long ago and the names of deleted lines, and vacuum the tables."""
     name = quote_name(schema)
     await query(f"DELETE FROM {name}.clients WHERE time < pg_catalog.now() - interval '1 day'")  # noqa: S608
+    await query(forget_deleted_sql(schema))
     # Of tables that this user may not vacuum, the server only warns.
     await connection.run(f"VACUUM (SKIP_LOCKED) {', '.join(f'{name}.{table}' for table in table_names(clients=True))}")
 

@@ -34,6 +34,9 @@ from holdfast.backends.tables import (
 VERSION = 1
 """The layout, in the table `version`. Goes up when older versions of Holdfast cannot use the tables."""
 
+CHANGES = "changes"
+"""The name of the table of changes."""
+
 OLDEST_SERVER = 150000
 """The oldest server that is supported: before PostgreSQL 15, views show rows that row-level security hides."""
 
@@ -131,6 +134,14 @@ CREATE TABLE IF NOT EXISTS {schema}.clients (
   PRIMARY KEY (client, slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 COMMENT ON TABLE {schema}.clients IS 'The outcomes of the last writes of each process, in case the answer is lost';
+CREATE TABLE IF NOT EXISTS {schema}.changes (
+  xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+  tenant text COLLATE "C" NOT NULL DEFAULT coalesce(current_setting('holdfast.tenant', true), ''),
+  line text COLLATE "C",
+  trimmed boolean NOT NULL DEFAULT false
+) WITH (autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0);
+CREATE INDEX IF NOT EXISTS changes_xid ON {schema}.changes (xid);
+COMMENT ON TABLE {schema}.changes IS 'Which lines the last transactions changed';
 CREATE TABLE IF NOT EXISTS {schema}.version (version integer PRIMARY KEY);
 COMMENT ON TABLE {schema}.version IS 'The layout of this schema';
 """
@@ -175,8 +186,8 @@ def schema_sql(schema: str, rls: bool = False, role: str = "") -> str:
     name = quote_name(schema)
     parts = [_SCHEMA.format(schema=name, name=quote_literal(name))]
     parts += [part for space in TABLES for part in (_table(name, space), *_indexes(name, space))]
-    parts += [_WORD_INDEXES.format(schema=name), _later_grants(name)]
-    parts += [_INTERNAL_TABLES.format(schema=name), _VIEWS.format(schema=name), apply_function_sql(name)]
+    parts += [_WORD_INDEXES.format(schema=name), _INTERNAL_TABLES.format(schema=name), _later_grants(name)]
+    parts += [_VIEWS.format(schema=name), apply_function_sql(name)]
     parts += [
         f"COMMENT ON COLUMN {name}.{column} IS {quote_literal(text)};" for column, text in _COLUMN_COMMENTS.items()
     ]
@@ -190,7 +201,7 @@ def schema_sql(schema: str, rls: bool = False, role: str = "") -> str:
 
 def table_names(clients: bool = False) -> list[str]:
     """The names of the tables."""
-    return [space.name for space in TABLES] + ["clients"] * clients
+    return [space.name for space in TABLES] + [CHANGES, "clients"] * clients
 
 
 def _table(schema: str, space: Table) -> str:
@@ -216,11 +227,11 @@ def _indexes(schema: str, space: Table) -> list[str]:
 
 def newest_table(schema: str) -> str:
     """The table that is created last: if it exists, all do."""
-    return f"{quote_name(schema)}.{TABLES[-1].name}"
+    return f"{quote_name(schema)}.{CHANGES}"
 
 
 def _later_grants(schema: str) -> str:
-    names = ", ".join(f"{schema}.{space.name}" for space in LATER)
+    names = ", ".join(f"{schema}.{name}" for name in (*(space.name for space in LATER), CHANGES))
     # Within a text within a format: quotes and percent signs are doubled.
     return _LATER_GRANTS.format(
         tables=names.replace("'", "''").replace("%", "%%"), lines=quote_literal(f"{schema}.{LINES.name}")

@@ -28,7 +28,8 @@ from redis import exceptions
 
 from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend, ServerInterrupted
 from holdfast.backends.connection_errors import attempt_seconds
-from holdfast.backends.interface import Batch, Capabilities, Query, Row, Scan
+from holdfast.backends.feed import build_token, parse_number, parse_token
+from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row, Scan
 from holdfast.backends.redis import errors, key_layout
 from holdfast.backends.redis.connections import (
     Command,
@@ -37,8 +38,8 @@ from holdfast.backends.redis.connections import (
     connection_arguments,
     read_server_info,
 )
-from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout
-from holdfast.backends.redis.lua_scripts import CHECK, COMMIT, OPEN, READ
+from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout, decode_words
+from holdfast.backends.redis.lua_scripts import CHANGES, CHECK, COMMIT, FORGET_DELETED, OPEN, READ
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.urls import parse_choice, parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
@@ -101,20 +102,27 @@ class RedisBackend(ServerBackend):
             max_batch=MAX_BATCH,
         )
 
+    async def changes(self, since: str | None = None) -> Changes:
+        if since is None:
+            return await self._run_in_loop(lambda: self._find_changes("", None))
+        place, number = parse_token(since, "redis", 2, self.url)
+        parse_number(number, since, self.url)
+        return await self._run_in_loop(lambda: self._find_changes(place, int(number)))
+
     async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
         if any(len(scan.prefix) < KEY_LAYOUTS[scan.space].width for scan in scans):
             return None  # in several parts
         return await self._run_in_loop(lambda: self._count(scans))
 
     async def size(self) -> int:
-        await self.tidy()
+        await self._run_in_loop(self._check_exists)
         total = 0
         for layout in KEY_LAYOUTS.values():
             total += await self._run_in_loop(partial(self._size_of, layout))
         return total
 
     async def check(self) -> list[str]:
-        await self.tidy()
+        await self._run_in_loop(self._check_exists)
         findings: dict[str, None] = {}
         for layout in KEY_LAYOUTS.values():
             for part in await self._parts(layout):
@@ -126,8 +134,9 @@ class RedisBackend(ServerBackend):
         return list(findings)
 
     async def tidy(self) -> None:
-        """Check that the store exists. Redis frees deleted rows at once, and the stamps of clients expire."""
-        await self._run_in_loop(self._check_exists)
+        """Remove the names of deleted lines from the list of changes. Redis frees deleted rows at once, and the stamps
+        of clients expire."""
+        await self._run_in_loop(lambda: self._connections.run_script(FORGET_DELETED, [self._store], [self._id]))
 
     async def status(self) -> dict[str, int | float | str]:
         """The server's name, version, memory and durability settings."""
@@ -199,6 +208,15 @@ class RedisBackend(ServerBackend):
         for position, outcome in zip(sent, reply.split()[1:], strict=True):
             outcomes[position] = None if outcome == b"-" else int(outcome)
         return outcomes
+
+    async def _find_changes(self, place: str, since: int | None) -> Changes:
+        arguments: list[Argument] = [self._id, "" if since is None else since]
+        last, forgotten, history, found = await self._connections.run_read_script(CHANGES, [self._store], arguments)
+        # The history of a server ends when it starts again, and when another one takes over, which may have less.
+        here = f"{self._id.decode()}-{history.decode()}"
+        lines = [(str(tenant), str(line)) for tenant, line in (decode_words((str, str), each) for each in found)]
+        known = since is None or (place == here and int(forgotten) <= since <= int(last))
+        return Changes(lines, build_token("redis", here, int(last)), complete=known)
 
     # Durability
 

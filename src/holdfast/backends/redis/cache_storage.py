@@ -13,6 +13,7 @@ callers.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from redis.retry import Retry
 
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.redis.connections import connection_arguments
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.urls import redacted_url, split_options
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 
@@ -48,6 +50,8 @@ class RedisCacheStorage:
         self._down_until = 0.0
         self._failures = 0
         self._closed = False
+        self.reinit_locks()
+        reinit_after_fork(self)
 
     @classmethod
     async def open(cls, url: str) -> RedisCacheStorage:
@@ -94,9 +98,13 @@ class RedisCacheStorage:
         return {"failures": self._failures}
 
     async def close(self) -> None:
-        """Close the connections. May be called again."""
-        self._closed = True
-        await BlockingCall(self._client.close)
+        """Wait for calls in progress, and close the connections. May be called again."""
+        await BlockingCall(self._close_now)
+
+    def reinit_locks(self) -> None:
+        """Forget the calls of the parent's threads, in a forked child."""
+        self._calls = 0
+        self._idle = threading.Condition()
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
         return [self._prefix + key for key in keys]
@@ -118,12 +126,26 @@ class RedisCacheStorage:
         return await call
 
     def _call_now(self, request: Callable[[], Any]) -> Any:
-        if self._closed:
-            raise UnavailableError("the cache is closed", where=self._url, hint="Open it again")
-        if time.monotonic() < self._down_until:
-            raise TransientError("the cache could not be reached a moment ago", where=self._url)
+        with self._idle:
+            if self._closed:
+                raise UnavailableError("the cache is closed", where=self._url, hint="Open it again")
+            if time.monotonic() < self._down_until:
+                raise TransientError("the cache could not be reached a moment ago", where=self._url)
+            self._calls += 1
         try:
             return request()
         except (exceptions.RedisError, OSError) as error:
             self._record_failure()
             raise TransientError(f"the cache could not be used: {error}", where=self._url) from error
+        finally:
+            with self._idle:
+                self._calls -= 1
+                self._idle.notify_all()
+
+    def _close_now(self) -> None:
+        # redis-py closes connections that other threads use, and those threads fail in its internals. A call ends
+        # within its timeouts to connect and to answer.
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: not self._calls, timeout=2 * _TIMEOUT)
+        self._client.close()

@@ -13,6 +13,7 @@ With the prefix `holdfast`, and for the steps of the line `chat-1` of the tenant
 - `{holdfast}:steps.keys:acme+chat-1+` is a sorted set of these names: Redis orders them where the scores are equal.
 - `{holdfast}:steps.by-id:acme+chat-1+` is a sorted set for an index: the words of its columns, then the row's name.
 - `{holdfast}:steps` is a sorted set of the parts: `acme+chat-1+`.
+- `{holdfast}:changes` is a sorted set of the lines that changed last, by the number of the change.
 
 So a line is deleted by removing a few keys, and Redis stores the sets of short lines compactly. All keys have one hash
 tag, and so are on one node of a cluster.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 
+from holdfast.backends.feed import MAX_LINES
 from holdfast.backends.redis.key_layout import KEY_LAYOUTS, KeyLayout
 
 
@@ -25,7 +26,8 @@ class Script:
 def _table_literal(shape: KeyLayout) -> str:
     indexes = (f"{{name='{index.name}',words={len(index.columns)}}}" for index in shape.indexes)
     columns = "true" if shape.space.columns else "false"
-    return f"{{name='{shape.space.name}',columns={columns},indexes={{{','.join(indexes)}}}}}"
+    feed = "true" if shape.space.in_feed else "false"
+    return f"{{name='{shape.space.name}',columns={columns},feed={feed},indexes={{{','.join(indexes)}}}}}"
 
 
 _TABLES = f"local spaces = {{{','.join(map(_table_literal, KEY_LAYOUTS.values()))}}}\n"
@@ -67,6 +69,7 @@ end
 
 COMMIT = Script(
     _TABLES
+    + f"local MAX_LINES = {MAX_LINES}\n"
     + _COMMON
     + """
 local record, number = base .. 'client:' .. ARGV[2], tonumber(ARGV[3])
@@ -171,10 +174,18 @@ local function refused(first, count)
   end
 end
 
+-- The lines that the batches change, which the first two words of a key name; `any` if they delete whole tenants.
+local changed, any = {}, false
+local function report(part, name)
+  local line = string.match(part .. name, '^[^+]*%+[^+]*%+')
+  if line then changed[line] = true else any = true end
+end
+
 local function make(first, count)
   for at = first, first + 4 * (count - 1), 4 do
     local code, space = sub(ARGV[at], 1, 1), spaces[tonumber(sub(ARGV[at], 2))]
     local part, name, what = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+    if space.feed and code ~= 'E' and code ~= 'N' then report(part, name) end
     if code == 'C' then store(space, part, name, what, true)
     elseif code == 'P' then store(space, part, name, what, false)
     elseif code == 'U' then
@@ -193,6 +204,23 @@ while ARGV[at] do
   if not place then make(at + 1, count) end
   insert(outcomes, place or '-')
   at = at + 1 + 4 * count
+end
+local lines = {}
+if any or next(changed) then
+  local number = call('HINCRBY', KEYS[1], 'changes', 1)
+  for line in pairs(changed) do
+    insert(lines, number)
+    insert(lines, line)
+  end
+  local key = base .. 'changes'
+  for first = 1, #lines, 4000 do call('ZADD', key, unpack(lines, first, math.min(first + 3999, #lines))) end
+  if any then
+    call('HSET', KEYS[1], 'forgotten', number)
+  elseif call('ZCARD', key) > 2 * MAX_LINES then
+    local last = call('ZRANGE', key, -MAX_LINES - 1, -MAX_LINES - 1, 'WITHSCORES')[2]
+    call('ZREMRANGEBYRANK', key, 0, -MAX_LINES - 1)
+    call('HSET', KEYS[1], 'forgotten', last)
+  end
 end
 local said = table.concat(outcomes, ' ')
 -- Last: where memory is short Redis refuses the first command that takes some, and removals should still be made.
@@ -296,6 +324,39 @@ return answers
 """Runs queries. Takes the store's id, and the arguments of each query. Returns three strings for each: the names of the
 rows, without the part if there is only one; the lengths of their values; and the values. A length of -1 stands for a
 row that is listed and missing."""
+
+CHANGES = Script(
+    _COMMON
+    + """
+local now = call('HMGET', KEYS[1], 'changes', 'forgotten')
+local info = redis.pcall('INFO', 'replication')
+local history = type(info) == 'string' and string.match(info, 'master_replid:(%w+)') or '0'
+local lines = {}
+if ARGV[2] ~= '' then lines = call('ZRANGEBYSCORE', base .. 'changes', '(' .. ARGV[2], '+inf') end
+return {now[1] or '0', now[2] or '0', history, lines}
+"""
+)
+"""Takes the store's id, and a number or nothing. Returns the number of the last change, that of the last one that was
+forgotten, the id of the server's history, and the lines that changed after the given number."""
+
+FORGET_DELETED = Script(
+    _COMMON
+    + """
+local key = base .. 'changes'
+local forgotten = tonumber(call('HGET', KEYS[1], 'forgotten') or '0')
+local found = call('ZRANGE', key, 0, -1, 'WITHSCORES')
+for at = 1, #found, 2 do
+  local upto = span(found[at], 1)
+  if call('HEXISTS', base .. 'lines:' .. sub(found[at], 1, upto), sub(found[at], upto + 1)) == 0 then
+    call('ZREM', key, found[at])
+    forgotten = math.max(forgotten, tonumber(found[at + 1]))
+  end
+end
+call('HSET', KEYS[1], 'forgotten', forgotten)
+return forgotten
+"""
+)
+"""Takes the store's id. Removes the names of lines that do not exist any more from the list of changes."""
 
 CHECK = Script(
     _TABLES

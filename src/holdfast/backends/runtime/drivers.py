@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
 from functools import update_wrapper
 from operator import methodcaller
 from types import MethodType
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncApi",
-    "FutureWait",
     "Pause",
     "SyncApi",
     "arun",
@@ -146,27 +144,6 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
         if instance is None:
             return self
         return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
-
-
-class FutureWait(Suspension[T]):
-    """A wait for a result that another thread or task sets in the future. Cancelling the wait cancels nothing."""
-
-    def __init__(self) -> None:
-        self.future: Future[T] = Future()
-        self.future.set_running_or_notify_cancel()
-
-    def begin(self) -> None:
-        """Start what is waited for. Called once, when the wait begins."""
-
-    def wait(self) -> T:
-        self.begin()
-        return self.future.result()
-
-    def watch(self) -> asyncio.Future[T]:
-        import asyncio
-
-        self.begin()
-        return asyncio.wrap_future(self.future)
 
 
 class Pause(Suspension[None]):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from holdfast.backends.runtime.drivers import FutureWait
+from holdfast.backends.runtime.future_wait import FutureWait
 from holdfast.errors import InvalidError
 
 

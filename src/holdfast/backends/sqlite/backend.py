@@ -18,11 +18,9 @@ Options, as arguments or in the URL's query:
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 import apsw
@@ -33,6 +31,7 @@ from holdfast.backends.interface import (
     BlockingCall,
     Capabilities,
     Change,
+    Changes,
     Create,
     Delete,
     Ensure,
@@ -51,17 +50,21 @@ from holdfast.backends.sqlite.continuity import LastRow, last_row, lost_row
 from holdfast.backends.sqlite.database_file import (
     FileOptions,
     LockWait,
-    changed_definitions,
+    find_damage,
+    measure,
     missing_tables,
     read_only_options,
 )
 from holdfast.backends.sqlite.disk_space import DiskSpace, only_adds
 from holdfast.backends.sqlite.queries import count_rows, read_rows
-from holdfast.backends.sqlite.schema import STATEMENTS
-from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, refresh_index
+from holdfast.backends.sqlite.schema import CHANGES, STATEMENTS
+from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index
 from holdfast.backends.tables import WORDS
 from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, redacted_url, url_to_path
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError, UnavailableError
+
+if TYPE_CHECKING:
+    from holdfast.backends.sqlite.change_log import ChangeLog
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -93,6 +96,7 @@ class SQLiteBackend(Backend):
         self._queue = CommitQueue(self._commit, settings.url)
         self._connections = SQLiteConnections(settings, self._queue.reset_after_fork, self._recover)
         self._last_row: LastRow | None = None
+        self._change_log: ChangeLog | None = None
         self._lock_wait = LockWait(settings.busy_timeout)
         self._space = DiskSpace(settings.path)
         self._checkpoint_at = self._space_check_at = 0
@@ -152,6 +156,15 @@ class SQLiteBackend(Backend):
         call: BlockingCall[int | None] = BlockingCall(lambda: self._read_with(_find_refused, batch))
         return await call
 
+    async def changes(self, since: str | None = None) -> Changes:
+        from holdfast.backends.sqlite.change_log import parse_since, read_changes
+
+        number = parse_since(since, self.url)
+        if CHANGES in self._missing:
+            return Changes([], since or "sqlite.0", complete=since is None)
+        call: BlockingCall[Changes] = BlockingCall(lambda: self._read_with(read_changes, number))
+        return await call
+
     async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
         call: BlockingCall[list[int]] = BlockingCall(lambda: self._read_with(count_rows, scans))
         return await call
@@ -161,15 +174,15 @@ class SQLiteBackend(Backend):
         return await call
 
     async def size(self) -> int:
-        call: BlockingCall[int] = BlockingCall(lambda: self._read_with(_size, self._settings.path))
+        call: BlockingCall[int] = BlockingCall(lambda: self._read_with(measure, self._settings.path))
         return await call
 
     async def check(self) -> list[str]:
-        first = await BlockingCall(lambda: self._read_with(_check, None))
+        first = await BlockingCall(lambda: self._read_with(find_damage, None))
         if not first or self._settings.exclusive:
             return first
         # As in `_read_with`. Damage is found again, in the same words.
-        second = await BlockingCall(lambda: self._read_with(_check, None))
+        second = await BlockingCall(lambda: self._read_with(find_damage, None))
         return [each for each in second if each in first]
 
     async def tidy(self) -> None:
@@ -193,6 +206,7 @@ class SQLiteBackend(Backend):
             finally:
                 self._connections.identity.record()
                 self._last_row = None
+                self._change_log = None
                 self._connections.after_fork_in_parent()
 
         call: BlockingCall[T] = BlockingCall(suspended)
@@ -266,6 +280,7 @@ class SQLiteBackend(Backend):
         """Open the file again after writing failed. Nothing that was acknowledged may be missing."""
         try:
             cursor = self._connections.reopen_writer()
+            self._change_log = None
             if self._last_row is not None and not self._last_row.is_in(cursor):
                 self._connections.end(lost_row(self.url))
                 raise lost_row(self.url)
@@ -347,16 +362,22 @@ class SQLiteBackend(Backend):
                     outcome = self._apply(cursor, batches[0])
                     outcomes.append(outcome)
                     last = self._last_created(batches, outcomes)  # before the flush, which leaves cold caches
+                    if outcome is None:
+                        self._record_changes(cursor, batches)
                     cursor.execute("COMMIT" if outcome is None else "ROLLBACK")
                 else:
                     for batch in batches:
                         outcomes.append(self._apply_or_undo(cursor, batch))  # noqa: PERF401 - partly filled on failure
                     last = self._last_created(batches, outcomes)
+                    accepted = (batch for batch, outcome in zip(batches, outcomes, strict=True) if outcome is None)
+                    self._record_changes(cursor, accepted)
                     cursor.execute("COMMIT")
             except apsw.Error as error:
                 outcomes.clear()
+                self._change_log = None
                 raise self._failure(cursor, error) from error
             except BaseException:
+                self._change_log = None
                 if connection.in_transaction:
                     outcomes.clear()
                     cursor.execute("ROLLBACK")
@@ -366,6 +387,13 @@ class SQLiteBackend(Backend):
                 self._limit_log(connection)
             finally:
                 self._connections.end_turn()
+
+    def _record_changes(self, cursor: apsw.Cursor, batches: Iterable[Batch]) -> None:
+        if self._change_log is None:
+            from holdfast.backends.sqlite.change_log import ChangeLog  # not needed by those that only read
+
+            self._change_log = ChangeLog()
+        self._change_log.record(cursor, batches)
 
     def _last_created(self, batches: list[Batch], outcomes: list[Outcome]) -> LastRow | None:
         last = self._last_row
@@ -455,9 +483,12 @@ class SQLiteBackend(Backend):
     # Care
 
     def _tidy(self) -> None:
+        from holdfast.backends.sqlite.change_log import forget_deleted
+
         # In parts. After each, those that waited can write: the lock is not fair, and would be acquired again at once.
         while self._write_part(lambda cursor: merge_index(cursor, _MERGE_PAGES)):
             self._queue.drain()
+        self._write_part(forget_deleted)
         while self._write_part(self._vacuum_part):
             self._queue.drain()
         with self._connections.writing:
@@ -562,30 +593,3 @@ def _apply_change(cursor: apsw.Cursor, change: Change) -> bool:
 
 
 _INSERTS = (Create, Ensure)
-
-
-def _size(cursor: apsw.Cursor, path: str) -> int:
-    """Return the size of the file and its log."""
-    # By the log alone: to open and close the file itself would release the locks that SQLite has on it.
-    log = Path(path + "-wal")
-    pages, size = cursor.connection.pragma("page_count"), cursor.connection.pragma("page_size")
-    with contextlib.suppress(FileNotFoundError):  # no log, or a VFS of its own
-        return int(pages * size + log.stat().st_size)
-    return int(pages * size)
-
-
-def _check(cursor: apsw.Cursor, _: None) -> list[str]:
-    cursor.execute("PRAGMA shrink_memory")  # so that pages are read from the disk
-    cursor.execute("BEGIN")
-    try:
-        refresh_index(cursor)
-        found = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check") if row != ("ok",)]
-        found += changed_definitions(cursor)
-    except apsw.Error as error:
-        if not errors.is_damage(error):
-            raise
-        found = [f"a page is damaged, and the check ended there: {error}"]
-    finally:
-        if cursor.connection.in_transaction:
-            cursor.execute("ROLLBACK")
-    return found

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
 
 import apsw
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Batch, Create, Delete, Put
 from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.tables import Key, Scalar, Table

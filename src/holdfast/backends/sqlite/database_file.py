@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import apsw
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.fsutil import path_exists
-from holdfast.backends.sqlite.errors import BUSY
-from holdfast.backends.sqlite.schema import APPLICATION_ID, VERSION, create_statements, upgrade_statements
+from holdfast.backends.sqlite.errors import BUSY, is_damage
+from holdfast.backends.sqlite.schema import APPLICATION_ID, CHANGES, VERSION, create_statements, upgrade_statements
+from holdfast.backends.sqlite.text_search import refresh_index
 from holdfast.backends.tables import LATER
 from holdfast.errors import ConfigError, CorruptError, DeniedError, NotFoundError, UnsupportedError
 
@@ -142,7 +144,7 @@ def open_viewer(settings: FileOptions) -> apsw.Cursor:
 def missing_tables(cursor: apsw.Cursor) -> frozenset[str]:
     """Return the tables that a file of an older version lacks."""
     tables = {name for (name,) in cursor.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-    return frozenset(space.name for space in LATER if space.name not in tables)
+    return frozenset({*(space.name for space in LATER), CHANGES} - tables)
 
 
 def changed_definitions(cursor: apsw.Cursor) -> list[str]:
@@ -159,6 +161,34 @@ def changed_definitions(cursor: apsw.Cursor) -> list[str]:
         for kind, name, definition in expected
         if name not in missing and (kind, name, definition) not in found
     ]
+
+
+def measure(cursor: apsw.Cursor, path: str) -> int:
+    """Return the size of the file and its log."""
+    # By the log alone: to open and close the file itself would release the locks that SQLite has on it.
+    log = Path(path + "-wal")
+    pages, size = cursor.connection.pragma("page_count"), cursor.connection.pragma("page_size")
+    with contextlib.suppress(FileNotFoundError):  # no log, or a VFS of its own
+        return int(pages * size + log.stat().st_size)
+    return int(pages * size)
+
+
+def find_damage(cursor: apsw.Cursor, _: None) -> list[str]:
+    """Run SQLite's own check, and return what is wrong with the file."""
+    cursor.execute("PRAGMA shrink_memory")  # so that pages are read from the disk
+    cursor.execute("BEGIN")
+    try:
+        refresh_index(cursor)
+        found = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check") if row != ("ok",)]
+        found += changed_definitions(cursor)
+    except apsw.Error as error:
+        if not is_damage(error):
+            raise
+        found = [f"a page is damaged, and the check ended there: {error}"]
+    finally:
+        if cursor.connection.in_transaction:
+            cursor.execute("ROLLBACK")
+    return found
 
 
 def open_writer(settings: FileOptions, *, create: bool = False) -> apsw.Cursor:

@@ -10,7 +10,6 @@ The reserve can only be kept from this store: another program may fill the disk.
 from __future__ import annotations
 
 import os
-import shutil
 
 import apsw
 
@@ -66,6 +65,8 @@ class DiskSpace:
             return 0
 
     def _free(self) -> int:
+        import shutil  # not for readers: it loads several compressors
+
         try:
             usage = shutil.disk_usage(self._folder)
         except OSError:

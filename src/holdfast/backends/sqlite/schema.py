@@ -44,6 +44,16 @@ _SHRINKING = frozenset({STEPS, NODES, OBJECTS})
 NUMBER = "number"
 """A column of `words` by which its index refers to rows. Declared, so that nothing ever renumbers them."""
 
+CHANGES = "changes"
+"""The table of `holdfast.backends.sqlite.change_log`."""
+
+_CHANGES = """CREATE TABLE IF NOT EXISTS changes (
+  number INTEGER PRIMARY KEY,
+  tenant TEXT,
+  line TEXT,
+  gap INTEGER
+) STRICT"""
+
 _VIEWS = """
 CREATE VIEW threads AS
   SELECT l.tenant, l.line AS thread,
@@ -81,7 +91,12 @@ def create_statements() -> list[str]:
 
 def upgrade_statements() -> list[str]:
     """Return the statements that add what the first version lacks. They may be repeated."""
-    return [*(_table(space, "IF NOT EXISTS ") for space in LATER), "DROP VIEW IF EXISTS threads", _THREADS]
+    return [
+        *(_table(space, "IF NOT EXISTS ") for space in LATER),
+        _CHANGES,
+        "DROP VIEW IF EXISTS threads",
+        _THREADS,
+    ]
 
 
 def _table(space: Table, condition: str = "") -> str:

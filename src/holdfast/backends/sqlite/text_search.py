@@ -8,7 +8,6 @@ in the index, so that FTS5 itself selects the rows of a line.
 from __future__ import annotations
 
 import contextlib
-import string
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,8 @@ from holdfast.backends.interface import Create, Delete, Ensure, Put, Row, WordMa
 from holdfast.backends.sqlite.schema import NUMBER, STATEMENTS
 from holdfast.backends.tables import WORDS, Key
 
-_TOKENIZER = "ascii tokenchars '" + string.punctuation.replace("'", "''") + "'"
+_PUNCTUATION = "".join(each for each in map(chr, range(0x21, 0x7F)) if not each.isalnum())
+_TOKENIZER = "ascii tokenchars '" + _PUNCTUATION.replace("'", "''") + "'"
 _CREATE = (
     "CREATE VIRTUAL TABLE IF NOT EXISTS words_index USING fts5(words, content='', contentless_delete=1, detail=none,"
     f""" prefix='1 2 3', tokenize="{_TOKENIZER.replace('"', '""')}")"""

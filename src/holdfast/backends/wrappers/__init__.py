@@ -11,6 +11,7 @@ from holdfast.backends.interface import (
     Backend,
     Batch,
     Capabilities,
+    Changes,
     Expect,
     Query,
     Row,
@@ -60,6 +61,9 @@ class Wrapper(Backend):
 
     async def apply(self, batch: Batch) -> int | None:
         return await self.inner.apply(batch)
+
+    async def changes(self, since: str | None = None) -> Changes:
+        return await self.inner.changes(since)
 
     async def match_words(self, match: WordMatch) -> WordMatches:
         return await self.inner.match_words(match)

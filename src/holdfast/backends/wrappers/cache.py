@@ -7,7 +7,8 @@ default), in memory or in a Redis that several processes share.
 wrote through the same cache: every line has a random mark there; answers carry the marks of their lines, and a writer
 drops the mark of a line before the write is acknowledged. A slow reader that stores what it read before a write stores
 it under a mark that is gone. A batch that was refused drops the marks too, so that the next read goes to the store.
-Writes of processes that do not use this cache, or have one each in memory, are seen after `max_age` seconds.
+Writes of processes that do not use this cache, or have one each in memory, are seen after `max_age` seconds; by
+whoever asks for changes, when the answer names their lines.
 
 If the cache cannot be reached, reads go to the store. A mark that could not be dropped is not trusted in this process,
 and is valid in others until `max_age` is over.
@@ -29,7 +30,19 @@ from typing import Any
 
 import msgspec
 
-from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Expect, Get, Query, Row
+from holdfast.backends.interface import (
+    Backend,
+    Batch,
+    Capabilities,
+    Change,
+    Changes,
+    Create,
+    Delete,
+    Expect,
+    Get,
+    Query,
+    Row,
+)
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.tables import JOURNAL, Key, encode_key, plain_text
 from holdfast.backends.urls import compose, parse_duration, parse_int, redacted_url
@@ -150,6 +163,15 @@ class CacheBackend(Wrapper):
         await self._drop(marks)
         return refused
 
+    async def changes(self, since: str | None = None) -> Changes:
+        """As the store answers. What is read afterwards is not older than the answer: whoever follows the changes does
+        not hear of them again."""
+        found = await self.inner.changes(since)
+        if self._max_age and (found.lines or since is None or not found.complete):
+            known = since is not None and found.complete
+            await self._drop(sorted(map(self._mark, found.lines)) if known else [self._mark(())])
+        return found
+
     async def status(self) -> dict[str, int | float | str]:
         counts = {"cache_hits": self._hits, "cache_misses": self._misses, "cache_passed": self._passed}
         return {**await self.inner.status(), **counts, "cache_troubles": self._troubles}
@@ -157,9 +179,9 @@ class CacheBackend(Wrapper):
     async def close(self) -> None:
         self._closed = True
         try:
-            await self._storage.close()
+            await self.inner.close()  # waits for batches in progress, whose cached answers are then dropped
         finally:
-            await self.inner.close()
+            await self._storage.close()
 
     def _marks(self, queries: Sequence[Query]) -> list[bytes] | None:
         """Return the marks of the lines of some queries; None if they are not cached, such as those of many lines."""

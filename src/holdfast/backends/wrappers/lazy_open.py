@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from holdfast.backends.interface import Backend, Batch, BlockingCall, Capabilities, Query, Row
+from holdfast.backends.interface import Backend, Batch, BlockingCall, Capabilities, Changes, Query, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.urls import redacted_url
@@ -53,6 +53,9 @@ class LazyBackend(Backend):
         except UnavailableError:
             await self._discard(opened)
             raise
+
+    async def changes(self, since: str | None = None) -> Changes:
+        return await (await self._open()).changes(since)
 
     async def size(self) -> int:
         return await (await self._open()).size()

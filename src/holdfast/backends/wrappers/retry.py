@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.backends.interface import Backend, Batch, Query, Row, Scan, WordMatch, WordMatches
+from holdfast.backends.interface import Backend, Batch, Changes, Query, Row, Scan, WordMatch, WordMatches
 from holdfast.backends.runtime.breaker import CircuitBreaker
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
@@ -83,6 +83,9 @@ class RetryBackend(Wrapper):
 
     async def apply(self, batch: Batch) -> int | None:
         return await self._retry(lambda: self.inner.apply(batch))
+
+    async def changes(self, since: str | None = None) -> Changes:
+        return await self._retry(lambda: self.inner.changes(since))
 
     async def match_words(self, match: WordMatch) -> WordMatches:
         return await self._retry(lambda: self.inner.match_words(match))

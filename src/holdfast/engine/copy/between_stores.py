@@ -33,7 +33,7 @@ from holdfast.backends.tables import (
     Scalar,
     Table,
 )
-from holdfast.engine.checked_rows import CheckedBackend
+from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.copy.row_writer import BATCH_ROWS, ConcurrentChange, RowWriter
 from holdfast.engine.engine import Engine
@@ -342,7 +342,9 @@ async def copy_to_url(
         options = {"tenant": tenant, **options}
     backend = await kind.open(url, **options)
     try:
-        context = EngineContext(backend, codec=source.context.codec, project=backend.capabilities.projected)
+        context = EngineContext(
+            backend, codec=source.context.codec, project=backend.capabilities.projected, rows=source.context.rows
+        )
         return await StoreCopier(source, Engine(context), progress).copy(tenant, only)
     finally:
         await backend.close()
@@ -366,6 +368,7 @@ class _LineWriter(RowWriter):
             await self.write([Create(LINES, row) if self._columns is None else Put(LINES, row)], apply)
             self._columns = row.columns
             self.rows += 1
+            self.bytes += len(row.body)
         await self._remove()
 
     async def _remove(self) -> None:
@@ -448,7 +451,7 @@ def _hide_stale(line: Line, steps: _Listing, target: _Listing) -> list[Change]:
 def _check_history(line: Line, source: Row, target: Row, steps: _Listing, target_steps: _Listing, url: str) -> None:
     """`ConflictError` if the line in the target is another one, or has steps of its own."""
     hint = "Delete the thread there, or copy to another store"
-    if source.columns[0] != target.columns[0]:
+    if (source.columns[0], source.body) != (target.columns[0], target.body):
         raise ConflictError("there is another thread of this name", where=f"thread {line} in {url}", hint=hint)
     for key, columns in target_steps.items():
         copy = StepRef.of(Row(key, columns))
@@ -479,12 +482,13 @@ def _is_copy_of(copy: StepRef, original: StepRef) -> bool:
 
 
 async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
-    """Return the number of rows of a line in each table, and a digest of them as they are stored."""
+    """Return the number of rows of a line in each table, and a digest of them, whichever way they are stored."""
     digests = []
-    backend = backend.inner if isinstance(backend, CheckedBackend) else backend
+    backend, codec = storage_of(backend)
     for table in (LINES, *_ALL):
         digest, count = hashlib.sha256(), 0
-        async for row in scan_rows(backend, table, line):
+        async for stored in scan_rows(backend, table, line):
+            row = codec.salvage(table, stored)
             if table is not REFS or _copied_refs([row]):
                 count += 1
                 digest.update(repr((row.key, row.columns)).encode(errors="surrogatepass"))

@@ -65,7 +65,7 @@ class LineCopier:
             info = await self._lines.info(old)
             conditions.append(self._lines.line_unchanged(old, info))
             new_info = self._lines.new_info()._replace(
-                form=info.form, pruned=info.pruned, switched_from=info.switched_from
+                form=info.form, pruned=info.pruned, switched_from=info.switched_from, salt=info.salt
             )
             try:
                 changes += [Create(LINES, info_row(new, new_info)), *await self._copy(old, new, leases[new])]
@@ -80,6 +80,10 @@ class LineCopier:
         """Copy all rows that are not visible without steps; returns the changes that make the copy visible."""
         writer = RowWriter(self._engine.context, lambda: _conditions(new, lease))
         await writer.write(_clear(new))  # left by a copy that failed
+        # Pending writes before the steps, which may take them over meanwhile; and after them, those that others stored.
+        async for row in scan_rows(self._backend, WRITES, old):
+            await writer.put(Put(WRITES, rename_row(row, new)))
+            await lease.renew_if_due()
         last: list[Change] = []
         positions: set[Key] = set()
         ids: set[str] = set()

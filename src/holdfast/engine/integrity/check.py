@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.backends.interface import Backend, Row
+from holdfast.backends.interface import Get, Row
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
-from holdfast.backends.tables import FOLDS, STEPS, Key, Table
-from holdfast.codec import Codec
-from holdfast.engine.checked_rows import check_row, strip_row
+from holdfast.backends.tables import FOLDS, LINES, STEPS, Key, Table
+from holdfast.engine.context import EngineContext
 from holdfast.engine.integrity.findings import Finding, FindingCode, VerifyLevel
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_of, stored_salt
 from holdfast.errors import CorruptError, HoldfastError
 
 _PROGRESS_EVERY = 1000
@@ -63,19 +63,16 @@ class LineCheck:
     """The check of a line in progress."""
 
     def __init__(
-        self,
-        backend: Backend,
-        line: Line,
-        level: VerifyLevel,
-        max_bytes: int,
-        codec: Codec,
-        tell: Callable[[int], None] | None = None,
+        self, context: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None = None
     ) -> None:
-        self.backend = backend
+        self.backend = context.stored
+        self.unchecked = context.unchecked
+        """For reading columns alone."""
+        self.row_codec = context.rows
         self.line = line
         self.deep = level >= VerifyLevel.HASHES
-        self.max_bytes = max_bytes
-        self.codec = codec
+        self.max_bytes = context.max_bytes
+        self.codec = context.codec
         self._tell = tell
         self._rows = 0
         self.found = LineReport()
@@ -84,6 +81,8 @@ class LineCheck:
         """Steps that cannot be read."""
         self._unread: list[tuple[UnreadableRange, Finding]] = []
         self.info: LineInfo | None = None
+        self.salt = b""
+        """The salt of the line; empty if it is lost, and nothing can be compared with its hash."""
         self.branches: dict[int, Branch] = {}
         self.lengths: dict[int, int] = {}
         """How many positions of each branch were read."""
@@ -112,10 +111,12 @@ class LineCheck:
     async def rows(self, space: Table, *, bodies: bool = True) -> AsyncIterator[tuple[Row, HoldfastError | None]]:
         """Yield the line's rows in a table, as far as they can be read, each with what its checksum says."""
         holes: list[UnreadableRange] = []
-        async for stored in scan_readable_rows(self.backend, space, tuple(self.line), holes, bodies=bodies):
+        read_bodies = bodies or self.row_codec.hides_columns
+        async for stored in scan_readable_rows(self.backend, space, tuple(self.line), holes, bodies=read_bodies):
             self.found.bytes += len(stored.body)
             self.count_row()
-            yield self.check_row(space, stored) if bodies else (stored._replace(body=b""), None)
+            row, damage = self.check_row(space, stored) if read_bodies else (stored, None)
+            yield row if bodies else row._replace(body=b""), damage
         for hole in holes:
             finding = self.unreadable(space, hole)
             if space is STEPS:
@@ -125,9 +126,9 @@ class LineCheck:
     def check_row(self, space: Table, stored: Row) -> tuple[Row, HoldfastError | None]:
         """Return a row with its record as the body, and why it is not what was written, if it is not."""
         try:
-            return check_row(space, stored), None
+            return self.row_codec.decode(space, stored), None
         except HoldfastError as error:
-            return strip_row(space, stored), error
+            return self.row_codec.salvage(space, stored), error
 
     def damaged(self, space: Table, row: Row, error: HoldfastError, **more: Any) -> Finding:
         """Add a finding for a row that is not what was written."""
@@ -171,6 +172,20 @@ class LineCheck:
                 self.found.findings.remove(gap)
                 for found in self.marks.gaps.values():
                     found[:] = [finding if each is gap else each for each in found]
+
+
+async def find_salt(context: EngineContext, line: Line) -> bytes:
+    """Return the salt of a line, from its row, or else from the other rows that have it; nothing, if all are lost."""
+    with suppress(CorruptError):
+        (rows,) = await context.backend.read([Get(LINES, [tuple(line)])])
+        if rows:
+            return info_of(rows[0]).salt
+    for table in (FOLDS, STEPS):
+        async for stored in scan_readable_rows(context.stored, table, tuple(line), []):
+            with suppress(HoldfastError):
+                if salt := stored_salt(table, context.rows.decode(table, stored), context.max_bytes):
+                    return salt
+    return b""
 
 
 def affected_by(marks: SpoiledSteps, point: StepRef, before: list[Finding]) -> tuple[list[Finding], list[Finding]]:

@@ -7,7 +7,8 @@ next folded state, and if all of them can be folded, each of the states between 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Get, Row
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
@@ -109,7 +110,7 @@ class LineDecoder:
 
     async def _same(self, before: LoadedState, folded: LoadedState) -> bool:
         """Return whether steps result in a folded state."""
-        _, root = await self._states.fold(self._line, before)
+        _, root = await self._states.fold(self._line, before, self._check.salt)
         if root == folded.root:
             return True
         # Another release may have folded in another way.

@@ -15,7 +15,7 @@ from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
 from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.model.large_pointers import PIECE, is_pointer, parse_pointer
-from holdfast.engine.model.nodes import ChildRef, LeafNode, NodeId, SegmentNode, Slot, decode_node
+from holdfast.engine.model.nodes import ChildRef, LeafNode, NodeId, SegmentNode, Slot, check_node, decode_node
 from holdfast.engine.row_format import LEASE, PIN, is_about_step, open_body, open_fold, open_node
 from holdfast.errors import CorruptError, HoldfastError
 
@@ -118,7 +118,10 @@ class PartCheck:
         try:
             if damage is not None:
                 raise damage
-            node = decode_node(*open_node(row))
+            found, data = open_node(row)
+            node = decode_node(found, data)
+            if self.check.salt:
+                check_node(found, data, self.check.salt)
         except HoldfastError as error:
             self._bad_nodes[id] = self.check.add(FindingCode.DAMAGED_NODE, error.what, space=NODES.name, key=row.key)
             return
@@ -181,13 +184,13 @@ class PartCheck:
     # Large values ---------------------------------------------------------------------------------------------
 
     async def _check_objects(self) -> None:
-        value = _LargeValue(b"")
+        value = _LargeValue(b"", self.check.salt)
         async for row, damage in self.check.rows(OBJECTS, bodies=self.check.deep):
             self.check.found.objects += 1
             digest, piece = bytes(row.key[2]), int(row.key[3])  # type: ignore[arg-type]
             if digest != value.digest:
                 self._object(value)
-                value = _LargeValue(digest)
+                value = _LargeValue(digest, self.check.salt)
             if not self.check.deep:
                 value.pieces += 1
             else:
@@ -207,7 +210,7 @@ class PartCheck:
             return
         used: set[bytes] = set()
         for pointer in self.check.needed:
-            size, digest = parse_pointer(pointer)
+            size, _, digest = parse_pointer(pointer)
             used.add(digest)
             if digest not in self.check.marks.objects and self._objects.get(digest) != size:
                 key = (*self.check.line, digest)
@@ -241,7 +244,7 @@ class PartCheck:
             return
         if not self.check.deep:
             return
-        if value.sha.digest() == value.digest:
+        if value.sha.digest() == value.digest or not self.check.salt:
             self._objects[value.digest] = value.size
         elif value.in_order and not value.size % PIECE and value.size:
             return  # perhaps only its end is missing, which is reported where it is needed
@@ -316,9 +319,9 @@ class PartCheck:
 class _LargeValue:
     """A large value whose pieces are read."""
 
-    def __init__(self, digest: bytes) -> None:
+    def __init__(self, digest: bytes, salt: bytes) -> None:
         self.digest = digest
-        self.sha = hashlib.sha256()
+        self.sha = hashlib.sha256(salt)
         self.size = 0
         self.pieces = 0
         self.in_order = True

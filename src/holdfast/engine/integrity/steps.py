@@ -16,7 +16,7 @@ from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
 from holdfast.engine.integrity.findings import FindingCode, Severity
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.steps import Step, StepOrigin
-from holdfast.engine.row_format import Branch, StepRef, add_origin, info_of, open_body, readable
+from holdfast.engine.row_format import Branch, StepRef, add_origin, decode_step, info_of, readable
 from holdfast.errors import CorruptError, HoldfastError
 
 _STUB = (0, "pruned", 0)
@@ -202,18 +202,18 @@ class StepCheck:
 
     def _open(self, row: Row, point: StepRef, parent: StepRef | None) -> None:
         try:
-            step = Step.decode(open_body(row, self.check.max_bytes))
+            step = decode_step(row, self.check.max_bytes)
         except HoldfastError as error:
             code = FindingCode.DAMAGED_STEP if isinstance(error, CorruptError) else FindingCode.UNKNOWN_FORMAT
             self.check.spoil(self.check.add(code, error.what, point), point)
             return
         header = step.header
-        if step.commit != point.hash:
+        if self.check.salt and step.commit(self.check.salt) != point.hash:
             self.check.spoil(
                 self.check.add(FindingCode.HASH_MISMATCH, "its hash is not that of its content", point), point
             )
             return
-        for column in ("id", "time", "kind"):
+        for column in ("time", "kind"):
             claim, actual = getattr(point, column), getattr(header, column)
             if claim != actual:
                 self._wrong(point, column, claim, repr(actual))
@@ -280,7 +280,7 @@ class StepCheck:
                 for _, (branch, seq), _ in some
             ]
             try:
-                found = await self.check.backend.read(scans)
+                found = await self.check.unchecked.read(scans)
             except UNREADABLE:
                 continue  # reported already, as rows that cannot be read
             for (point, place, commit), steps in zip(some, found, strict=True):
@@ -302,7 +302,7 @@ class StepCheck:
         count = digest = 0
         last: StepRef | None = None
         gaps: list[StepRef] = []
-        async for row in scan_rows(self.check.backend, STEPS, tuple(self.check.line), bodies=False, by="id"):
+        async for row in scan_rows(self.check.unchecked, STEPS, tuple(self.check.line), bodies=False, by="id"):
             self.check.count_row()
             point = StepRef.of(row)
             if point.seq >= self.check.lengths.get(point.branch, 0):

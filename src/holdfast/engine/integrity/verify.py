@@ -11,9 +11,8 @@ from collections.abc import Callable
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
-from holdfast.engine.checked_rows import strip_row
 from holdfast.engine.context import EngineContext
-from holdfast.engine.integrity.check import LineCheck, LineReport, Where, affected_by, needs
+from holdfast.engine.integrity.check import LineCheck, LineReport, Where, affected_by, find_salt, needs
 from holdfast.engine.integrity.decode import LineDecoder
 from holdfast.engine.integrity.findings import MOST_AFFECTED, Finding, FindingCode, Severity, VerifyLevel
 from holdfast.engine.integrity.parts import PartCheck
@@ -65,7 +64,9 @@ async def look(
 async def _check(
     context: EngineContext, line: Line, level: VerifyLevel, tell: Callable[[int], None] | None
 ) -> LineCheck:
-    check = LineCheck(context.stored, line, level, context.max_bytes, context.codec, tell)
+    check = LineCheck(context, line, level, tell)
+    if check.deep:
+        check.salt = await find_salt(context, line)
     await StepCheck(check).run()
     await PartCheck(check).run()
     if level >= VerifyLevel.DECODE:
@@ -108,7 +109,7 @@ async def _record_affected(check: LineCheck) -> None:
             continue
         why, state = affected_by(marks, point, before)
         if bodies and point[:2] not in marks.steps:
-            missing = list(needs(open_step(check.line, strip_row(STEPS, row), check.max_bytes), marks))
+            missing = list(needs(open_step(check.line, check.row_codec.salvage(STEPS, row), check.max_bytes), marks))
             why, state = [*why, *missing], [*state, *(missing if point.tail else ())]
         for finding in {id(each): each for each in why}.values():
             finding.affected_count += 1

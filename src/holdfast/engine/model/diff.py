@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.codec import msgpack
 from holdfast.engine.model import sequences
-from holdfast.engine.model.large_pointers import LARGE, is_pointer, pointer_to
+from holdfast.engine.model.large_pointers import LARGE, is_pointer, parse_pointer, pointer_to
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, EditText, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
 
@@ -39,7 +39,7 @@ def diff(old: Packed, new: Packed, depth: int = 0) -> Operation | None:
     """Return the operation that turns `old` into `new`, or None if they are the same value. `depth` is how many edits
     it will be nested in."""
     if isinstance(new, bytes):
-        if new == old or (isinstance(old, bytes) and is_pointer(old) and old == pointer_to(new).encode()):
+        if new == old or (isinstance(old, bytes) and is_pointer(old) and parse_pointer(old).is_of(new)):
             return None
         if len(new) < _SHORT:
             return None if not isinstance(old, bytes) and _is_same(old, new) else Set(new)
@@ -134,8 +134,10 @@ def diff_lists(old: list[bytes], new: list[bytes], depth: int = 0) -> EditList |
         return EditList((KeepRun(0, start), tuple(new[start:]))) if start else EditList((tuple(new),))
     end = sequences.common_suffix(old, new, start)
     old_end, new_end = len(old) - end, len(new) - end
-    if any(map(is_pointer, old[start:old_end])):
-        as_pointers = [pointer_to(item).encode() if len(item) > LARGE else item for item in new]
+    pointer = next(filter(is_pointer, old[start:old_end]), None)
+    if pointer is not None:
+        salt = parse_pointer(pointer).salt
+        as_pointers = [pointer_to(item, salt).encode() if len(item) > LARGE else item for item in new]
         if as_pointers != new:
             return _with_values(diff_lists(old, as_pointers, depth), dict(zip(as_pointers, new, strict=True)))
     parts: ListParts = [KeepRun(0, start)] if start else []

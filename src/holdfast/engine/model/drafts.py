@@ -7,8 +7,9 @@ nodes; a lazy reader reads only the parts it needs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from holdfast.engine.model import list_tree, map_tree
 from holdfast.engine.model.large_pointers import is_pointer
@@ -33,16 +34,14 @@ EMPTY = MapRoot(None, 0)
 """The root of a state without channels."""
 
 
-@dataclass
-class ListDraft:
+class ListDraft(Struct):
     """A list in nodes, and the pieces that it now consists of."""
 
     root: ListRoot
     pieces: list_tree.Pieces
 
 
-@dataclass
-class MapDraft:
+class MapDraft(Struct):
     """A dict in nodes, and the entries that differ from there; None for those that are removed."""
 
     root: MapRoot
@@ -50,8 +49,7 @@ class MapDraft:
     changes: dict[bytes, EntryDraft | None] = field(default_factory=dict)
 
 
-@dataclass
-class EntryDraft:
+class EntryDraft(Struct):
     """An entry of a dict: its rank in the order, its value, and the step that wrote it."""
 
     rank: int
@@ -201,6 +199,9 @@ def _edit_list(ws: Workspace, draft: ListDraft, edit: EditList, origin: WrittenB
             keep = part if isinstance(part, KeepRun) else KeepRun(part.place, 1)
             if keep.start + keep.length > length:
                 raise CorruptError(f"a step keeps {keep.length} items from {keep.start} on of only {length}")
+            if keep.length == length and not pieces and keep is part:
+                pieces += draft.pieces  # most steps append to the list
+                continue
             kept = list_tree.slice_pieces(draft.pieces, *keep)
             if isinstance(part, ChangeItem):
                 kept = [[ListItem((yield from _changed_item(ws, draft, kept[0], part.operation, load)), origin)]]

@@ -84,6 +84,6 @@ def _aside(ws: Workspace, value: bytes) -> bytes:
     """Return a value, or a pointer to it if it is too large for a node."""
     if len(value) <= LARGE:
         return value
-    pointer = pointer_to(value).encode()
+    pointer = pointer_to(value, ws.salt).encode()
     ws.objects[pointer] = value
     return pointer

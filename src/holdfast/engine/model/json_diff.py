@@ -6,8 +6,9 @@ objects, down to the single value that differs; classes are not needed.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec.json import encode
@@ -17,6 +18,7 @@ from holdfast.codec.json_codec import from_json, is_mark, to_json
 from holdfast.codec.plain_json import to_plain
 from holdfast.engine.model.alignment import gaps, pairs
 from holdfast.engine.model.large_pointers import LargePointer, is_pointer, parse_pointer
+from holdfast.engine.model.line_salt import NO_SALT
 from holdfast.engine.model.packed_state import Packed, unpack_name
 from holdfast.engine.model.tree_diff import Delta, ListDelta, MapDelta
 
@@ -38,10 +40,12 @@ NOTHING = Absent()
 
 @dataclass(frozen=True, slots=True)
 class UnloadedValue:
-    """A large value that was not loaded: how many bytes it has, and their SHA-256."""
+    """A large value that was not loaded: how many bytes it has, and their digest under the salt of the line. Within a
+    line, values with the same digest are equal."""
 
     bytes: int
-    sha256: str
+    digest: str
+    salt: builtins.bytes = field(default=NO_SALT, repr=False)
 
 
 class Edit(NamedTuple):
@@ -92,7 +96,7 @@ def tree_of(packed: Packed, large: Mapping[bytes, bytes]) -> Any:
         if value is not None:
             return to_json(value)
         pointer = parse_pointer(packed)
-        return UnloadedValue(pointer.size, pointer.digest.hex())
+        return UnloadedValue(pointer.size, pointer.digest.hex(), pointer.salt)
     if isinstance(packed, list):
         return [tree_of(item, large) for item in packed]
     if all(map(msgpack.is_str, packed)):
@@ -113,7 +117,7 @@ def decoded(codec: Codec, tree: Any) -> Any:
 def plain_of(tree: Any) -> Any:
     """Return a JSON form without type marks, for people."""
     if isinstance(tree, UnloadedValue):
-        return f"<{tree.bytes} bytes, sha256 {tree.sha256[:16]}>"
+        return f"<{tree.bytes} bytes, digest {tree.digest[:16]}>"
     if has_large(tree):
         return [*map(plain_of, tree)] if type(tree) is list else {name: plain_of(part) for name, part in tree.items()}
     return to_plain(from_json(tree))
@@ -127,7 +131,7 @@ def has_large(tree: Any) -> bool:
 def pointers_in(tree: Any) -> Iterator[bytes]:
     """Yield the pointers to large values in a JSON form that were not loaded."""
     if isinstance(tree, UnloadedValue):
-        yield LargePointer(tree.bytes, bytes.fromhex(tree.sha256)).encode()
+        yield LargePointer(tree.bytes, tree.salt, bytes.fromhex(tree.digest)).encode()
     elif type(tree) is dict or type(tree) is list:
         for part in tree.values() if type(tree) is dict else tree:
             yield from pointers_in(part)

@@ -1,16 +1,17 @@
 """Large values, stored beside the line.
 
 A value of many kilobytes that hardly changes would slow down every read of the segment it lies in. It is stored once,
-in pieces, and a *pointer* of 42 bytes takes its place: its size and its digest. The bytes of a pointer start like no
-packed value does, so that nothing a user saves can be mistaken for one.
+in pieces, and a *pointer* of 58 bytes takes its place: its size, the salt of its line, and its digest under that salt.
+The bytes of a pointer start like no packed value does, so that nothing a user saves can be mistaken for one. Only
+pointers of one line are equal if their values are.
 """
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
+from holdfast.engine.model.line_salt import digest
 from holdfast.engine.model.packed_state import POINTER
 from holdfast.errors import CorruptError
 
@@ -20,18 +21,23 @@ LARGE = 64 << 10
 PIECE = 1 << 20
 """How many bytes a piece of a large value has, except the last."""
 
-_POINTER = struct.Struct(">2sQ32s")
+_POINTER = struct.Struct(">2sQ16s32s")
 
 
 class LargePointer(NamedTuple):
     """A reference to a large value."""
 
     size: int
+    salt: bytes
     digest: bytes
 
     def encode(self) -> bytes:
         """Return the bytes that take the value's place."""
-        return _POINTER.pack(POINTER, self.size, self.digest)
+        return _POINTER.pack(POINTER, self.size, self.salt, self.digest)
+
+    def is_of(self, packed: bytes) -> bool:
+        """Return whether it is the pointer to a value."""
+        return len(packed) == self.size and digest(self.salt, packed) == self.digest
 
     @property
     def pieces(self) -> int:
@@ -44,20 +50,20 @@ def is_pointer(packed: bytes) -> bool:
     return packed.startswith(POINTER)
 
 
-def pointer_to(packed: bytes) -> LargePointer:
-    """Return the pointer to a packed value."""
-    return LargePointer(len(packed), hashlib.sha256(packed).digest())
+def pointer_to(packed: bytes, salt: bytes) -> LargePointer:
+    """Return the pointer to a packed value, in a line with this salt."""
+    return LargePointer(len(packed), salt, digest(salt, packed))
 
 
 def parse_pointer(data: bytes) -> LargePointer:
     """Parse a pointer."""
     try:
-        mark, size, digest = _POINTER.unpack(data)
+        mark, size, salt, value_digest = _POINTER.unpack(data)
     except struct.error:
         raise CorruptError(f"{len(data)} bytes are not a pointer") from None
     if mark != POINTER:
         raise CorruptError("bytes that should be a pointer are something else")
-    return LargePointer(size, digest)
+    return LargePointer(size, salt, value_digest)
 
 
 def split(packed: bytes) -> list[bytes]:
@@ -68,7 +74,7 @@ def split(packed: bytes) -> list[bytes]:
 def join(pointer: LargePointer, pieces: list[bytes]) -> bytes:
     """Join the pieces of a large value. `CorruptError` if they are not those it was split into."""
     packed = b"".join(pieces)
-    if len(packed) != pointer.size or hashlib.sha256(packed).digest() != pointer.digest:
+    if not pointer.is_of(packed):
         raise CorruptError(
             f"the pieces of a large value do not make up its {pointer.size} bytes",
             where=pointer.digest.hex(),

@@ -9,13 +9,28 @@ from holdfast.engine.model.large_pointers import LARGE, is_pointer, pointer_to
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
 
 
-def set_aside(edit: EditMap) -> tuple[EditMap, dict[bytes, bytes]]:
-    """Return the edit with pointers for the large values that it sets, and those values by pointer.
+def set_aside(edit: EditMap, salt: bytes) -> tuple[EditMap, dict[bytes, bytes]]:
+    """Return the edit with pointers for the large values that it sets, in a line with this salt, and those values by
+    pointer.
 
     A large list or dict stays as it is: its items are replaced by pointers when it is folded.
     """
-    objects: dict[bytes, bytes] = {}
-    return _map(edit, objects), objects
+    objects = LargeObjects(salt)
+    return _map(edit, objects), objects.values
+
+
+class LargeObjects:
+    """Large values of a line by pointer."""
+
+    def __init__(self, salt: bytes) -> None:
+        self._salt = salt
+        self.values: dict[bytes, bytes] = {}
+
+    def add(self, value: bytes) -> bytes:
+        """Add a value, and return the pointer to it."""
+        pointer = pointer_to(value, self._salt).encode()
+        self.values[pointer] = value
+        return pointer
 
 
 def pointers(edit: EditMap) -> Iterator[bytes]:
@@ -31,7 +46,7 @@ def pointers(edit: EditMap) -> Iterator[bytes]:
                     yield from filter(is_pointer, part)
 
 
-def _operation(operation: Operation, objects: dict[bytes, bytes]) -> Operation:
+def _operation(operation: Operation, objects: LargeObjects) -> Operation:
     if isinstance(operation, Set):
         return operation if _is_container(operation.value) else Set(_value(operation.value, objects))
     if isinstance(operation, EditMap):
@@ -41,12 +56,12 @@ def _operation(operation: Operation, objects: dict[bytes, bytes]) -> Operation:
     return operation
 
 
-def _map(edit: EditMap, objects: dict[bytes, bytes]) -> EditMap:
+def _map(edit: EditMap, objects: LargeObjects) -> EditMap:
     return EditMap(edit.removed, tuple((key, _operation(change, objects)) for key, change in edit.put), edit.moved)
 
 
 def _part(
-    part: KeepRun | ChangeItem | tuple[bytes, ...], objects: dict[bytes, bytes]
+    part: KeepRun | ChangeItem | tuple[bytes, ...], objects: LargeObjects
 ) -> KeepRun | ChangeItem | tuple[bytes, ...]:
     if isinstance(part, KeepRun):
         return part
@@ -61,9 +76,5 @@ def _is_container(value: bytes) -> bool:
     return not value.startswith(msgpack.SHAPED_MARK) and (msgpack.is_array(bare) or msgpack.is_map(bare))
 
 
-def _value(value: bytes, objects: dict[bytes, bytes]) -> bytes:
-    if len(value) <= LARGE:
-        return value
-    pointer = pointer_to(value).encode()
-    objects[pointer] = value
-    return pointer
+def _value(value: bytes, objects: LargeObjects) -> bytes:
+    return value if len(value) <= LARGE else objects.add(value)

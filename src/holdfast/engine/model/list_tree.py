@@ -15,6 +15,9 @@ Pieces: TypeAlias = "list[KeepRun | list[ListItem]]"
 
 _Row: TypeAlias = "list[ChildRef | list[ListItem]]"
 
+_HALF = FANOUT // 2
+"""A segment at the end of a list with so many items is not filled up."""
+
 
 def size(root: ListRoot) -> int:
     """Return how many items a list has."""
@@ -91,16 +94,23 @@ def _cut(ws: Workspace, child: ChildRef | None, start: int, end: int) -> Rounds[
 
 
 def _absorb(ws: Workspace, row: _Row) -> Rounds[_Row]:
-    """Merge loose items with a neighbouring segment where both fit into one, to avoid many tiny segments."""
-    done: _Row = []
+    """Merge loose items with a neighbouring segment where both fit into one, to avoid many tiny segments.
+
+    At the end of a list, which is where most grow, a segment that is half full stays as it is: it is not stored again
+    and again until it is full."""
+    parts: _Row = []
     for part in row:
+        if isinstance(part, list) and parts and isinstance(parts[-1], list):
+            parts[-1] += part
+        else:
+            parts.append(list(part) if isinstance(part, list) else part)
+    done: _Row = []
+    for number, part in enumerate(parts):
         before = done[-1] if done else None
-        if isinstance(part, list) and isinstance(before, list):
-            before += part
-            continue
         if isinstance(part, list) and isinstance(before, ChildRef):
             *rest, last = yield from _open_right(ws, before)
-            if last.size + len(part) <= FANOUT:
+            limit = _HALF if number == len(parts) - 1 else FANOUT
+            if last.size < limit and last.size + len(part) <= FANOUT:
                 yield from ws.fetch([last.id])
                 done[-1:] = [*rest, [*ws.segment(last).items, *part]]
                 continue
@@ -113,7 +123,7 @@ def _absorb(ws: Workspace, row: _Row) -> Rounds[_Row]:
             yield from ws.fetch([part.id])
             before += ws.segment(part).items
             continue
-        done.append(list(part) if isinstance(part, list) else part)
+        done.append(part)
     return done
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec import msgpack
 from holdfast.engine.model import sequences
 from holdfast.engine.model.diff import diff

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, MutableMapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import MsgspecError, Raw
 from msgspec.msgpack import Decoder, decode
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.model.nodes import INDEX_MARK, LEAF_MARK, MapRoot, Slot, WrittenBy, parse_slot, sort_key
 from holdfast.engine.model.workspace import MissingNode, Rounds
 from holdfast.errors import CorruptError

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, MsgspecError
 from msgspec.msgpack import Decoder, decode, encode
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec import msgpack
+from holdfast.engine.model.line_salt import digest
 from holdfast.errors import CorruptError
 
 NodeId: TypeAlias = bytes
@@ -156,8 +158,8 @@ _decode_leaf = Decoder(
 _decode_index = Decoder(tuple[int, list[_Child]]).decode
 
 
-def encode_node(node: Node) -> tuple[NodeId, bytes]:
-    """Return a node's id and its stored form."""
+def encode_node(node: Node, salt: bytes) -> tuple[NodeId, bytes]:
+    """Return a node's id in a line with this salt, and its stored form."""
     if isinstance(node, SegmentNode):
         columns: list[Any] = [_SEGMENT, *node]
     elif isinstance(node, LeafNode):
@@ -167,15 +169,11 @@ def encode_node(node: Node) -> tuple[NodeId, bytes]:
     else:
         columns = [_INDEX, [list(child) for child in node.children]]
     data = encode(columns)
-    return _digest(data), data
+    return node_id(data, salt), data
 
 
 def decode_node(id: NodeId, data: bytes) -> Node:
-    """Decode a node from its stored form. `CorruptError` if it does not match its id."""
-    if _digest(data) != id:
-        raise CorruptError(
-            "a node is not the one its id names", where=id.hex(), hint="Repair it from a mirror or a backup"
-        )
+    """Decode a node from its stored form. Whether it is the right one, `check_node` tells."""
     try:
         if data.startswith(_SEGMENT_MARK):
             _, values, numbers = _decode_segment(data)
@@ -193,6 +191,19 @@ def decode_node(id: NodeId, data: bytes) -> Node:
     except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"not the stored form of a node: {error}", where=id.hex()) from None
     raise CorruptError("a node of unknown kind", where=id.hex())
+
+
+def node_id(data: bytes, salt: bytes) -> NodeId:
+    """Return the id of a node in a line with this salt."""
+    return digest(salt, data)[:_ID_SIZE]
+
+
+def check_node(id: NodeId, data: bytes, salt: bytes) -> None:
+    """Raise `CorruptError` if a node does not match its id."""
+    if node_id(data, salt) != id:
+        raise CorruptError(
+            "a node is not the one its id names", where=id.hex(), hint="Repair it from a mirror or a backup"
+        )
 
 
 def encode_root(root: MapRoot) -> bytes:
@@ -253,10 +264,6 @@ def _number(value: Any) -> int:
     return value
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()[:_ID_SIZE]
-
-
 def digest_items(values: Sequence[bytes]) -> bytes:
     """Return a digest of a segment's items, without their origins."""
-    return _digest(b"".join(hashlib.sha256(value).digest() for value in values))
+    return hashlib.sha256(b"".join(hashlib.sha256(value).digest() for value in values)).digest()[:_ID_SIZE]

@@ -10,12 +10,12 @@ The stored form is msgpack, `[kind, …]`; `docs/format.md` lists it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from msgspec import MsgspecError
+from msgspec import MsgspecError, Struct
 from msgspec.msgpack import decode, encode
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec import msgpack
 from holdfast.engine.model.operators import Rule, combine
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, as_items, as_map, flatten
@@ -39,22 +39,19 @@ class ChangeItem(NamedTuple):
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Set:
+class Set(Struct, frozen=True):
     """Replace the whole value."""
 
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class EditList:
+class EditList(Struct, frozen=True):
     """Compose a list of runs of the old one, new items and changed ones: appends, inserts, removals, moves."""
 
     parts: tuple[KeepRun | ChangeItem | tuple[bytes, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EditMap:
+class EditMap(Struct, frozen=True):
     """Remove keys, then put or change some; `moved` lists, in order, the keys that go to the end.
 
     Without `moved`, a new key comes after all others and a changed one keeps its place, as in a Python dict.
@@ -65,15 +62,13 @@ class EditMap:
     moved: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EditText:
+class EditText(Struct, frozen=True):
     """Compose a string's UTF-8 bytes, or bytes, of runs of the old ones and new ones."""
 
     parts: tuple[KeepRun | bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Combine:
+class Combine(Struct, frozen=True):
     """Combine the value with a packed operand, as an update operator does; without a value, take the operand."""
 
     rule: Rule
@@ -191,6 +186,8 @@ def _bounds(keep: KeepRun, size: int) -> tuple[int, int]:
 
 _SET, _LIST, _MAP, _TEXT = range(4)
 _KEEP, _NEW, _CHANGE = range(3)
+_SET_BYTES = b"\x92\x00"
+"""How the stored form of an operation starts that sets a value: a list of two, `_SET` first."""
 
 
 def encode_operation(operation: Operation) -> bytes:
@@ -200,6 +197,10 @@ def encode_operation(operation: Operation) -> bytes:
 
 def decode_operation(data: bytes) -> Operation:
     """Decode an operation from its stored form."""
+    if data.startswith(_SET_BYTES):
+        value = msgpack.last_bin(data, len(_SET_BYTES))
+        if value is not None:
+            return Set(value)  # most operations, and all large ones
     msgpack.check_depth(data)
     try:
         return _from_parts(decode(data))

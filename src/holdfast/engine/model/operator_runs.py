@@ -7,8 +7,9 @@ takes the place of the current one, so that the merge compares what was set; the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.operations import Combine, EditMap, LoadLarge, apply_map
 from holdfast.engine.model.operators import combine

@@ -7,14 +7,14 @@ values by packed key, so that two states can be compared and changed piece by pi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from types import NoneType
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.codec import Codec, default_codec, msgpack
+from holdfast.codec import Codec, collector_paused, default_codec, msgpack
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 
 Packed: TypeAlias = "bytes | list[bytes] | dict[bytes, Packed]"
@@ -39,6 +39,9 @@ class StatePacker(Protocol):
 
 SMALL = 1024
 """A dict of fewer packed bytes than this is not split."""
+
+_LONG = 16
+"""A list of fewer items is unpacked as quickly as it is compared with another."""
 
 _FEW = 16
 """A dict of more scalars than this is split before it is packed."""
@@ -74,6 +77,31 @@ def pack_channel(codec: Codec, name: str, value: Any) -> Packed:
 def unpack_state(codec: Codec, packed: PackedMap) -> dict[str, Any]:
     """Unpack a state into new objects."""
     return _unpack_map(codec, packed, map(unpack_name, packed))
+
+
+def unpack_states(codec: Codec, states: Sequence[PackedMap]) -> list[dict[str, Any]]:
+    """Unpack several states of a line into new objects. Of long lists, what they have in common is decoded once."""
+    if len(states) == 1:
+        return [unpack_state(codec, states[0])]
+    long: list[dict[bytes, list[Any]]] = [{} for _ in states]
+    names = {key for state in states for key, value in state.items() if type(value) is list and len(value) >= _LONG}
+    with collector_paused():
+        for name in names:
+            lists: list[tuple[list[bytes], dict[bytes, list[Any]]]] = []
+            for state, each in zip(states, long, strict=True):
+                value = state.get(name)
+                if isinstance(value, list):
+                    lists.append((value, each))
+            cached = None
+            for items, each in sorted(lists, key=lambda pair: len(pair[0])):
+                each[name], cached = codec.unpack_repeated(items, cached)
+        return [_with_lists(codec, state, each) for state, each in zip(states, long, strict=True)]
+
+
+def _with_lists(codec: Codec, packed: PackedMap, lists: Mapping[bytes, list[Any]]) -> dict[str, Any]:
+    """Unpack a state of which some lists are unpacked already."""
+    rest = unpack_state(codec, {key: value for key, value in packed.items() if key not in lists})
+    return {(name := unpack_name(key)): lists[key] if key in lists else rest[name] for key in packed}
 
 
 def unpack(codec: Codec, packed: Packed) -> Any:
@@ -168,7 +196,7 @@ def as_items(packed: Packed) -> list[bytes] | None:
     if isinstance(packed, dict) or packed.startswith((msgpack.SHAPED_MARK, POINTER)):
         return None
     data = _not_empty(packed.removeprefix(msgpack.ESCAPE))
-    return list(map(msgpack.top, msgpack.split_array(data))) if msgpack.is_array(data) else None
+    return msgpack.split_items(data) if msgpack.is_array(data) else None
 
 
 def as_map(packed: Packed) -> PackedMap | None:

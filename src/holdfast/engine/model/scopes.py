@@ -11,8 +11,9 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import NamedTuple, Self
+from typing import Self
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.errors import InvalidError
 
 KINDS = ("user", "session", "workflow", "agent", "step", "tool", "hook", "custom")

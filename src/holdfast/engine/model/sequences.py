@@ -8,8 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import compress, count
-from operator import is_, ne
-from typing import NamedTuple
+from operator import ne
+
+from holdfast._named_tuple import NamedTuple
 
 
 class MatchingRun(NamedTuple):
@@ -22,9 +23,10 @@ class MatchingRun(NamedTuple):
 
 def common_prefix(old: Sequence[bytes], new: Sequence[bytes]) -> int:
     """Return how many items both start with."""
-    if all(map(is_, old, new)):
-        return min(len(old), len(new))  # as for lists that grow
-    return next(compress(count(), map(ne, old, new)), min(len(old), len(new)))
+    limit = min(len(old), len(new))
+    if old[:limit] == new[:limit]:
+        return limit  # as for lists that grow, mostly of the identical items
+    return next(compress(count(), map(ne, old, new)), limit)
 
 
 def common_suffix(old: Sequence[bytes], new: Sequence[bytes], after: int) -> int:

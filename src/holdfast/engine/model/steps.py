@@ -2,11 +2,11 @@
 
 A step names its parents and contains its changes. Its commit hash covers the parents' hashes, its id, a digest of its
 header and a digest of each operation: the *content* of the step, not how it is stored. Folding, pruning, re-encrypting
-or moving a line changes no hash.
+or moving a line changes no hash. Digests of operations and commit hashes are under the salt of the line.
 
-A step with a salt has events, whose rows stay when the step is pruned. Its hash covers the digest of those rows
-separately, and everything else by one digest with the salt. A stub keeps both (`StubProof`): they prove the rows, and
-without the salt nothing can be guessed from them about the rest.
+A step with a salt of its own has events, whose rows stay when the step is pruned. Its hash covers the digest of those
+rows separately, and everything else by one digest with the salt. A stub keeps both (`StubProof`): they prove the rows,
+and without the salt nothing can be guessed from them about the rest.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, encode
 
+from holdfast._named_tuple import NamedTuple
+from holdfast.engine.model.line_salt import digest
 from holdfast.engine.model.operations import EditMap, decode_operation, encode_operation
 from holdfast.errors import CorruptError
 
@@ -44,6 +46,9 @@ class StepOrigin(NamedTuple):
 
 NO_ORIGIN = StepOrigin()
 
+KeySchemas: TypeAlias = tuple[tuple[bytes, str], ...]
+"""References to schemas, such as `plan@3`, by the packed name of a channel."""
+
 
 class StepHeader(NamedTuple):
     """The header of a step.
@@ -66,12 +71,30 @@ class StepHeader(NamedTuple):
     """Random bytes that protect the digest of the content; empty where events are never stored with steps."""
     origin: StepOrigin = NO_ORIGIN
     """Who saved a step of a thread and why. Steps with events have that in their metadata."""
+    key_schemas: KeySchemas = ()
+    """The schemas of single channels that the step changed, in a scope: `schema` is that of all others."""
 
     def digest(self) -> bytes:
         """Return the digest of everything here but id, parents, events and salt, which the commit hash covers
         itself."""
         content = [self.time, self.stamp, self.kind, self.schema, self.metadata]
-        return _sha256(encode(content if self.origin == NO_ORIGIN else [*content, self.origin]))
+        if self.key_schemas:
+            content += [self.origin, self.key_schemas]
+        elif self.origin != NO_ORIGIN:
+            content.append(self.origin)
+        return _sha256(encode(content))
+
+
+class PendingWriteRow(NamedTuple):
+    """A packed value that a task wrote to a channel. A negative number is for marks that replace each other."""
+
+    path: str
+    task: str
+    place: int
+    channel: str
+    packed: bytes
+    schema: str = ""
+    """A reference to the schema of the value, such as `plan@3`."""
 
 
 Stored: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -91,7 +114,6 @@ class Step:
     header: StepHeader
     edit: EditMap = field(default_factory=EditMap)
     _stored: Stored | None = field(default=None, init=False, repr=False, compare=False)
-    _commit: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def stored(self) -> Stored:
@@ -103,29 +125,33 @@ class Step:
             self._stored = (*changes, (b"", rest))
         return self._stored
 
-    @property
-    def digests(self) -> Digests:
+    def digests(self, salt: bytes) -> Digests:
         """Return what the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""
-        return tuple([(key, _sha256(operation)) for key, operation in self.stored])
+        return tuple([(key, digest(salt, operation)) for key, operation in self.stored])
 
-    @property
-    def commit(self) -> bytes:
-        """Return the commit hash."""
-        if self._commit is None:
-            self._commit = commit_hash(self.header, self.digests)
-        return self._commit
+    def commit(self, salt: bytes) -> bytes:
+        """Return the commit hash in a line with this salt."""
+        return commit_hash(self.header, self.digests(salt), salt)
 
-    def encode(self) -> bytes:
-        """Return the stored form."""
+    def encode(self, writes: Sequence[PendingWriteRow] = (), line_salt: bytes = b"") -> bytes:
+        """Return the stored form, without id, schema version and commit hash: the row has them.
+
+        `writes` are those that followed the step before it, and led to this one. They are no part of the step: they are
+        stored with it since most have the same content. `line_salt` is stored with a step that has no parent."""
         header = self.header
-        parts = (header[:_FIXED], [part for pair in self.stored for part in pair], self.commit)
+        fields = (header.parents, header.time, header.stamp, header.kind, header.metadata)
+        parts = (fields, [part for pair in self.stored for part in pair], writes)
+        if line_salt or header.key_schemas:
+            rest = (header.origin, line_salt, header.key_schemas) if header.key_schemas else (header.origin, line_salt)
+            return encode((*parts, header.events, header.salt, *rest))
         if header.origin != NO_ORIGIN:
             return encode((*parts, header.events, header.salt, header.origin))
         return encode((*parts, header.events, header.salt) if header.salt else parts)
 
     @classmethod
-    def decode(cls, data: bytes) -> Step:
-        """Decode a step from its stored form. `CorruptError` if it is not valid."""
+    def decode(cls, data: bytes, id: str, schema: str = "") -> Step:
+        """Decode a step from its stored form, and what its row says. `CorruptError` if it is not valid; whether it is
+        the right one, its commit hash tells."""
         found = _parts(data)
         flat = found.operations
         if not flat or len(flat) % 2:
@@ -135,22 +161,18 @@ class Step:
         _, rest = operations.pop()
         if not isinstance(rest, EditMap):
             raise CorruptError("a stored step holds no changes of a state")
-        step = cls(_header(found), EditMap(rest.removed, tuple(operations), rest.moved))
+        step = cls(_header(found, id, schema), EditMap(rest.removed, tuple(operations), rest.moved))
         step._stored = stored  # the hash covers the bytes as they are stored
-        if step.commit != found.commit:
-            raise CorruptError("a step's commit hash is not that of its content", where=step.header.id, hint=_HINT)
         return step
 
 
-_HINT = "Verify the line, and repair it from a mirror or a backup"
-
-
-def commit_hash(header: StepHeader, digests: Digests) -> bytes:
-    """Return the hash that names a step and everything before it."""
+def commit_hash(header: StepHeader, digests: Digests, salt: bytes) -> bytes:
+    """Return the hash that names a step and everything before it. That of a step with a salt of its own needs the salt
+    of the line for the digests only."""
     parents = [parent.commit for parent in header.parents]
     if header.salt:
         return StubProof.of(header, digests).commit(parents)
-    return _sha256(encode((_COMMIT, parents, header.id, header.digest(), digests)))
+    return digest(salt, encode((_COMMIT, parents, header.id, header.digest(), digests)))
 
 
 class StubProof(NamedTuple):
@@ -173,24 +195,41 @@ class StubProof(NamedTuple):
         return _sha256(encode((_SALTED, parents, self.id, self.events, self.content)))
 
 
+def decode_writes(data: bytes) -> list[PendingWriteRow]:
+    """Return the writes in the stored form of a step."""
+    return [PendingWriteRow(*write) for write in _parts(data).writes]
+
+
+def decode_line_salt(data: bytes) -> bytes:
+    """Return the salt of the line in the stored form of a step; nothing, if it has a parent."""
+    return _parts(data).line_salt
+
+
+def without_writes(data: bytes) -> bytes:
+    """Return the stored form of a step without the writes."""
+    found = _parts(data)
+    found.writes = []
+    return encode(found)
+
+
 def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-_Fields: TypeAlias = tuple[str, list[tuple[int, int, bytes]], int, str, str, str, bytes]
-
-_FIXED = 7
-"""The number of those fields."""
+_Fields: TypeAlias = tuple[list[tuple[int, int, bytes]], int, str, str, bytes]
+"""Parents, time, stamp, kind and metadata."""
 
 
 # The types of all parts of a step are fixed, and cannot nest.
 class _StoredStep(Struct, array_like=True, forbid_unknown_fields=True):
     fields: _Fields
     operations: list[bytes]
-    commit: bytes
+    writes: list[tuple[str, str, int, str, bytes, str]] = []
     events: str = ""
     salt: bytes = b""
     origin: tuple[str, str, str] = NO_ORIGIN
+    line_salt: bytes = b""
+    key_schemas: list[tuple[bytes, str]] = []
 
 
 _decode = Decoder(_StoredStep).decode
@@ -203,12 +242,13 @@ def _parts(data: bytes) -> _StoredStep:
         raise CorruptError(f"not the stored form of a step: {error}") from None
 
 
-def _header(found: _StoredStep) -> StepHeader:
-    id, parents, time, stamp, kind, schema, metadata = found.fields
+def _header(found: _StoredStep, id: str, schema: str) -> StepHeader:
+    parents, time, stamp, kind, metadata = found.fields
     if any(len(commit) != _HASH_SIZE for _, _, commit in parents):
         raise CorruptError("a stored step's parents are not parents")
     if found.events and not found.salt:
         raise CorruptError("a stored step has events and no salt")
     named = tuple(StepParent(*parent) for parent in parents)
     origin = NO_ORIGIN if found.origin is NO_ORIGIN else StepOrigin(*found.origin)
-    return StepHeader(id, named, time, stamp, kind, schema, metadata, found.events, found.salt, origin)
+    header = StepHeader(id, named, time, stamp, kind, schema, metadata, found.events, found.salt, origin)
+    return header._replace(key_schemas=tuple(found.key_schemas)) if found.key_schemas else header

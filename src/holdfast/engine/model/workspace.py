@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 from holdfast.codec.msgpack import MAX_DEPTH
+from holdfast.engine.model.line_salt import NO_SALT
 from holdfast.engine.model.nodes import (
     FANOUT,
     ChildRef,
@@ -43,10 +44,12 @@ class MissingNode(CorruptError):
 class Workspace:
     """The nodes in memory: loaded ones, and new ones that are not stored yet.
 
-    `created` are new nodes by id, `objects` new large values by pointer.
+    `created` are new nodes by id, `objects` new large values by pointer. Those that are stored have ids under the salt
+    of their line; where nothing is stored, any salt does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, salt: bytes = NO_SALT) -> None:
+        self.salt = salt
         self._nodes: dict[NodeId, Node] = {}
         self.created: dict[NodeId, bytes] = {}
         self.objects: dict[bytes, bytes] = {}
@@ -92,7 +95,7 @@ class Workspace:
 
     def add(self, node: Node) -> NodeId:
         """Create a node."""
-        id, data = encode_node(node)
+        id, data = encode_node(node, self.salt)
         if id not in self._nodes:
             self._nodes[id] = node
             self.created[id] = data

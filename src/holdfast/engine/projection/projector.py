@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
 
 from holdfast.backends.batch_eval import same_columns
 from holdfast.backends.interface import Delete, Expect, Get, Put, Row, Scan
@@ -45,6 +44,7 @@ from holdfast.engine.projection.rendering import (
     LEFT_OUT,
     RenderedMessage,
     clean_text,
+    is_hidden,
     key_text,
     messages,
     render_value,
@@ -63,7 +63,6 @@ from holdfast.engine.projection.rows import (
     edit_pieces,
     entries_of,
     first_step,
-    is_hidden,
     operations_by_channel,
 )
 from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, open_step
@@ -301,8 +300,7 @@ class Projector:
                 packed: Packed = operation.value
             else:
                 only = tuple(step for step in loaded.tail if key in step[1].removed or key in dict(step[1].put))
-                alone = replace(loaded, tail=only, known=None, changed_keys=None)
-                packed = await DisplayReader(self._states, rows.line, alone).value(key)
+                packed = await DisplayReader(self._states, rows.line, loaded.with_tail(only)).value(key)
             kind, text = render_value(packed)
             point = chain[last].point
             rows.put(STATE_VALUES, (key_text(name),), kind, 0, point.id, time_text(point.time), text)

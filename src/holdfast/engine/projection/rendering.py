@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.json import encode
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.codec.plain_json import to_plain
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.packed_state import Packed, flatten
@@ -184,3 +185,12 @@ def _has_pointer(packed: Packed) -> bool:
     if isinstance(packed, bytes):
         return is_pointer(packed)
     return any(map(_has_pointer, packed if isinstance(packed, list) else packed.values()))
+
+
+_HIDDEN = ("\0", "__", "branch:to:", "join:")
+"""Prefixes of internal names: those of frameworks' own channels, and of LangGraph's for scheduling."""
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a channel is a framework's own, and not shown to people."""
+    return name.startswith(_HIDDEN)

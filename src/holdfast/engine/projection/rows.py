@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Backend, Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
     AGENT_STATES,
@@ -115,15 +115,6 @@ def first_step(line: Line) -> Scan:
 def clear_state(line: Line) -> list[Change]:
     """Return the changes that remove a thread's state from the rows."""
     return [Delete(space, tuple(line)) for space in (AGENT_STATES, STATE_VALUES, CONVERSATIONS)]
-
-
-_HIDDEN = ("\0", "__", "branch:to:", "join:")
-"""Prefixes of internal names: those of frameworks' own channels, and of LangGraph's for scheduling."""
-
-
-def is_hidden(name: str) -> bool:
-    """Return whether a channel is a framework's own, and not shown to people."""
-    return name.startswith(_HIDDEN)
 
 
 def chain_to(steps: Sequence[ProjectedStep], latest: ProjectedStep) -> list[ProjectedStep]:

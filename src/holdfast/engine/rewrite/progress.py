@@ -11,7 +11,7 @@ from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.steps import StepParent, StubProof
 from holdfast.engine.rewrite.row_sizes import SizeBalance
 from holdfast.engine.rewrite.scratch_nodes import ScratchNodes
-from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, info_row
+from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, drop_writes, info_row
 from holdfast.engine.state_loader import LoadedState
 
 FIRST = Branch(0, 0, 0, 0, "")
@@ -56,6 +56,8 @@ class RewriteProgress:
             self.known.setdefault(point.branch, []).append(point)
             if point.merged:
                 self._merges[point[:2]] = point.merged
+        self.max_bytes = 0
+        """The most bytes of a step."""
         self.done: dict[int, int] = {}
         """How many steps of each branch are done."""
         self.folds: list[Row] = []
@@ -101,13 +103,16 @@ class RewriteProgress:
 
     def keep(self, row: Row, loaded: LoadedState, stored: Iterable[bytes]) -> None:
         """Pass a step that remains."""
-        point = StepRef.of(row)
+        point, before = StepRef.of(row), row
+        if (point.branch, point.seq - 1) in self.dropped:
+            row = drop_writes(row, self.max_bytes)  # they followed the removed step
         if self._follows_gap(point):
             self.after_gaps.append(point)
         self._gaps[point.branch] = False
         self._advance(point, loaded)
         self.kept_ids.add(point.id)
-        now = point._replace(tail=len(loaded.tail))
+        # A row without its writes has another size too, so that a copy of the line notices it.
+        now = point._replace(tail=len(loaded.tail), size=point.size + len(row.body) - len(before.body))
         if self._trims:
             size = self._sizes.get(point.branch, 0) + len(row.body) + sum(map(len, stored))
             self._sizes[point.branch] = size

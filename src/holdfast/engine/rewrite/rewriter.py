@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from holdfast.backends.interface import Change, Delete, Ensure, Expect, Row, Scan
-from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
-from holdfast.engine.checked_rows import check_row
+from holdfast.backends.interface import Change, Delete, Ensure, Expect, Put, Row, Scan
+from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.delta_channels import DeltaReader
 from holdfast.engine.hold_check import require_no_hold
@@ -41,6 +40,8 @@ from holdfast.engine.row_format import (
     node_row,
     object_rows,
     open_step,
+    open_writes,
+    write_row,
 )
 from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.engine.text_index.indexer import TextIndexer
@@ -129,7 +130,7 @@ class Rewriter:
         """Return what `prune` would free. All is computed as it does, and nothing is written."""
         for _ in range(_ATTEMPTS):
             info = await self._lines.info(line)
-            left = await balance(self._context.stored, _leftovers(line, info))
+            left = await balance(self._context, _leftovers(line, info))
             try:
                 outcome = await self._attempt(line, None, choose, None, measure=True)
             except (_ConcurrentChange, MissingNode, CorruptError) as error:
@@ -147,7 +148,7 @@ class Rewriter:
             await lease.acquire()
             left = SizeBalance()
             if measure:
-                left = await balance(self._context.stored, _leftovers(line, await self._lines.info(line)))
+                left = await balance(self._context, _leftovers(line, await self._lines.info(line)))
             for _ in range(_ATTEMPTS):
                 try:
                     outcome = await self._attempt(line, lease, choose, apply, measure=measure)
@@ -180,10 +181,13 @@ class Rewriter:
             conditions = await require_no_hold(self._backend, [line])
             carried = await self._deltas.carry_over(line, points, branches, plan.dropped)
             plan = plan._replace(changes=[*plan.changes, *carried])
-        merges, proofs = await self._stub_contents(line, points or (), plan.dropped)
+        merges, proofs = await self._stub_contents(line, info.salt, points or (), plan.dropped)
+        if plan.dropped:
+            plan = plan._replace(changes=[*plan.changes, *await self._writes_of_kept(line, points or (), plan.dropped)])
         progress = RewriteProgress(
             line, info, branches, plan.dropped, points, plan.closed, merges, proofs, erase=plan.erase
         )
+        progress.max_bytes = self._context.max_bytes
         with ScratchNodes() as scratch:
             progress.scratch = scratch if lease is None else None
             commit = apply if apply is not None and choose is not None else self._backend.apply
@@ -212,7 +216,7 @@ class Rewriter:
             # Once: concurrent appends should not cause it to be computed again and again.
             old_nodes = Delete(NODES, (*line, info.form))
             changes = await self._changes(progress, removal, plan)
-            freed = (await balance(self._context.stored, [*changes, old_nodes])).plus(progress.added)
+            freed = (await balance(self._context, [*changes, old_nodes])).plus(progress.added)
         if lease is None:
             return RewriteResult(freed, progress.size)
         switch = _Switch(progress, lease, conditions, removal, plan, apply)
@@ -270,7 +274,7 @@ class Rewriter:
         return False
 
     async def _stub_contents(
-        self, line: Line, points: Sequence[StepRef], dropped: Set[tuple[int, int]]
+        self, line: Line, salt: bytes, points: Sequence[StepRef], dropped: Set[tuple[int, int]]
     ) -> tuple[dict[tuple[int, int], Sequence[StepParent]], dict[tuple[int, int], StubProof]]:
         """Return what stubs keep of removed steps: the further parents of merges, and the proofs of steps with a
         salt."""
@@ -280,21 +284,38 @@ class Rewriter:
         keys = [(*line, *point[:2]) for point in opened if point[:2] in dropped]
         async for row in found_rows(self._context.stored, STEPS, keys):
             try:
-                step = open_step(line, check_row(STEPS, row), self._context.max_bytes)
+                step = open_step(line, self._context.rows.decode(STEPS, row), self._context.max_bytes)
             except CorruptError:
                 continue  # it is removed all the same; what it contained is unknown
             position = StepRef.of(row)[:2]
             if step.header.parents[1:]:
                 merges[position] = step.header.parents[1:]
             if step.header.salt:
-                proofs[position] = StubProof.of(step.header, step.digests)
+                proofs[position] = StubProof.of(step.header, step.digests(salt))
         return merges, proofs
+
+    async def _writes_of_kept(
+        self, line: Line, points: Sequence[StepRef], dropped: Set[tuple[int, int]]
+    ) -> list[Change]:
+        """Return the changes that store writes as rows again, which steps that are removed took over from ones that
+        remain."""
+        kept = {point[:2]: point for point in points if not point.pruned and point[:2] not in dropped}
+        keys = [(*line, branch, seq) for branch, seq in sorted(dropped) if (branch, seq - 1) in kept]
+        changes: list[Change] = []
+        async for row in found_rows(self._context.stored, STEPS, keys):
+            try:
+                writes = open_writes(self._context.rows.decode(STEPS, row), self._context.max_bytes)
+            except CorruptError:
+                continue  # they are lost with it
+            branch, seq = StepRef.of(row)[:2]
+            changes += (Put(WRITES, write_row(line, kept[branch, seq - 1].id, write)) for write in writes)
+        return changes
 
     async def _after_gaps(self, progress: RewriteProgress) -> list[tuple[StepRef, Step]]:
         """Return the remaining steps that follow removed ones."""
         keys = [(*progress.line, *point[:2]) for point in progress.after_gaps]
         return [
-            (StepRef.of(row), open_step(progress.line, check_row(STEPS, row), self._context.max_bytes))
+            (StepRef.of(row), open_step(progress.line, self._context.rows.decode(STEPS, row), self._context.max_bytes))
             async for row in found_rows(self._context.stored, STEPS, keys)
         ]
 
@@ -317,7 +338,7 @@ class Rewriter:
         self, line: Line, info: LineInfo, lease: Lease | None, changes: Sequence[Change]
     ) -> RewriteResult | None:
         """Apply the other changes of a plan; no step is removed."""
-        freed = await balance(self._context.stored, changes)
+        freed = await balance(self._context, changes)
         if (
             lease is not None
             and await self._backend.apply([self._lines.line_unchanged(line, info), *changes]) is not None
@@ -374,7 +395,7 @@ class Rewriter:
             end = min(start + page, stop)
             (rows,) = await self._context.stored.read([Scan(STEPS, (*progress.line, branch), (start,), (end,))])
             for row in rows:
-                yield check_row(STEPS, row)  # one by one, so that a page is not in memory twice
+                yield self._context.rows.decode(STEPS, row)  # one by one, so that a page is not in memory twice
             if len(rows) < end - start:
                 return
             start, page = end, next_page(page, rows)
@@ -391,7 +412,7 @@ class Rewriter:
             loaded = await self._states.get(line, point)
             if loaded.form not in (0, progress.info.form):
                 loaded = await self._states.load(line, point)
-            tree = await self._states.tree(line, loaded)
+            tree = await self._states.tree(line, loaded, progress.info.salt)
             progress.pointers |= tree.pointers
             await self._store(progress, lease, row, tree.root, tree.nodes, tree.objects)
             return
@@ -401,7 +422,7 @@ class Rewriter:
         if len(loaded.tail) < self._context.fold_every and (point.tail or not progress.dropped):
             progress.keep(row, loaded, ())
             return
-        ws, root = await self._states.fold(line, loaded)
+        ws, root = await self._states.fold(line, loaded, progress.info.salt)
         progress.pointers.update(ws.objects)
         await self._store(progress, lease, row, root, ws.created, ws.objects)
         self._states.keep_nodes(ws)
@@ -431,7 +452,7 @@ class Rewriter:
                         raise await self._lease_lost(line)
                     raise _ConcurrentChange
                 await lease.renew_if_due()
-        fold = fold_row(line, (point.branch, point.seq), point.hash, progress.fresh.form, root)
+        fold = fold_row(line, (point.branch, point.seq), point.hash, progress.fresh, root)
         progress.folds.append(fold)
         unsaved: Mapping[bytes, bytes] = {} if progress.scratch is None else progress.scratch
         loaded = LoadedState(root, progress.fresh.form, fresh=unsaved)

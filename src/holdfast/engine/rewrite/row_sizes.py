@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import Key, Table
-from holdfast.engine.checked_rows import strip_row
+from holdfast.engine.context import EngineContext
 
 _FEW, _MANY = 8, 256
 """How many rows are read at first, when their size is unknown, and at most."""
@@ -76,11 +76,12 @@ async def rows_below(backend: Backend, space: Table, prefix: Key, *, bodies: boo
         page = next_page(page, rows)
 
 
-async def balance(stored: Backend, changes: Iterable[Change]) -> SizeBalance:
+async def balance(context: EngineContext, changes: Iterable[Change]) -> SizeBalance:
     """Return what a batch would free if it were applied now: what is deleted or overwritten, minus what is written.
 
-    `stored` has the rows as they are stored: what is damaged can be deleted, too.
+    Rows are read as they are stored: what is damaged can be deleted, too.
     """
+    stored, salvage = context.stored, context.rows.salvage
     keys_by_table: dict[Table, list[Key]] = {}
     prefixes: list[tuple[Table, Key]] = []
     written: list[Create | Ensure | Put] = []
@@ -96,7 +97,7 @@ async def balance(stored: Backend, changes: Iterable[Change]) -> SizeBalance:
     deleted = {(space, prefix) for space, prefix in prefixes}
     for space, prefix in deleted:
         async for row in rows_below(stored, space, prefix):
-            rows, size = rows + 1, size + row_bytes(strip_row(space, row))
+            rows, size = rows + 1, size + row_bytes(salvage(space, row))
     for each in written:
         rows, size = rows - 1, size - row_bytes(each.row)
         # What is overwritten counts, unless it is deleted anyway.
@@ -105,5 +106,5 @@ async def balance(stored: Backend, changes: Iterable[Change]) -> SizeBalance:
             keys_by_table.setdefault(each.space, []).append(key)
     for space, keys in keys_by_table.items():
         async for row in found_rows(stored, space, list(dict.fromkeys(keys))):
-            rows, size = rows + 1, size + row_bytes(strip_row(space, row))
+            rows, size = rows + 1, size + row_bytes(salvage(space, row))
     return SizeBalance(rows, size)

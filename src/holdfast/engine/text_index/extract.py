@@ -28,8 +28,7 @@ from holdfast.engine.model.operations import (
     Set,
 )
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, pack_name, unpack_name
-from holdfast.engine.projection.rendering import ROLES
-from holdfast.engine.projection.rows import is_hidden
+from holdfast.engine.projection.rendering import ROLES, is_hidden
 from holdfast.errors import CorruptError
 
 Path: TypeAlias = tuple[str | int, ...]

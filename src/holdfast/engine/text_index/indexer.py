@@ -11,10 +11,11 @@ before does not have: text of pruned steps is found as long as a state has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, STEPS, WORDS, Key, Scalar, WordList

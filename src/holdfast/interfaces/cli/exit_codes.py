@@ -56,6 +56,7 @@ _CALLS = {
     "history()": "holdfast state history",
     "access.grants()": "holdfast grant list",
     "store.maintenance.set_quota(…)": "holdfast quota",
+    "access.tokens()": "holdfast token list",
     "access.roles()": "holdfast grant roles",
     "store.audit.export()": "holdfast audit export",
     'on_end="archive"': "--on-end archive",
@@ -67,7 +68,7 @@ _HINTS = {
 }
 
 
-def _as_commands(error: HoldfastError) -> str:
+def command_hint(error: HoldfastError) -> str:
     """Return the hint of an error, with commands in place of functions."""
     hint = _HINTS.get(error.code, error.hint)
     for call, words in _CALLS.items():
@@ -81,7 +82,7 @@ def _as_commands(error: HoldfastError) -> str:
 def report(error: HoldfastError, *, as_json: bool, color: bool) -> int:
     """Report an error on stderr. Returns the exit code."""
     return _report(
-        error.code, error.what, error.where, _as_commands(error), exit_code(error), as_json=as_json, color=color
+        error.code, error.what, error.where, command_hint(error), exit_code(error), as_json=as_json, color=color
     )
 
 

@@ -8,9 +8,10 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.store import Checkpoint
+if TYPE_CHECKING:
+    from holdfast.store import Checkpoint
 
 _CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
 """Control characters that JSON does not escape."""
@@ -37,12 +38,10 @@ def plain(value: Any) -> Any:
         return plain(value.value)
     if isinstance(value, PurePath):
         return str(value)
-    if isinstance(value, Checkpoint):
-        return checkpoint_record(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: plain(item) for name, item in value._asdict().items()}
+        return _record(value)
     if type(value) is dict or (isinstance(value, Mapping) and not hasattr(value, "__dict__")):
         return {_text(str(key)): plain(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -63,6 +62,15 @@ def _text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def _record(value: Any) -> dict[str, Any]:
+    """Return a named tuple as a record."""
+    from holdfast.store import Checkpoint  # not at the top: `--help` needs no store
+
+    if isinstance(value, Checkpoint):
+        return checkpoint_record(value)
+    return {name: plain(item) for name, item in value._asdict().items()}
 
 
 def checkpoint_record(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -23,7 +23,6 @@ raised; `main` reports them and chooses the exit code. `session.progress(title)`
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -56,6 +55,7 @@ COMMANDS = {
         "restore": ("branches", "Save the state of an older checkpoint again."),
         "tag": ("refs", "List, add or remove tags, each on one checkpoint."),
         "label": ("refs", "List, add or remove labels, each on any number of checkpoints."),
+        "run": ("run", "Run a script in Lua or JavaScript."),
     },
     "Agents": {
         "agent": ("agent", "List, show, export and repair agents."),
@@ -77,11 +77,18 @@ COMMANDS = {
         "delete": ("copy_export", "Delete threads."),
         "quota": ("quota", "Show or set how much a tenant may store."),
         "jobs": ("jobs", "List, run or pause scheduled jobs."),
+        "migrate": ("migrate", "Bring states to another version of their schema, and back."),
+        "schema": ("schema", "Check, lock, show and document the schemas of a project."),
     },
     "Copy": {
         "copy": ("copy_export", "Copy threads to another store."),
         "export": ("copy_export", "Write threads to a file."),
         "import": ("copy_export", "Read threads from a file."),
+    },
+    "Serve": {
+        "ui": ("holdfast.interfaces.web.command", "Look at a store in the browser."),
+        "serve": ("holdfast.interfaces.web.command", "Serve a store over HTTP."),
+        "token": ("token", "Issue, list or revoke tokens for a served store."),
     },
     "Help": {
         "doctor": ("doctor", "Check the installation and the store."),
@@ -91,7 +98,7 @@ COMMANDS = {
         "help": ("meta", "Show the help of a command."),
     },
 }
-"""The commands by topic, each with its module and its line in the help."""
+"""The commands by topic, each with its module, of this package or with its full name, and its line in the help."""
 
 _FUNCTIONS = {"import": "import_", "help": "help_"}
 """Where a function does not have the name of its command."""
@@ -101,7 +108,10 @@ def _load(name: str) -> click.Command | None:
     """Import a command."""
     for commands in COMMANDS.values():
         if name in commands:
-            command: click.Command = load(f"holdfast.interfaces.cli.{commands[name][0]}", _FUNCTIONS.get(name, name))
+            module = commands[name][0]
+            # Interfaces above this one have commands, too.
+            path = module if "." in module else f"holdfast.interfaces.cli.{module}"
+            command: click.Command = load(path, _FUNCTIONS.get(name, name))
             return command
     return None
 
@@ -176,29 +186,15 @@ def cli(context: click.Context) -> None:
     context.ensure_object(CliContext)
 
 
-_GC_THRESHOLD = 100_000
-"""Importing a command creates many objects, and none of them is garbage."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, and return its exit code. Errors are reported on stderr."""
-    if arguments is not None:
-        return _main(list(arguments))
-    gc.set_threshold(_GC_THRESHOLD)
-    try:
-        return _main(sys.argv[1:])
-    finally:
-        gc.freeze()  # the program ends: no last collection
-
-
-def _main(arguments: list[str]) -> int:
+    """Run a command, by default that of the program, and return its exit code. Errors are reported on stderr."""
     if COMPLETE in os.environ:
         from holdfast.interfaces.cli.meta import complete
 
         return complete(cli, os.environ[COMPLETE])
     session = CliContext()
     try:
-        return _run(arguments, session)
+        return _run(list(sys.argv[1:] if arguments is None else arguments), session)
     except BrokenPipeError:
         exit_codes.discard_output()
         return exit_codes.BROKEN_PIPE

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.history import parse_path, path_text
 from holdfast.interfaces.cli.base import CliContext, all_channels_option, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe
 from holdfast.interfaces.cli.json_output import checkpoint_record, encode, plain
-from holdfast.interfaces.cli.value_view import ALL, SHORT, DisplayLimits, ValueWriter
-from holdfast.store import branch_names, is_hidden
 
 if TYPE_CHECKING:
+    from holdfast.interfaces.cli.value_view import DisplayLimits, ValueWriter
     from holdfast.store import Checkpoint, LazyState, Store
 
 
@@ -46,6 +44,10 @@ def show(
     holdfast show chat HEAD~1
     holdfast show chat --path 'messages[-1].content'
     """
+    from holdfast.history import parse_path
+    from holdfast.interfaces.cli.value_view import ALL, SHORT, ValueWriter
+    from holdfast.store import is_hidden
+
     if (path is not None) + bool(channels) + no_state > 1:
         raise InvalidError("give only one of --path, --channel and --no-state")
     store = session.open()
@@ -104,6 +106,8 @@ def at_path(state: LazyState, path: Sequence[Any]) -> Any:
 
 
 def _not_found(path: Sequence[Any]) -> NotFoundError:
+    from holdfast.history import path_text
+
     return NotFoundError(f"the state has nothing at {path_text(path)}", hint="See holdfast show")
 
 
@@ -126,6 +130,8 @@ def _labels(store: Store, checkpoint: Checkpoint) -> dict[str, list[str]]:
 
 
 def _header(session: CliContext, store: Store, checkpoint: Checkpoint) -> Iterator[str]:
+    from holdfast.store import branch_names
+
     branch = branch_names(store.thread(checkpoint.thread)).get(checkpoint.branch, "")
     labels = _labels(store, checkpoint)
     yield session.out.style(f"checkpoint {safe(checkpoint.id)}", "yellow")

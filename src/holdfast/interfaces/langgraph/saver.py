@@ -25,9 +25,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from holdfast.errors import InvalidError
 from holdfast.interfaces.langgraph import contents, names
+from holdfast.schemas import ValidationMode
 from holdfast.store import (
     CheckpointStore,
     FromParent,
+    GraphSchemas,
     IdentityOperations,
     PendingWrite,
     SavedCheckpoint,
@@ -78,6 +80,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     refused. With a `serde` of your own values are kept as it dumps them, each channel whole whenever its version
     changes.
 
+    With a `schema`, the state of the graph has a version: a `SchemaSet`, a `Schema`, or the state class itself. A
+    thread that an older graph saved is upgraded when it is read, in the middle of an interrupt too; nodes that were
+    renamed are named in the migration. `subgraphs` has the schemas of subgraphs by the names of their nodes, such as
+    `{"research": "research-state"}`; what is saved is validated.
+
     Any number of threads and event loops may use a saver, or copies of it, at a time.
     """
 
@@ -87,6 +94,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         *,
         serde: SerializerProtocol | None = None,
         strict: bool = False,
+        schema: Any = None,
+        subgraphs: Mapping[str, str] | None = None,
+        validate: ValidationMode = "refuse",
     ) -> None:
         if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
@@ -99,7 +109,15 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         self._owned = False
         self._classes: frozenset[tuple[str, ...]] | None = None
         self._strict = strict
-        self._checkpoints = CheckpointStore(store, default_metadata=_default_metadata, lenient=not strict)
+        self._schemas = None if schema is None else GraphSchemas(schema, subgraphs or {}, validate)
+        if self._schemas is not None and serde is not None:
+            raise InvalidError(
+                "a schema needs values that Holdfast packs, and not those of a serializer of your own",
+                hint="Leave out serde=, or schema=",
+            )
+        self._checkpoints = CheckpointStore(
+            store, default_metadata=_default_metadata, lenient=not strict, schemas=self._schemas
+        )
         if STRICT_MSGPACK_ENABLED:
             self._restrict(frozenset({*SAFE_MSGPACK_TYPES, _SERIALIZED}))
 
@@ -110,6 +128,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         *,
         serde: SerializerProtocol | None = None,
         strict: bool = False,
+        schema: Any = None,
+        subgraphs: Mapping[str, str] | None = None,
+        validate: ValidationMode = "refuse",
         **options: Any,
     ) -> HoldfastSaver:
         """A saver on the store at a URL or a path, which is opened, and closed together with the saver.
@@ -117,7 +138,14 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         Use it in `with` or `async with`, or close it by hand: `close()`, `await aclose()`. Further options are those of
         `holdfast.open`.
         """
-        saver = cls(open_store(conn_string, **options), serde=serde, strict=strict)
+        saver = cls(
+            open_store(conn_string, **options),
+            serde=serde,
+            strict=strict,
+            schema=schema,
+            subgraphs=subgraphs,
+            validate=validate,
+        )
         saver._owned = True
         return saver
 
@@ -372,7 +400,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
         self._classes = classes
         self._checkpoints = CheckpointStore(
-            self.store, may_revive=may_revive, default_metadata=_default_metadata, lenient=not self._strict
+            self.store,
+            may_revive=may_revive,
+            default_metadata=_default_metadata,
+            lenient=not self._strict,
+            schemas=self._schemas,
         )
 
     # Closing --------------------------------------------------------------------------------------------------

@@ -64,7 +64,9 @@ async def scratch_store(engine: Engine) -> AsyncIterator[Engine]:
         url = f"sqlite:///{Path(folder.name) / 'scratch.db'}"
         backend = await backend_for(url).open(url, synchronous="normal")
         try:
-            yield Engine(EngineContext(backend, cache=MemoryCache(_CACHE_BYTES), codec=engine.context.codec))
+            yield Engine(
+                EngineContext(backend, MemoryCache(_CACHE_BYTES), engine.context.codec, rows=engine.context.rows)
+            )
         finally:
             await backend.close()
     finally:

@@ -36,7 +36,8 @@ from holdfast.backends.tables import (
     Scalar,
     Table,
 )
-from holdfast.engine.row_format import Line
+from holdfast.engine.model.line_salt import SALT_SIZE
+from holdfast.engine.row_format import Line, info_of, info_row
 from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 
 VERSION = 1
@@ -69,11 +70,12 @@ class ArchiveHeader(ArchiveLine, tag="holdfast-export"):
 
 
 class ThreadBegin(ArchiveLine, tag="thread"):
-    """The begin of a thread: its name, and the columns of its row in `lines`."""
+    """The begin of a thread: its name, the columns of its row in `lines`, and its salt."""
 
     tenant: str
     thread: str
     columns: list[str | int]
+    salt: bytes
 
 
 class ArchivedRow(ArchiveLine, tag="row", omit_defaults=True):
@@ -116,12 +118,15 @@ def row_record(table: Table, row: Row) -> ArchivedRow:
 def thread_record(row: Row) -> ThreadBegin:
     """Convert a row of `lines` to the line of the file that begins a thread."""
     tenant, line = map(str, row.key)
-    return ThreadBegin(tenant, line, list(row.columns))  # type: ignore[arg-type]
+    return ThreadBegin(tenant, line, list(row.columns), info_of(row).salt)  # type: ignore[arg-type]
 
 
 def line_row(record: ThreadBegin, line: Line) -> Row:
     """Convert the begin of a thread to its row in `lines`. Raises `ValueError` if it is not valid."""
-    return Row(tuple(line), _values(list(LINES.columns.values()), record.columns))
+    if len(record.salt) != SALT_SIZE:
+        raise ValueError("a thread has no salt")
+    columns = _values(list(LINES.columns.values()), record.columns)
+    return info_row(line, info_of(Row(tuple(line), columns))._replace(salt=record.salt))
 
 
 def row_of(record: ArchivedRow, line: Line) -> tuple[Table, Row]:

@@ -196,9 +196,20 @@ async def _add_existing(scratch: Engine, engine: Engine, line: Line, file: str) 
     if line == root_of(line) and await _exists(engine, line):
         changes.append(Delete(REFS, owner_key(line)))  # a file gives nobody a thread that is in the store
     changes += (Put(REFS, row) for row in refs if row.key[2] != LEASE)
-    changes += [Ensure(WRITES, row) async for row in scan_rows(engine.context.backend, WRITES, tuple(line))]
+    changes += [Ensure(WRITES, row) for row in await _missing_writes(scratch, engine, line)]
     await scratch.context.backend.apply(changes)
     scratch.context.cache.drop_all(line)
+
+
+async def _missing_writes(scratch: Engine, engine: Engine, line: Line) -> list[Row]:
+    """Return the pending writes in the store that the file lacks. A later step of the file may have taken them over."""
+    rows = [row async for row in scan_rows(engine.context.backend, WRITES, tuple(line))]
+    after = {str(row.key[2]) for row in rows}
+    steps = [StepRef.of(row) async for row in scan_rows(scratch.context.backend, STEPS, tuple(line), bodies=False)]
+    points = [point for point in steps if point.id in after]
+    found = zip(points, await scratch.writes.of_many(line, points), strict=True)
+    existing = {(point.id, write.task, write.place) for point, writes in found for write in writes}
+    return [row for row in rows if row.key[2:] not in existing]
 
 
 async def _missing_refs(scratch: Engine, engine: Engine, line: Line) -> list[Row]:

@@ -126,7 +126,7 @@ def settings_file() -> Iterator[CheckResult]:
             "settings-file", f"{path} cannot be read: {error}", "Correct it, or name another in HOLDFAST_CONFIG"
         )
         return
-    unknown = sorted(found.keys() - {"stores"})
+    unknown = sorted(found.keys() - {"stores", "schemas"})
     if unknown:
         near = get_close_matches(unknown[0], ["stores"], 1)
         yield warning(

@@ -163,7 +163,7 @@ async def jobs(store: StoreHandle) -> list[CheckResult]:
     found = []
     for row in rows:
         try:
-            job = Job.of(row)
+            job = Job.of(row, store.engine.context.rows)
         except HoldfastError as error:
             name = str(row.key[2])
             remedy = f"Remove it and add it again: holdfast jobs remove {name}"

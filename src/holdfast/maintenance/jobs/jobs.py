@@ -23,7 +23,7 @@ import msgspec
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import JOBS
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
-from holdfast.engine.checked_rows import check_row
+from holdfast.engine.checked_rows import RowCodec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime
@@ -119,11 +119,12 @@ class Job:
         return self.runs[0] if self.runs else None
 
     @classmethod
-    def of(cls, row: Row) -> Job:
+    def of(cls, stored: Row, rows: RowCodec) -> Job:
         """Decode a job from its stored row, which may be damaged: `CorruptError`."""
-        tenant, _, name = map(str, row.key)
+        tenant, _, name = map(str, stored.key)
+        row = rows.decode(JOBS, stored)
         kind, schedule, state, due, version = row.columns
-        content = unwrap(check_row(JOBS, row).body, max_bytes=_MAX_BODY).content
+        content = unwrap(row.body, max_bytes=_MAX_BODY).content
         try:
             body = msgspec.json.decode(content, type=_Body)
         except msgspec.MsgspecError as error:
@@ -215,7 +216,7 @@ class JobTable:
     async def find(self, name: str) -> Job | None:
         """Return a job, or None."""
         (rows,) = await self.context.stored.read([Get(JOBS, [(self.store.tenant, "", name)])])
-        return Job.of(rows[0]) if rows else None
+        return Job.of(rows[0], self.context.rows) if rows else None
 
     async def get(self, name: str) -> Job:
         """Return a job. `NotFoundError` if there is none."""
@@ -226,14 +227,14 @@ class JobTable:
 
     async def all(self) -> list[Job]:
         """Return all jobs."""
-        return [Job.of(row) for row in await self._rows()]
+        return [Job.of(row, self.context.rows) for row in await self._rows()]
 
     async def readable(self) -> list[Job]:
         """Return all jobs that can be read: a damaged one does not stop the others."""
         found = []
         for row in await self._rows():
             try:
-                found.append(Job.of(row))
+                found.append(Job.of(row, self.context.rows))
             except HoldfastError as error:  # damaged, or of a newer release
                 _log.warning("the job %s is skipped: %s", row.key[2], error)
         return found

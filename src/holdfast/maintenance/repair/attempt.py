@@ -9,8 +9,9 @@ is as it was, and repairing it again finishes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
@@ -29,7 +30,6 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.checked_rows import protect_row, strip_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
@@ -49,6 +49,7 @@ from holdfast.engine.row_format import (
     LineInfo,
     StepRef,
     add_origin,
+    drop_writes,
     fold_row,
     info_row,
     may_be_hold,
@@ -87,6 +88,7 @@ class RepairAttempt:
         self._backend = engine.context.backend
         self._stored = engine.context.stored
         """The rows as they are, damaged ones too."""
+        self._rows = engine.context.rows
         self._states = StateLoader(self._backend, self._ground.cache, self._ground.max_bytes)
         self._lines = engine.lines
         self._line = line
@@ -121,12 +123,12 @@ class RepairAttempt:
         if is_complete and not await self._is_cut(check, same):
             return True
         (before,) = await self._stored.read([Get(LINES, [tuple(self._line)])])
-        info = check.info or await new_info(self._backend, self._line, self._lines.new_info(), self._sources)
+        info = check.info or await new_info(self._ground, self._line, self._lines.new_info(), self._sources)
         self._info = info
         await self._take_parts(check)
         check = await look(self._ground, self._line, VerifyLevel.DECODE)
         self._check = check
-        chains = ChainFinder(self._stored, self._line, self._ground.max_bytes, self._sources)
+        chains = ChainFinder(self._ground, self._line, info.salt, self._sources)
         await chains.find(list(check.branches.values()), same)
         self._chains = chains
         branches = await self._find_branches(check, chains)
@@ -184,9 +186,10 @@ class RepairAttempt:
             batch: list[Change] = [self._lease.condition()]
             for space, row in wanted[start : start + _BATCH]:
                 (there,) = await self._stored.read([Get(space, [row.key])])
-                if there and there[0] != protect_row(space, row):
+                right = bool(there) and self._rows.is_stored(space, there[0], row)
+                if there and not right:
                     batch.append(await self._keeper.keep(space, there[0], "not what its name says"))
-                if not there or there[0] != protect_row(space, row):
+                if not right:
                     batch.append(Put(space, row) if there else Ensure(space, row))
                     self.changed = True
             if await self._backend.apply(batch) is not None:
@@ -268,13 +271,16 @@ class RepairAttempt:
             there = own if own is not None and own.key[3] == seq else None
             depth += 1
             if seq in chain.stubs:
-                await self._stub(place, chain.taken.get(seq, _strip(there)), there, chain.commits[seq], depth)
+                await self._stub(place, chain.taken.get(seq, self._salvage(there)), there, chain.commits[seq], depth)
                 held, follows = None, False
             else:
-                row = chain.taken.get(seq, _strip(there) if chain.commits[seq] else None)
+                row = chain.taken.get(seq, self._salvage(there) if chain.commits[seq] else None)
                 held, follows = await self._step(place, row, there, held, depth, follows=follows, chain=chain)
             if place in self._starts:
                 self._bases[place] = _Start(held, depth, self._time, follows=follows)
+
+    def _salvage(self, stored: Row | None) -> Row | None:
+        return None if stored is None else self._rows.salvage(STEPS, stored)
 
     async def _own_rows(self, number: int) -> AsyncIterator[Row]:
         holes: list[UnreadableRange] = []
@@ -308,7 +314,7 @@ class RepairAttempt:
         chain: BranchChain,
     ) -> tuple[LoadedState | None, bool]:
         """Return the state at a step, and whether the step stays. A lost one may leave its folded state to the next."""
-        step = None if row is None else open_row(row, self._ground.max_bytes)
+        step = None if row is None else open_row(row, self._ground.max_bytes, self._info.salt)
         own = await self._own_fold(place, chain.lost.get(place[1]) if row is None else StepRef.of(row).hash)
         if row is None or step is None:
             await self._lose(
@@ -327,6 +333,8 @@ class RepairAttempt:
             self._folds.pop(place, None)
             return held, False
         right = self._right(point, step, len(held.tail), depth)
+        if place[1] - 1 in chain.stubs - chain.lost_stubs:
+            row = drop_writes(row, self._ground.max_bytes)  # a source may have those of a step that was pruned here
         await self._replace(there, right.row(self._line, row.body), self._why(place))
         self._kept[place[0]] = place[1] + 1
         self._time, self._size = right.time, right.size
@@ -390,7 +398,7 @@ class RepairAttempt:
             if follows and point.tail and len(held.tail) < self._ground.fold_every:
                 return held
             try:
-                ws, root = await self._states.fold(self._line, held)
+                ws, root = await self._states.fold(self._line, held, self._info.salt)
                 return await self._fold(place, point, root, ws.created, ws.objects)
             except (CorruptError, HoldfastError):
                 pass  # a source may have the whole state
@@ -409,7 +417,7 @@ class RepairAttempt:
         wanted = [(NODES, node_row(self._line, form, id, data)) for id, data in nodes.items()]
         wanted += [(OBJECTS, row) for at, value in large.items() for row in object_rows(self._line, at, value)]
         await self._store(wanted)
-        self._folds[place] = fold_row(self._line, place, point.hash, form, root)
+        self._folds[place] = fold_row(self._line, place, point.hash, self._info, root)
         self.mended.rebuilt += 1
         return LoadedState(root, form)
 
@@ -417,7 +425,7 @@ class RepairAttempt:
 
     async def _replace(self, there: Row | None, row: Row, reason: str) -> None:
         """Store the right row of a step, unless it is there."""
-        if there == protect_row(STEPS, row):
+        if self._rows.is_stored(STEPS, there, row):
             return
         if there is not None:
             self._changes.append(await self._keeper.keep(STEPS, there, reason))
@@ -464,7 +472,7 @@ class RepairAttempt:
             base = self._chains.chains[branch.base_branch]
             gone = not self._lengths[number] and bool(chain.length or branch.base_length > base.length)
             row = branch.row(self._line)
-            if there.get(number) == protect_row(BRANCHES, row) and not gone:
+            if self._rows.is_stored(BRANCHES, there.get(number), row) and not gone:
                 continue
             if number in there:
                 self._changes.append(
@@ -481,7 +489,7 @@ class RepairAttempt:
             chain = self._chains.chains.get(place[0])
             if chain is None or place[1] >= chain.length:
                 continue  # it is new
-            if place in kept or (new is not None and protect_row(FOLDS, new) == row):
+            if place in kept or (new is not None and self._rows.is_stored(FOLDS, row, new)):
                 continue
             self._changes.append(await self._keeper.keep(FOLDS, row, "it is damaged, or belongs to a lost checkpoint"))
             if new is None:
@@ -523,7 +531,7 @@ class RepairAttempt:
             return
         for row in there:
             self._changes.append(await self._keeper.keep(space, row, finding.message))
-        if found is not None and protect_row(space, found[0]) not in there:
+        if found is not None and not any(self._rows.is_stored(space, each, found[0]) for each in there):
             self._note(found[1])
             self._changes.append(Put(space, found[0]))
         else:
@@ -547,7 +555,7 @@ class RepairAttempt:
     async def _switch(self, before: Sequence[Row], info: LineInfo) -> bool:
         """Apply the changes, unless the line was changed."""
         fresh = info._replace(version=info.version + 1, pruned=self._pruned)
-        right = bool(before) and before[0] == protect_row(LINES, info_row(self._line, info))
+        right = bool(before) and self._rows.is_stored(LINES, before[0], info_row(self._line, info))
         # Otherwise, it is no more than the name in a damaged row.
         is_line = bool(before) or any(chain.length for chain in self._chains.chains.values())
         nothing_else = not self._changes and right and info == info._replace(pruned=self._pruned)
@@ -586,10 +594,6 @@ class RepairAttempt:
 
 _OTHERS = {table.name: table for table in (REFS, LINKS, QUARANTINE)}
 """Tables whose damaged rows are replaced by those of a source, or removed."""
-
-
-def _strip(stored: Row | None) -> Row | None:
-    return None if stored is None else strip_row(STEPS, stored)
 
 
 def _writes(change: Change, key: tuple[object, ...]) -> bool:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from holdfast.backends.interface import Backend, Row
+from holdfast.backends.interface import Row
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import STEPS
-from holdfast.engine.checked_rows import strip_row
+from holdfast.engine.context import EngineContext
 from holdfast.engine.model.steps import Step, StepParent
-from holdfast.engine.row_format import Branch, Line, StepRef, open_body
+from holdfast.engine.row_format import Branch, Line, StepRef, decode_step
 from holdfast.errors import CorruptError, HoldfastError
 from holdfast.maintenance.repair.sources import RepairSource, first_of
 
@@ -60,24 +60,26 @@ class BranchChain:
         return len(self.commits)
 
 
-def open_row(row: Row, max_bytes: int, commit: bytes | None = None) -> Step | None:
+def open_row(row: Row, max_bytes: int, salt: bytes, commit: bytes | None = None) -> Step | None:
     """Return the step in a row, if it has the hash of the row, or a given one: its hash proves that it is intact,
     whatever the columns and the checksum of the row say."""
     expected = StepRef.of(row).hash if commit is None else commit
     try:
-        step = Step.decode(open_body(row, max_bytes))
+        step = decode_step(row, max_bytes)
     except HoldfastError:
         return None
-    return step if step.commit == expected else None
+    return step if step.commit(salt) == expected else None
 
 
 class ChainFinder:
     """Finds the steps of a line."""
 
-    def __init__(self, stored: Backend, line: Line, max_bytes: int, sources: Sequence[RepairSource]) -> None:
-        self._stored = stored
+    def __init__(self, context: EngineContext, line: Line, salt: bytes, sources: Sequence[RepairSource]) -> None:
+        self._stored = context.stored
+        self._rows = context.rows
+        self._salt = salt
         self._line = line
-        self._max_bytes = max_bytes
+        self._max_bytes = context.max_bytes
         self._sources = sources
         self.chains: dict[int, BranchChain] = {}
         self.used: set[str] = set()
@@ -111,7 +113,7 @@ class ChainFinder:
     async def _read(self) -> None:
         holes: list[UnreadableRange] = []
         async for stored in scan_readable_rows(self._stored, STEPS, tuple(self._line), holes):
-            row = strip_row(STEPS, stored)
+            row = self._rows.salvage(STEPS, stored)
             point = StepRef.of(row)
             chain = self.chains.setdefault(point.branch, BranchChain(point.branch))
             if point.pruned and not row.body:
@@ -120,19 +122,19 @@ class ChainFinder:
                 with suppress(CorruptError):
                     chain.lost_stubs |= {point.seq} if point.lost else set()
                 continue
-            step = open_row(row, self._max_bytes)
+            step = open_row(row, self._max_bytes, self._salt)
             if step is None:
                 chain.put(point.seq, b"", None)
             elif not _fits(step, point[:2]):
                 chain.put(point.seq, b"", None)
                 if len(self._elsewhere) < _MOST_ELSEWHERE:
-                    self._elsewhere[step.commit] = row
+                    self._elsewhere[step.commit(self._salt)] = row
                     before = step.header.parents[0] if step.header.parents else StepParent(0, -1, b"")
                     self._strays.setdefault((before.branch, before.seq + 1), []).append(step)
             else:
-                chain.put(point.seq, step.commit, step.header.parents[0] if step.header.parents else None)
+                chain.put(point.seq, step.commit(self._salt), step.header.parents[0] if step.header.parents else None)
                 if not point.seq:
-                    self._elsewhere[step.commit] = row  # it does not name its branch
+                    self._elsewhere[step.commit(self._salt)] = row  # it does not name its branch
 
     async def _compare(self) -> None:
         """Find the sources with the same history. Others have other steps at the same positions."""
@@ -162,7 +164,7 @@ class ChainFinder:
                 chain.taken[chain.length] = stub
                 chain.put(chain.length, StepRef.of(stub).hash, None)
                 continue
-            step = None if row is None else open_row(row, self._max_bytes)
+            step = None if row is None else open_row(row, self._max_bytes, self._salt)
             if row is None or step is None or not _fits(step, place):
                 return
             parent = step.header.parents[0] if step.header.parents else None
@@ -170,7 +172,7 @@ class ChainFinder:
             if before and (parent is None or parent.commit != before):
                 return
             self._take(chain, chain.length, row, same)
-            chain.put(chain.length, step.commit, parent)
+            chain.put(chain.length, step.commit(self._salt), parent)
 
     def _commit_at(self, parent: StepParent | None) -> bytes:
         """Return the hash at the start of a branch, if it is known."""
@@ -209,7 +211,7 @@ class ChainFinder:
         for step in self._strays.get((chain.branch, seq), ()):
             before = chain.commits[seq - 1] if seq and seq - 1 not in chain.stubs else b""
             if not before or step.header.parents[0].commit == before:
-                return step.commit
+                return step.commit(self._salt)
         return b""
 
     async def _known(self, place: Where, there: bytes) -> bytes:
@@ -234,7 +236,7 @@ class ChainFinder:
             if found is not None:
                 row = found[0]
                 self._take(chain, seq, row, found[1])
-        step = None if row is None else open_row(row, self._max_bytes, expected)
+        step = None if row is None else open_row(row, self._max_bytes, self._salt, expected)
         if row is None or step is None or not _fits(step, place):
             chain.taken.pop(seq, None)
             chain.commits[seq], chain.parents[seq] = b"", None
@@ -244,9 +246,9 @@ class ChainFinder:
                 chain.stubs.add(seq)
                 chain.taken[seq], chain.commits[seq] = stub[0], StepRef.of(stub[0]).hash
             return
-        point = StepRef.of(row)._replace(branch=chain.branch, seq=seq, hash=step.commit)
+        point = StepRef.of(row)._replace(branch=chain.branch, seq=seq, hash=step.commit(self._salt))
         chain.taken[seq] = point.row(self._line, row.body)
-        chain.commits[seq] = step.commit
+        chain.commits[seq] = step.commit(self._salt)
         chain.parents[seq] = step.header.parents[0] if step.header.parents else None
 
     def _take(self, chain: BranchChain, seq: int, row: Row, source: RepairSource) -> None:
@@ -257,7 +259,7 @@ class ChainFinder:
     async def _own(self, place: Where, expected: bytes) -> Row | None:
         """Return the row at a position, if only its hash is wrong."""
         row = await self.row_at(place)
-        return row if row is not None and open_row(row, self._max_bytes, expected) is not None else None
+        return row if row is not None and open_row(row, self._max_bytes, self._salt, expected) is not None else None
 
     async def _said(self, place: Where) -> bytes | None:
         """Return the hash in the row of a damaged step."""
@@ -268,7 +270,7 @@ class ChainFinder:
         """Return the row at a position, if it can be read."""
         holes: list[UnreadableRange] = []
         async for stored in scan_readable_rows(self._stored, STEPS, (*self._line, *place), holes):
-            return strip_row(STEPS, stored)
+            return self._rows.salvage(STEPS, stored)
         return None
 
 

@@ -13,7 +13,6 @@ from holdfast.backends.interface import Backend, Change, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import QUARANTINE, Key, Scalar, Table
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
-from holdfast.engine.checked_rows import check_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
@@ -73,9 +72,9 @@ async def quarantined(
     prefixes: list[Key] = [(tenant,)] if threads is None else [(tenant, name) for name in threads]
     for prefix in prefixes:
         async for row in scan_rows(engine.context.stored, QUARANTINE, prefix):  # also those that are damaged again
-            space, time, reason = row.columns
+            space, time, reason = engine.context.rows.salvage(QUARANTINE, row).columns
             try:
-                key, columns, body = decode(unwrap(check_row(QUARANTINE, row).body).content)
+                key, columns, body = decode(unwrap(engine.context.rows.decode(QUARANTINE, row).body).content)
             except (MsgspecError, ValueError, HoldfastError):
                 key, columns, body = [], [], row.body
             yield QuarantinedRow(

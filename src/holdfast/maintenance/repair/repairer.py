@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from holdfast.backends.config import resolve
 from holdfast.backends.interface import Backend, Delete, Put
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
@@ -123,7 +125,7 @@ async def repair(
     The copy of a mirrored store is a source, too: otherwise, what is lost here would be removed there.
     """
     own = engine.context.backend
-    copies = [Engine(EngineContext(each, MemoryCache(_CACHE_BYTES), engine.context.codec)) for each in copies_of(own)]
+    copies = [_source(engine, each) for each in copies_of(own)]
     sources = [*sources, *copies]
     for source in sources:
         other = source.context.backend
@@ -155,11 +157,17 @@ async def open_sources(engine: Engine, stores: Sequence[HasHandle | str], tenant
             )
             backend = await kind.open(url, **options)
             opened.append(backend)
-            sources.append(Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), engine.context.codec)))
+            sources.append(_source(engine, backend))
         yield sources
     finally:
         for backend in opened:
             await backend.close()
+
+
+def _source(engine: Engine, backend: Backend) -> Engine:
+    """Return an engine to read another store, whose rows are stored in the same way."""
+    context = engine.context
+    return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), context.codec, rows=context.rows))
 
 
 class _Repair:
@@ -250,7 +258,7 @@ class _Repair:
                 return False
             backend, files = found
             try:
-                context = replace(self._engine.context, backend=backend, cache=MemoryCache(_CACHE_BYTES))
+                context = structs.replace(self._engine.context, backend=backend, cache=MemoryCache(_CACHE_BYTES))
                 run = _Repair(Engine(context), self._tenant, self._sources, self._heads, dry_run=False)
                 run.done.files = files
                 await run.rest(await run.verify(None), threads)
@@ -347,7 +355,7 @@ async def _dry_run(
         scratch = await SQLiteBackend.open(f"sqlite:///{Path(folder) / 'scratch.db'}", synchronous="normal")
         try:
             await _copy(engine.context.stored, scratch, line)
-            context = replace(engine.context, backend=scratch, cache=MemoryCache(_CACHE_BYTES), project=False)
+            context = structs.replace(engine.context, backend=scratch, cache=MemoryCache(_CACHE_BYTES), project=False)
             return await repair_line(Engine(context), line, sources, whole=whole, heads=heads)
         finally:
             await scratch.close()

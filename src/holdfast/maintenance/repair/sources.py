@@ -15,10 +15,11 @@ from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows, scan_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS, Key, Table
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.checked_rows import check_row
+from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.check import find_salt
 from holdfast.engine.model.large_pointers import PIECE
-from holdfast.engine.model.nodes import decode_node
+from holdfast.engine.model.nodes import check_node, decode_node
 from holdfast.engine.row_format import (
     AT_HEAD,
     Branch,
@@ -46,6 +47,9 @@ class RepairSource:
         self.url = engine.context.backend.url
         self._backend = engine.context.backend
         self._stored = engine.context.stored
+        self._rows = engine.context.rows
+        self._context = engine.context
+        self._salts: dict[Line, bytes] = {}
         self._max_bytes = engine.context.max_bytes
         self._states = StateLoader(self._backend, MemoryCache(_CACHE_BYTES), self._max_bytes)
         self._lines = engine.lines
@@ -58,6 +62,12 @@ class RepairSource:
         """Return its information about a line."""
         found = await self._one(LINES, tuple(line))
         return None if found is None else info_of(found)
+
+    async def salt(self, line: Line) -> bytes:
+        """Return its salt of a line; nothing, if that is lost."""
+        if line not in self._salts:
+            self._salts[line] = await find_salt(self._context, line)
+        return self._salts[line]
 
     async def branches(self, line: Line) -> list[Branch]:
         """Return its branches of a line."""
@@ -94,10 +104,10 @@ class RepairSource:
         if row is None or StepRef.of(row).pruned or commit not in (None, StepRef.of(row).hash):
             return None
         try:
-            open_step(line, row, self._max_bytes)
+            step = open_step(line, row, self._max_bytes)
         except HoldfastError:
             return None
-        return row
+        return row if step.commit(await self.salt(line)) == StepRef.of(row).hash else None
 
     async def stub(self, line: Line, place: tuple[int, int], commit: bytes | None) -> Row | None:
         """Return the stub of a pruned step, if it has the expected hash."""
@@ -112,18 +122,19 @@ class RepairSource:
         return None if row is None else await _or_default(self._tree(line, StepRef.of(row)), None)
 
     async def _tree(self, line: Line, point: StepRef) -> tuple[FoldedTree, dict[bytes, bytes]]:
-        tree = await self._states.tree(line, await self._states.load(line, point))
+        tree = await self._states.tree(line, await self._states.load(line, point), await self.salt(line))
         return tree, {**await self._states.load_large(line, tree.pointers - tree.objects.keys()), **tree.objects}
 
     async def node(self, line: Line, id: bytes) -> bytes | None:
         """Return a node, of any form."""
         info = await self.info(line)
         row = None if info is None else await self._one(NODES, (*line, info.form, id))
-        if row is None:
+        if info is None or row is None:
             return None
         try:
             found, data = open_node(row)
             decode_node(found, data)
+            check_node(found, data, info.salt)
         except HoldfastError:
             return None
         return data
@@ -131,7 +142,7 @@ class RepairSource:
     async def object(self, line: Line, digest: bytes) -> list[Row]:
         """Return the pieces of a large value, if they are complete."""
         pieces: list[Row] = await _or_default(self._pieces(line, digest), [])
-        whole = hashlib.sha256()
+        whole = hashlib.sha256(await self.salt(line))
         for row in pieces:
             try:
                 whole.update(open_body(row, PIECE))
@@ -153,7 +164,7 @@ class RepairSource:
         holes: list[UnreadableRange] = []
         async for stored in scan_readable_rows(self._stored, space, tuple(line), holes):
             with suppress(HoldfastError):
-                rows.append(check_row(space, stored))
+                rows.append(self._rows.decode(space, stored))
         return rows
 
     async def _one(self, space: Table, key: Key) -> Row | None:
@@ -183,12 +194,12 @@ async def first_of(
     return None
 
 
-async def new_info(backend: Backend, line: Line, fresh: LineInfo, sources: Sequence[RepairSource]) -> LineInfo:
+async def new_info(context: EngineContext, line: Line, fresh: LineInfo, sources: Sequence[RepairSource]) -> LineInfo:
     """Return the information of a line that lost its row: from a source, or else from its other rows."""
     found = await first_of(sources, lambda source: source.info(line))
     if found is not None:
         return found[0]
-    form = 1
+    form, backend = 1, context.unchecked
     holes: list[UnreadableRange] = []
     async for row in scan_readable_rows(backend, FOLDS, tuple(line), holes, bodies=False):
         form = max(form, int(row.columns[0]))
@@ -202,4 +213,6 @@ async def new_info(backend: Backend, line: Line, fresh: LineInfo, sources: Seque
         if point.kind == SWITCH:
             switched = max(switched, point.id)
     switched_from = max((id for id in heads if id < switched), default="")
-    return fresh._replace(form=form, created=min(times, default=fresh.created), switched_from=switched_from)
+    created = min(times, default=fresh.created)
+    salt = await find_salt(context, line) or fresh.salt
+    return fresh._replace(form=form, created=created, switched_from=switched_from, salt=salt)

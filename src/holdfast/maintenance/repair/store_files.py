@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Put, Row
@@ -20,7 +20,7 @@ from holdfast.backends.sqlite.salvage import LostRows, SalvageReport, salvage
 from holdfast.backends.urls import url_to_path
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.replication import ReplicatingBackend
-from holdfast.engine.checked_rows import is_intact
+from holdfast.engine.checked_rows import CHECKSUMS, RowCodec
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.lost_rows import stored_mark
@@ -49,21 +49,21 @@ def salvage_file(url: str, *, dry_run: bool = False) -> SalvageReport | None:
     if path is None:
         return None
     if not dry_run:
-        return salvage(str(path), is_intact, mark=_mark)
+        return salvage(str(path), CHECKSUMS.is_intact, mark=_marker(CHECKSUMS))
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        return salvage(str(path), is_intact, into=f"{folder}/dry-run.db", mark=_mark)
+        return salvage(str(path), CHECKSUMS.is_intact, into=f"{folder}/dry-run.db", mark=_marker(CHECKSUMS))
 
 
-def _mark(tenant: str, tables: list[str]) -> Row:
-    return stored_mark(tenant, tables, time.time_ns())
+def _marker(rows: RowCodec) -> Callable[[str, list[str]], Row]:
+    return lambda tenant, tables: stored_mark(rows, tenant, tables, time.time_ns())
 
 
 async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
     """Repair the files of a store. Returns None if that is not possible."""
-    backend = _innermost(engine.context.backend)
+    backend, rows = _innermost(engine.context.backend), engine.context.rows
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.while_closed(lambda: salvage(path, is_intact, mark=_mark))
+        done = await backend.while_closed(lambda: salvage(path, rows.is_intact, mark=_marker(rows)))
         engine.context.cache.clear()
         return FileRepairReport(done.rows, len(done.holes) + done.refused, [done.damaged], done.lost)
     if isinstance(backend, ObjectStoreBackend):
@@ -73,20 +73,20 @@ async def repair_files(engine: Engine, tenant: str) -> FileRepairReport | None:
         engine.context.cache.clear()
         if not renewed:
             return None
-        rows = sum(len(each.salvaged.rows) for each in renewed)
+        count = sum(len(each.salvaged.rows) for each in renewed)
         copies = [f"{backend.url}/{each.copies}" for each in renewed]
         return FileRepairReport(
-            rows, len(shards), copies, lost_entries=_lost_entries(each.salvaged for each in renewed)
+            count, len(shards), copies, lost_entries=_lost_entries(each.salvaged for each in renewed)
         )
     return None
 
 
 async def dry_run_files(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, FileRepairReport] | None:
     """Return a store in a new file with the rows that a repair of the files would keep, and its report."""
-    backend = _innermost(engine.context.backend)
+    backend, rows = _innermost(engine.context.backend), engine.context.rows
     if isinstance(backend, SQLiteBackend):
         path = backend.path
-        done = await backend.while_closed(lambda: salvage(path, is_intact, into=scratch, mark=_mark))
+        done = await backend.while_closed(lambda: salvage(path, rows.is_intact, into=scratch, mark=_marker(rows)))
         return await SQLiteBackend.open(f"sqlite:///{scratch}"), FileRepairReport(
             done.rows, len(done.holes) + done.refused, [], done.lost
         )

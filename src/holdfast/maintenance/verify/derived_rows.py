@@ -6,7 +6,8 @@ They are rebuilt in memory, by the same code that writes them as steps are saved
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend

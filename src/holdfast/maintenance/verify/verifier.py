@@ -12,7 +12,6 @@ from typing import Any
 from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
-from holdfast.engine.checked_rows import is_intact
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
@@ -340,7 +339,7 @@ class _Verification:
     async def _is_damaged(self, line: Line) -> bool:
         """Return whether a name or a hold is not what was written: then it may be that of another thread."""
         (found,) = await self._engine.context.stored.read([Scan(REFS, tuple(line))])
-        return not all(is_intact(REFS, row) for row in found)
+        return not all(self._engine.context.rows.is_intact(REFS, row) for row in found)
 
 
 async def find_lost_rows(backend: Backend, tenant: str) -> list[Finding]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Self
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.model.scopes import Scope, ScopePart, check_key
 from holdfast.errors import InvalidError
 

@@ -19,6 +19,7 @@ from holdfast.backends.tables import EVENTS
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
+from holdfast.engine.integrity.check import find_salt
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import StepHeader, StepParent, StubProof, commit_hash
 from holdfast.engine.namespaces import AUDIT
@@ -70,8 +71,9 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
         write({"kind": _MARK, "format": _FORMAT, "tenant": tenant, "columns": ["number", *_COLUMNS, "detail"]})
         lines = await audited_lines(engine, tenant)
         for line in lines:
+            salt = await find_salt(engine.context, line)
             async for audited in audited_steps(engine, line):
-                write(_document(engine, line, audited))
+                write(_document(engine, line, salt, audited))
                 heads[chain_name(line, audited.point.branch)] = (audited.point.seq + 1, audited.point.hash.hex())
                 steps += 1
                 rows += len(audited.rows)
@@ -82,7 +84,7 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
     return AuditExport(str(path), len(lines), steps, rows, digest, heads)
 
 
-def _document(engine: Engine, line: Line, audited: AuditedStep) -> dict[str, Any]:
+def _document(engine: Engine, line: Line, salt: bytes, audited: AuditedStep) -> dict[str, Any]:
     point, step, rows, problem, proof = audited
     found: dict[str, Any] = {"line": chain_name(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
     limit = engine.context.max_bytes
@@ -102,9 +104,10 @@ def _document(engine: Engine, line: Line, audited: AuditedStep) -> dict[str, Any
         "stamp": header.stamp,
         "action": header.kind,
         "schema": header.schema,
+        "key_schemas": [[_base64(name), schema] for name, schema in header.key_schemas],
         "metadata": _base64(header.metadata),
         "about": engine.context.codec.to_plain(engine.context.codec.unpack(header.metadata)),
-        "operations": [[_base64(name), digest.hex()] for name, digest in step.digests],
+        "operations": [[_base64(name), digest.hex()] for name, digest in step.digests(salt)],
         "events": header.events,
         "salt": _base64(header.salt),
     }
@@ -216,11 +219,12 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
             metadata,
             document["events"],
             b64decode(document["salt"], validate=True),
+            key_schemas=tuple((b64decode(name, validate=True), schema) for name, schema in document["key_schemas"]),
         )
         digests = tuple(
             (b64decode(name, validate=True), bytes.fromhex(digest)) for name, digest in document["operations"]
         )
-        if commit_hash(header, digests).hex() != commit:
+        if commit_hash(header, digests, b"").hex() != commit:
             wrong.append("its hash is not that of its content")
         follows = parents[0].hex() if parents else None
         if before is not None and before != follows:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from holdfast.backends.interface import Change, Delete, Expect, Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS, TABLES
 from holdfast.engine.append import AppendRequest
-from holdfast.engine.checked_rows import check_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Preconditions
@@ -87,10 +86,11 @@ async def _retained_events(engine: Engine, lines: Iterable[Line]) -> list[Event]
 def _retained_event(engine: Engine, row: Row) -> Event:
     """Return a row as an event of another line."""
     name, id = str(row.key[1]), str(row.key[2])
-    time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
-    codec, detail = engine.context.codec, {}
+    rows, codec, detail = engine.context.rows, engine.context.codec, {}
+    columns = rows.salvage(EVENTS, row).columns
+    time, kind, actor, action, target, outcome, correlation, cause, duration = columns
     try:
-        row = check_row(EVENTS, row)
+        row = rows.decode(EVENTS, row)
         if row.body:
             detail = codec.unpack(open_body(row, engine.context.max_bytes))
     except HoldfastError as error:  # it is damaged: the columns say the rest all the same

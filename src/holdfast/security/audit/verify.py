@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.codec import Codec
-from holdfast.engine.checked_rows import check_row, strip_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, digest
+from holdfast.engine.integrity.check import find_salt
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.engine.namespaces import ACCESS, AUDIT
@@ -79,27 +79,31 @@ async def audited_lines(engine: Engine, tenant: str) -> list[Line]:
 async def audited_steps(engine: Engine, line: Line) -> AsyncIterator[AuditedStep]:
     """Return the steps of a line with their rows, branch by branch, from the first on."""
     # As they are stored: a damaged row is a finding. Of the rows, the digest in the metadata of the step says more.
-    backend, start = engine.context.stored, (0, 0)
+    backend, start, salt = engine.context.stored, (0, 0), await find_salt(engine.context, line)
     while True:
         (found,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
-        opened = [_open(engine, line, row) for row in found]
+        opened = [_open(engine, line, salt, row) for row in found]
         ids = [_id_of(each) for each in opened]
         events = iter(await backend.read([Scan(EVENTS, (*line, id)) for id in ids if id]))
         for each, id in zip(opened, ids, strict=True):
-            yield each._replace(rows=[strip_row(EVENTS, row) for row in next(events)]) if id else each
+            yield each._replace(rows=[engine.context.rows.salvage(EVENTS, row) for row in next(events)]) if id else each
         if len(found) < _PAGE:
             return
         last = opened[-1].point
         start = (last.branch, last.seq + 1)
 
 
-def _open(engine: Engine, line: Line, row: Row) -> AuditedStep:
+def _open(engine: Engine, line: Line, salt: bytes, row: Row) -> AuditedStep:
     """Return a step without its rows."""
-    point = StepRef.of(row)
+    rows = engine.context.rows
+    point = StepRef.of(rows.salvage(STEPS, row))
     try:
         if point.pruned:
             return AuditedStep(point, None, (), proof=point.proof)
-        return AuditedStep(point, open_step(line, check_row(STEPS, row), engine.context.max_bytes), ())
+        step = open_step(line, rows.decode(STEPS, row), engine.context.max_bytes)
+        if salt and step.commit(salt) != point.hash:
+            return AuditedStep(point, None, (), "its hash is not that of its content")
+        return AuditedStep(point, step, ())
     except CorruptError as error:
         return AuditedStep(point, None, (), error.what)
 

@@ -306,9 +306,9 @@ class ContentPieces:
         if found is None:
             return b""
         packed = found.entry.value
-        if isinstance(packed, bytes) and len(packed) > LARGE:
+        if tip is not None and isinstance(packed, bytes) and len(packed) > LARGE:
             # It is read once: in the cache, the pieces would fill it, and take the place of what is read again.
-            self._handle.engine.context.cache.drop(pointer_to(packed).encode())
+            self._handle.engine.context.cache.drop(pointer_to(packed, tip.info.salt).encode())
         piece = unpack(self._handle.codec, packed)
         if not isinstance(piece, bytes):
             raise CorruptError("a piece of an artifact is not bytes", where=self._where)

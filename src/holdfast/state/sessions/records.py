@@ -118,7 +118,7 @@ class SessionLine(NamedTuple):
         """Return the conditions that the line is unchanged."""
         after = 0 if self.point is None else self.point.seq + 1
         return [
-            Expect(LINES, tuple(self.line), None if self.info is None else tuple(self.info)),
+            Expect(LINES, tuple(self.line), None if self.info is None else self.info.columns),
             Expect(STEPS, (*self.line, 0, after), None),
         ]
 

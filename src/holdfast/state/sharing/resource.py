@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
+
+from msgspec.structs import replace
 
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine import validation

@@ -1,0 +1,128 @@
+"""Which schema the state of a line has, where a program declared one: the seam between the engine and schemas.
+
+Nothing of this costs anything in a store without declared schemas, and a read of a state that has the declared version
+already only compares two texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from holdfast.backends.runtime.fork_safety import reinit_after_fork
+
+if TYPE_CHECKING:
+    from holdfast.engine.guard import Preconditions
+    from holdfast.engine.model.packed_state import PackedMap
+    from holdfast.engine.model.steps import PendingWriteRow
+    from holdfast.engine.row_format import Line, StepRef
+
+ASIDE: Final = "__aside__"
+"""The channel with the values that migrations keep aside for a downgrade. It is stored with the state, and covered by
+whatever covers that: hashes, encryption, redaction, prune."""
+
+_MAX_CACHED = 4096
+"""The number of lines whose schema is cached."""
+
+
+class SchemaRequest(Protocol):
+    """What an `AppendRequest` says of the schema of its state."""
+
+    line: Line
+    permit: Preconditions | None
+    schema: str
+    convert: Any
+    line_schema: LineSchema | None
+
+
+class LineSchema(Protocol):
+    """The schema of the states of some lines, as a program declared it."""
+
+    @property
+    def reference(self) -> str:
+        """The name and the version, as in `chat@2.0.0`."""
+
+    def prepare(self, request: SchemaRequest) -> None:
+        """Let a step be saved in this version, on condition that the version may still be written."""
+
+    async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
+        """Return a stored state in this version, as its reader sees it."""
+
+    def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:
+        """Return the writes that follow a checkpoint in this version. `reference` is the schema of the checkpoint."""
+
+
+class KeptSchema:
+    """Stands for the schema of a line, in a step that has the version it says, or else that of its parent: one that
+    moves or joins stored states, whatever version a program has attached."""
+
+    reference: Final = ""
+
+    def prepare(self, request: SchemaRequest) -> None:
+        """Leave the request as it is."""
+
+    async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:  # noqa: ARG002
+        """Return the state as it is."""
+        return packed
+
+    def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:  # noqa: ARG002
+        """Return the writes as they are."""
+        return list(rows)
+
+
+KEPT_SCHEMA: Final = KeptSchema()
+
+
+class SchemaBindings:
+    """The schemas of a store's lines: `engine.schemas`, once a program attached one."""
+
+    def __init__(self) -> None:
+        self._bound: list[tuple[str, Callable[[Line], bool], LineSchema]] = []
+        self._cache: dict[Line, LineSchema | None] = {}
+        self._lock = Lock()
+        reinit_after_fork(self)
+
+    def bind(self, name: str, matches: Callable[[Line], bool], schema: LineSchema) -> None:
+        """Bind the lines that match to a schema, in place of an earlier binding of this name. Later bindings go before
+        earlier ones."""
+        with self._lock:
+            self._bound = [(name, matches, schema), *(each for each in self._bound if each[0] != name)]
+            self._cache = {}
+
+    def unbind(self, name: str) -> bool:
+        """Remove the binding of a name. False if there is none."""
+        with self._lock:
+            before = len(self._bound)
+            self._bound = [each for each in self._bound if each[0] != name]
+            self._cache = {}
+            return len(self._bound) < before
+
+    def get(self, name: str) -> LineSchema | None:
+        """Return the schema of the binding of a name."""
+        return next((schema for bound, _, schema in self._bound if bound == name), None)
+
+    def find(self, line: Line) -> LineSchema | None:
+        """Return the schema of a line; None if it has none."""
+        try:
+            return self._cache[line]
+        except KeyError:
+            return self._match(line)
+
+    def _match(self, line: Line) -> LineSchema | None:
+        with self._lock:
+            found = next((schema for _, matches, schema in self._bound if matches(line)), None)
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache = {}
+            self._cache[line] = found
+            return found
+
+    def prepare(self, request: SchemaRequest) -> None:
+        """Apply the schema of a line to a step that is saved."""
+        schema = request.line_schema or self.find(request.line)
+        if schema is not None:
+            schema.prepare(request)
+
+    def reinit_locks(self) -> None:
+        """Replace the lock in a forked child."""
+        self._lock = Lock()

@@ -1,0 +1,384 @@
+"""`holdfast migrate`: bring the states of a store to another version of their schema, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.errors import HoldfastError, InvalidError
+from holdfast.interfaces.cli import exit_codes
+from holdfast.interfaces.cli.base import CliContext, F, command, dry_run_option, group, yes_option
+from holdfast.interfaces.cli.formatting import plural, safe
+
+if TYPE_CHECKING:
+    from holdfast.maintenance import MigrationPlan, MigrationReport
+    from holdfast.schemas import SchemaSet
+    from holdfast.store import Store
+
+_MODULE = click.option(
+    "--module", metavar="NAME", help="The module that declares the schemas, in place of that of holdfast.toml."
+)
+
+
+def _load(module: str | None) -> SchemaSet:
+    from holdfast.schemas import find_settings
+
+    settings = find_settings(module)
+    return settings.load().extended(settings.read_lock().schemas)
+
+
+def _choose(declared: SchemaSet, name: str | None) -> str:
+    names = declared.names()
+    if name is not None:
+        return name
+    if len(names) != 1:
+        raise InvalidError(f"there are {len(names)} schemas", hint=f"Name one of them: {', '.join(names)}")
+    return names[0]
+
+
+def _selection(function: F) -> F:
+    for option in (
+        click.option("--threads", metavar="PATTERN", help="Only threads whose names match, such as 'chat-*'."),
+        click.option(
+            "--branches",
+            type=click.Choice(("all", "named", "newest")),
+            default="all",
+            show_default=True,
+            help="The branches whose last states are migrated.",
+        ),
+        _MODULE,
+    ):
+        function = option(function)
+    return function
+
+
+@group("migrate")
+def migrate(session: CliContext) -> None:
+    """Bring the states of a store to another version of their schema, and back.
+
+    \b
+    holdfast migrate status                           versions, and how many states have each
+    holdfast migrate plan chat                        check all states; nothing is written
+    holdfast migrate up chat --backup before.db       upgrade, with a copy first
+    holdfast migrate down chat --to 1.0.0             go back
+    holdfast migrate new chat                         print the migration to write
+    holdfast migrate test                             run every migration on generated states
+    """
+
+
+@command("status")
+@_MODULE
+def status(session: CliContext, module: str | None) -> None:
+    """List the schemas: the version that is written, and how many latest states there are of each.
+
+    Ends with exit code 6 if a migration was edited after it was applied.
+    """
+    declared = _load(module)
+    with session.progress("Counting") as progress:
+        found = session.open().schemas.status(declared, progress=progress)
+    if session.json:
+        session.emit_all(found)
+    else:
+        rows = [
+            (
+                each.name,
+                f"{each.current or '-'}{' (downgraded)' if each.pinned else ''}",
+                each.newest or "-",
+                ", ".join(f"{version}: {count}" for version, count in each.states.items()) or "none",
+                str(each.pending),
+            )
+            for each in found
+        ]
+        session.out.table(("NAME", "STORE", "CODE", "STATES", "PENDING"), rows, shrink="STATES")
+        for each in found:
+            for text in each.edited:
+                session.warn(f"the migration {text} was edited after it was applied")
+    if any(each.edited for each in found):
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+@command("plan")
+@click.argument("name", required=False)
+@click.option("--to", metavar="VERSION", help="The version to migrate to, in place of the newest.")
+@click.option("--samples", type=click.IntRange(0), default=3, show_default=True, help="How many states to show.")
+@_selection
+def plan(
+    session: CliContext,
+    name: str | None,
+    to: str | None,
+    samples: int,
+    threads: str | None,
+    branches: Any,
+    module: str | None,
+) -> None:
+    """Check all states, and show what a migration would do to some of them. Nothing is written.
+
+    Ends with exit code 6 if a state does not fit, or a migration was edited after it was applied.
+    """
+    declared = _load(module)
+    with session.progress("Planning") as progress:
+        found = session.open().schemas.plan(
+            declared,
+            _choose(declared, name),
+            to=to,
+            branches=branches,
+            threads=threads,
+            samples=samples,
+            progress=progress,
+        )
+    _show_plan(session, found)
+    if not found.ok:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+def _show_plan(session: CliContext, found: MigrationPlan) -> None:
+    if session.json:
+        session.emit(
+            {
+                "name": found.name,
+                "target": str(found.target),
+                "pending": found.pending,
+                "states": [{"version": version, "count": count} for version, count in found.states.items()],
+                "migrations": found.migrations,
+                "lossy": found.lossy,
+                "edited": found.edited,
+                "unfit": [each._asdict() for each in found.unfit],
+                "unfit_total": found.unfit_total,
+            }
+        )
+        return
+    out = session.out
+    out.line(f"{safe(found.name)} to {found.target}: {plural(found.pending, 'state')} to migrate")
+    for version, count in found.states.items():
+        out.line(f"  {version}: {plural(count, 'state')}")
+    for text in found.migrations:
+        lossy = out.style(" (lossy: a downgrade may not restore everything)", "yellow") if text in found.lossy else ""
+        out.line(f"  {safe(text)}{lossy}")
+    for text in found.edited:
+        out.line(out.style(f"  {safe(text)} was edited after it was applied", "red"))
+    for sample in found.samples:
+        out.line(f"thread {safe(sample.thread)}, checkpoint {safe(sample.checkpoint)}")
+        for key in dict.fromkeys((*sample.before, *sample.after)):
+            before, after = (side.get(key, _NONE) for side in (sample.before, sample.after))
+            if before is not _NONE and before != after:
+                out.line(out.style(f"- {safe(key)}: {safe(repr(before)[:200])}", "red"))
+            if after is not _NONE and before != after:
+                out.line(out.style(f"+ {safe(key)}: {safe(repr(after)[:200])}", "green"))
+    for each in found.unfit:
+        where = f"thread {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
+        out.line(out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red"))
+    if found.unfit_total:
+        out.line(f"{plural(found.unfit_total, 'state')} cannot be migrated")
+
+
+_NONE = object()
+
+
+@command("up")
+@click.argument("name", required=False)
+@click.option("--to", metavar="VERSION", help="The version to migrate to, in place of the newest.")
+@click.option("--backup", metavar="STORE", help="Copy all threads to this store first: a path or a URL.")
+@click.option("--no-backup", is_flag=True, help="Copy nothing first.")
+@click.option(
+    "--on-error",
+    type=click.Choice(("stop", "skip", "rollback")),
+    default="stop",
+    show_default=True,
+    help="What to do if a state cannot be migrated.",
+)
+@click.option("--accept-edited", is_flag=True, help="Take migrations that were edited after they were applied.")
+@dry_run_option
+@yes_option
+@_selection
+def up(
+    session: CliContext,
+    name: str | None,
+    to: str | None,
+    backup: str | None,
+    no_backup: bool,
+    on_error: Any,
+    accept_edited: bool,
+    dry_run: bool,
+    yes: bool,
+    threads: str | None,
+    branches: Any,
+    module: str | None,
+) -> None:
+    """Migrate all latest states, after all of them were checked.
+
+    One step of kind `migrate` is appended to each; nothing that is stored changes. A run that was stopped or killed is
+    continued by the same command, and several processes share one.
+    """
+    declared = _load(module)
+    chosen = _choose(declared, name)
+    selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
+    store = session.open(write=not dry_run)
+    with session.progress("Planning") as progress:
+        found = store.schemas.plan(declared, chosen, samples=3 if dry_run else 0, progress=progress, **selected)
+    if dry_run:
+        _show_plan(session, found)
+        return
+    if on_error != "skip":
+        found.require(accept_edited=accept_edited)
+    if found.pending:
+        _copy_first(session, store, backup, no_backup)
+        session.confirm(f"Migrate {plural(found.pending, 'state')} of {chosen} to {found.target}?", yes=yes)
+    with session.progress("Migrating") as progress:
+        report = store.schemas.up(
+            declared,
+            chosen,
+            on_error=on_error,
+            check_first=False,
+            accept_edited=accept_edited,
+            progress=progress,
+            **selected,
+        )
+    _show_report(session, report)
+
+
+def _copy_first(session: CliContext, store: Store, backup: str | None, no_backup: bool) -> None:
+    if (backup is None) is not no_backup:
+        raise InvalidError(
+            "say where to copy the threads first, or that nothing is to be copied",
+            hint="Give --backup before.db, or --no-backup",
+        )
+    if backup is not None:
+        copied = store.copy_to(backup)
+        session.note(f"Copied {plural(copied.threads, 'thread')} to {backup}.")
+
+
+@command("down")
+@click.argument("name", required=False)
+@click.option("--to", metavar="VERSION", required=True, help="The version to go back to.")
+@yes_option
+@_selection
+def down(
+    session: CliContext,
+    name: str | None,
+    to: str,
+    yes: bool,
+    threads: str | None,
+    branches: Any,
+    module: str | None,
+) -> None:
+    """Take all latest states back to an older version.
+
+    States that were not changed since are exactly what they were. Programs with a newer version cannot write until
+    `holdfast migrate up` is run again.
+    """
+    declared = _load(module)
+    chosen = _choose(declared, name)
+    store = session.open(write=True)
+    session.confirm(f"Downgrade the states of {chosen} to {to}?", yes=yes)
+    with session.progress("Migrating") as progress:
+        report = store.schemas.down(declared, chosen, to=to, branches=branches, threads=threads, progress=progress)
+    _show_report(session, report)
+
+
+def _show_report(session: CliContext, report: MigrationReport) -> None:
+    if session.json:
+        session.emit(
+            {
+                "name": report.name,
+                "target": str(report.target),
+                "migrated": report.migrated,
+                "skipped": report.skipped,
+                "restored": report.restored,
+                "deferred": report.deferred,
+                "unfit": [each._asdict() for each in report.unfit],
+                "unfit_total": report.unfit_total,
+            }
+        )
+    else:
+        out = session.out
+        restored = f", {report.restored} of them as they were" if report.restored else ""
+        out.line(
+            f"Migrated {plural(report.migrated, 'state')} of {safe(report.name)} to {report.target}{restored}; "
+            f"{report.skipped} had that version."
+        )
+        for thread in report.deferred:
+            out.line(f"{safe(thread)} is in the middle of a step: it is upgraded when it is resumed")
+        for each in report.unfit:
+            where = f"thread {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
+            out.line(out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red"))
+    if report.unfit_total:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+@command("new")
+@click.argument("name", required=False)
+@click.option("--from", "source", metavar="VERSION", help="The version to start from, in place of the store's.")
+@click.option("--to", metavar="VERSION", help="The version to lead to, in place of the newest.")
+@_MODULE
+def new(session: CliContext, name: str | None, source: str | None, to: str | None, module: str | None) -> None:
+    """Print a migration, ready to paste: from the version that the store has to the newest of the code."""
+    from holdfast.schemas import migration_skeleton
+
+    declared = _load(module)
+    chosen = _choose(declared, name)
+    registered = None
+    if source is None:
+        registered = session.open().schemas.registered()
+        record = registered.records.get(chosen)
+        if record is None:
+            raise InvalidError(f"the store has no states of {chosen}", hint="Give --from")
+        declared = declared.extended(registered.schemas)
+    older = declared.get(f"{chosen}@{source or (registered and registered.records[chosen].current)}")
+    newer = declared.get(chosen if to is None else f"{chosen}@{to}")
+    if older.version == newer.version:
+        raise InvalidError(f"{older.schema_reference} is the newest version", hint="Give --from and --to")
+    text = migration_skeleton(chosen, older.version, newer.version, older, newer, declared.compare)
+    if session.json:
+        session.emit({"name": chosen, "source": str(older.version), "target": str(newer.version), "text": text})
+    else:
+        session.out.line(safe(text, lines=True))
+
+
+@command("test")
+@click.option("--examples", type=click.IntRange(1), default=20, show_default=True, help="States for each way.")
+@_MODULE
+def test(session: CliContext, examples: int, module: str | None) -> None:
+    """Run every migration, and every way between two versions, on generated states: up, down, and timed.
+
+    Ends with exit code 6 if one fails. Needs `pip install 'holdfast[testing]'`.
+    """
+    from holdfast._lazy import load, missing_extra
+
+    try:  # the kit is a package of its own, and needs hypothesis
+        check_round_trips, migration_edges, seconds_per_state = (
+            load("holdfast.testing", name) for name in ("check_round_trips", "migration_edges", "seconds_per_state")
+        )
+    except ImportError as error:
+        raise missing_extra("testing", error) from error
+    declared = _load(module)
+    failed = False
+    rows = []
+    for edge in migration_edges(declared):
+        reason, seconds = "", 0.0
+        try:
+            check_round_trips(declared, edge, examples)
+            seconds = seconds_per_state(declared, edge, 100)
+        except (AssertionError, HoldfastError) as error:
+            reason = error.what if isinstance(error, HoldfastError) else str(error)
+        failed = failed or bool(reason)
+        record = {
+            "name": edge.name,
+            "source": str(edge.source.version),
+            "target": str(edge.target.version),
+            "ok": not reason,
+            "reason": reason,
+            "seconds": round(seconds, 9),
+        }
+        if session.json:
+            session.emit(record)
+        versions = str(edge.source.version), str(edge.target.version)
+        rows.append((edge.name, *versions, reason or "ok", f"{seconds * 1e6:.0f} µs"))
+    if not session.json:
+        session.out.table(("NAME", "FROM", "TO", "RESULT", "PER STATE"), rows, shrink="RESULT")
+    if failed:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+for _each in (status, plan, up, down, new, test):
+    migrate.add_command(_each)

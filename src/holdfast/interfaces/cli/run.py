@@ -1,0 +1,61 @@
+"""`holdfast run`: scripts in Lua and JavaScript."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from holdfast.interfaces.cli.base import CliContext, command, pairs
+from holdfast.interfaces.cli.formatting import safe
+from holdfast.interfaces.cli.json_output import encode
+from holdfast.interfaces.cli.prune import SizeType
+from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
+
+
+@command("run")
+@click.argument("script", type=click.Path(dir_okay=False))
+@click.argument("args", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option("--read-only", is_flag=True, help="Open the store for reading only.")
+@click.option("--timeout", type=SPAN, default="1m", show_default=True, metavar="SPAN", help="The longest duration.")
+@click.option("--memory", type=SizeType(), default="64MiB", show_default=True, help="The most memory of its values.")
+@as_option
+def run(
+    session: CliContext,
+    script: str,
+    args: tuple[str, ...],
+    read_only: bool,
+    timeout: timedelta,
+    memory: int,
+    identity: str | None,
+) -> None:
+    """Run a script in Lua (.lua) or JavaScript (.js) on the store.
+
+    The script has the API as `store`, and the NAME=VALUEs, whose values are JSON or else text, as `args`. What it
+    prints is the output, and so is its result, as JSON unless it is text. It runs in a process of its own under limits,
+    and cannot reach files or the network.
+
+    \b
+    holdfast run count.lua
+    holdfast run archive.js prefix=chat- days=30
+    holdfast run report.js --as agent:writer --timeout 5m
+    """
+    from holdfast.interfaces.scripting import Sandbox, find_language
+
+    values: dict[str, Any] = pairs(args, "SCRIPT")
+    language = find_language(script)
+    store = open_as(session, identity, write=not read_only)
+
+    def show(text: str) -> None:
+        if session.json:
+            session.emit({"text": text})
+        else:
+            session.out.line(safe(text, lines=True))
+
+    with Sandbox(language, store, timeout=timeout, memory=memory, output=show) as sandbox:
+        result = sandbox.run_file(script, args=values)
+    if session.json:
+        session.emit({"value": result})
+    elif result is not None:
+        session.out.line(safe(result, lines=True) if isinstance(result, str) else encode(result))

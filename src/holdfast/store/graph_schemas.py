@@ -1,0 +1,62 @@
+"""The schemas of a graph and its subgraphs, as a saver declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.namespaces import split_name
+from holdfast.engine.row_format import Line
+from holdfast.errors import InvalidError
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+    from holdfast.engine.schema_bindings import LineSchema
+    from holdfast.schemas.schema_declaration import Declaration, ValidationMode
+    from holdfast.security.handle import StoreHandle
+
+
+class GraphSchemas:
+    """The schemas of a graph and of its subgraphs, which are attached when a thread is used first.
+
+    `schema` is a `SchemaSet`, a `Schema`, or a class, whose version is its `__schema_version__` or 1.0.0. `subgraphs`
+    names the schemas of subgraphs by their nodes: `research`, or `research|search` for one inside of another.
+    """
+
+    def __init__(self, schema: Any, subgraphs: Mapping[str, str], validate: ValidationMode = "refuse") -> None:
+        from holdfast.schemas.schema import Schema
+        from holdfast.schemas.schema_declaration import Declaration
+        from holdfast.schemas.schema_set import SchemaSet
+
+        if isinstance(schema, type):
+            schema = Schema(schema.__name__, getattr(schema, "__schema_version__", "1.0.0"), schema)
+        reference = None
+        if isinstance(schema, SchemaSet):
+            names = {each.name for each in schema} - set(subgraphs.values())
+            if len(names) != 1:
+                raise InvalidError(
+                    f"a saver needs the schema of one graph, and there are {len(names)}",
+                    hint="Give schemas of subgraphs in subgraphs=, and one more, that of the graph",
+                )
+            (reference,) = names
+        self._declarations: dict[str, Declaration] = {
+            "": Declaration.of(schema, reference, validate),
+            **{node: Declaration.of(schema, name, validate) for node, name in subgraphs.items()},
+        }
+        self._attached: dict[tuple[int, str, str], LineSchema] = {}
+
+    async def find(self, engine: Engine, handle: StoreHandle, line: Line) -> LineSchema | None:
+        """Return the schema of a thread or of a namespace; None for that of a subgraph that has none."""
+        _, namespace = split_name(line.name)
+        node = "|".join(part.partition(":")[0] for part in namespace.split("|") if not part.isdigit())
+        declaration = self._declarations.get(node)
+        if declaration is None:
+            return None
+        key = (id(engine), handle.tenant, node)
+        found = self._attached.get(key)
+        if found is None:
+            from holdfast.schemas.registration import attach
+
+            engine.bind_schemas()  # lets the writer apply it
+            found = self._attached[key] = await attach(declaration, engine, handle.tenant, handle.guard.actor)
+        return found

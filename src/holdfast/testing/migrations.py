@@ -1,0 +1,182 @@
+"""Tests of an application's own migrations: three lines in pytest.
+
+::
+
+    from holdfast.testing import MigrationSuite
+    from app.schemas import schemas
+
+    class TestMigrations(MigrationSuite):
+        schemas = schemas
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis.errors import NoSuchExample
+
+from holdfast.codec import default_codec
+from holdfast.errors import InvalidError, NotFoundError
+from holdfast.schemas import MigrationStep, Schema, SchemaSet
+from holdfast.testing.schema_values import values_of
+
+
+class MigrationEdge(NamedTuple):
+    """A path between two versions of a schema, whose states can be generated."""
+
+    name: str
+    source: Schema
+    target: Schema
+    steps: tuple[MigrationStep, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.source.version} -> {self.target.version}"
+
+
+def migration_edges(schemas: SchemaSet) -> Iterator[MigrationEdge]:
+    """Iterate over every way up between two versions whose schemas are known."""
+    for name in schemas.names():
+        known = {each.version: each for each in schemas if each.name == name}
+        for source in known.values():
+            for target in known.values():
+                if source.version < target.version:
+                    steps = schemas.path(name, source.version, target.version)
+                    yield MigrationEdge(name, source, target, steps)
+
+
+def check_round_trip(schemas: SchemaSet, edge: MigrationEdge, state: dict[str, Any]) -> None:
+    """Migrate a state up twice, and down again. Raises `AssertionError` if it is not what it was.
+
+    The second time shows that the migration is pure: it gives the same. A lossy path is only checked to lead down to a
+    state that fits, and one without a way down only up.
+    """
+    up = schemas.migrate_aside(edge.name, state, {}, edge.source.version, edge.target.version)
+    again = schemas.migrate_aside(edge.name, state, {}, edge.source.version, edge.target.version)
+    assert up == again, f"{edge} is not pure: two runs differ"  # noqa: S101
+    try:
+        back_steps = schemas.path(edge.name, edge.target.version, edge.source.version)
+    except NotFoundError:
+        return
+    back = schemas.migrate_aside(edge.name, *up, edge.target.version, edge.source.version)
+    if not any(step.lossy for step in (*edge.steps, *back_steps)):
+        assert back.state == state, f"{edge}, up and down again, does not give the original"  # noqa: S101
+
+
+def check_round_trips(schemas: SchemaSet, edge: MigrationEdge, examples: int = 50) -> None:
+    """Generate states of a version, and check each as `check_round_trip` does."""
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(values_of(edge.source, schemas))
+    def law(state: Any) -> None:
+        check_round_trip(schemas, edge, state)
+
+    law()
+
+
+def check_golden(schemas: SchemaSet, path: Path) -> int:
+    """Check the states of a golden file, and return how many there are. Raises `AssertionError` if one migrates to
+    something else than it says.
+
+    The file is JSON, a list of `{"name", "source", "target", "before", "after"}`, with states as `codec.to_json`
+    writes them.
+    """
+    cases = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(cases, list):
+        raise InvalidError("a golden file is a list of cases", where=str(path))
+    for number, case in enumerate(cases):
+        before, after = (default_codec.from_json(case[key]) for key in ("before", "after"))
+        result = schemas.migrate(case["name"], before, case["source"], case["target"])
+        where = f"{path.name}, case {number}: {case['name']} {case['source']} -> {case['target']}"
+        assert result == after, f"{where} gives another state"  # noqa: S101
+    return len(cases)
+
+
+def write_golden(schemas: SchemaSet, path: Path) -> int:
+    """Write a golden file with one state for each way between versions, and return how many there are."""
+    cases = []
+    for edge in migration_edges(schemas):
+        state = example_state(edge.source, schemas)
+        after = schemas.migrate(edge.name, state, edge.source.version, edge.target.version)
+        cases.append(
+            {
+                "name": edge.name,
+                "source": str(edge.source.version),
+                "target": str(edge.target.version),
+                "before": default_codec.to_json(state),
+                "after": default_codec.to_json(after),
+            }
+        )
+    path.write_text(json.dumps(cases, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return len(cases)
+
+
+def example_state(schema: Schema, schemas: SchemaSet | None = None) -> Any:
+    """Return one state that fits a schema: the same each time, with all of its fields if one is easily found."""
+    fields = len(schema.canonical.get("fields", ()))
+    options = settings(derandomize=True, database=None, max_examples=100, phases=[Phase.generate], deadline=None)
+    values = values_of(schema, schemas)
+    try:
+        return find(values, lambda state: not isinstance(state, dict) or len(state) >= fields, settings=options)
+    except NoSuchExample:
+        return find(values, lambda _: True, settings=options)
+
+
+def seconds_per_state(schemas: SchemaSet, edge: MigrationEdge, count: int = 1000) -> float:
+    """Return how long it takes to migrate a state, on average of `count` runs."""
+    state = example_state(edge.source, schemas)
+    start = time.perf_counter()
+    for _ in range(count):
+        schemas.migrate(edge.name, state, edge.source.version, edge.target.version)
+    return (time.perf_counter() - start) / count
+
+
+class MigrationSuite:
+    """Tests of a `SchemaSet`, for pytest: derive a class whose name starts with `Test`, and set `schemas`."""
+
+    schemas: ClassVar[SchemaSet]
+    golden: ClassVar[str | Path | None] = None
+    """A file of `write_golden`, whose states must migrate as they did."""
+    examples: ClassVar[int] = 50
+    """How many states are generated for each way between versions."""
+    states_per_second: ClassVar[float] = 500
+    """How fast each way must be, at least."""
+
+    def test_round_trips(self) -> None:
+        """Generated states of every version go up and down again, to what they were."""
+        for edge in migration_edges(self.schemas):
+            check_round_trips(self.schemas, edge, self.examples)
+
+    def test_every_migration_is_on_a_path(self) -> None:
+        """Every migration is part of a way between versions whose schemas are known, and so was tested."""
+        used = {str(step.migration) for edge in migration_edges(self.schemas) for step in edge.steps}
+        untested = [str(each) for each in self.schemas.migrations() if str(each) not in used]
+        assert untested == [], "declare the schemas of their versions, or read them from the lock file"  # noqa: S101
+
+    def test_golden_states(self) -> None:
+        """The states of the golden file migrate as they did."""
+        if self.golden is not None:
+            assert check_golden(self.schemas, Path(self.golden)) > 0  # noqa: S101
+
+    def test_time(self) -> None:
+        """Each way between versions is fast enough."""
+        for edge in migration_edges(self.schemas):
+            best = min(seconds_per_state(self.schemas, edge, 50) for _ in range(3))
+            assert best < 1 / self.states_per_second, f"{edge} takes {best * 1000:.2f} ms"  # noqa: S101
+
+
+__all__ = [
+    "MigrationEdge",
+    "MigrationSuite",
+    "check_golden",
+    "check_round_trip",
+    "check_round_trips",
+    "example_state",
+    "migration_edges",
+    "seconds_per_state",
+    "write_golden",
+]

@@ -1,0 +1,176 @@
+"""Messages are handed out twice only if nobody has them, and nobody can tell them from new ones."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from holdfast.codec import Codec, MessageParts
+from holdfast.codec.message_loans import MessageLoan
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.model.packed_state import pack_state, unpack_state
+from holdfast.engine.pack_cache import PackCache
+from holdfast.engine.row_format import Line
+from tests.codec.test_message_cache import changeable, messages, wreck
+from tests.codec.values import identical
+from tests.support.cases import case
+from tests.support.nightly import fewer_examples
+
+codec = Codec()
+
+pytestmark = pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="without a GIL nothing is handed out twice"
+)
+
+
+def chat(count: int) -> list[Any]:
+    calls: Any = [{"name": "f", "args": {"x": [1]}, "id": "1"}]
+    usual = [HumanMessage("a", id="1"), AIMessage("b", id="2"), AIMessage("", tool_calls=calls, id="3")]
+    return ([*usual, ToolMessage("c", tool_call_id="1", artifact={"k": [1]}, id="4")] * count)[:count]
+
+
+def lent(count: int) -> tuple[list[Any], MessageParts, MessageLoan]:
+    """Messages that were unpacked, and the loan of them."""
+    items = codec.pack_items(chat(count))
+    values, parts, _, loan = codec.unpack_cached(items, MessageParts.of(items))
+    assert parts is not None
+    assert loan is not None
+    return values, parts, loan
+
+
+def test_messages_that_came_back_are_not_built_again() -> None:
+    values, parts, loan = lent(80)
+    places = list(map(id, values))
+    assert not loan.is_returned()
+    values.clear()
+    assert loan.is_returned()
+    items = codec.pack_items(chat(84))
+    values, _, seen, more = codec.unpack_cached(items, parts, loan)
+    del loan
+    assert list(map(id, values))[:80] == places
+    assert identical(values, chat(84))
+    assert more is not None
+    assert not more.is_returned()
+    assert codec.pack_cached(values.copy(), seen)[0] == items
+    values.clear()
+    assert more.is_returned()
+
+
+KEPT: dict[str, Callable[[list[Any]], object]] = {
+    "the list": lambda values: values,
+    "a message": lambda values: values[3],
+    "the fields of a message": lambda values: vars(values[0]),
+    "a view of the fields": lambda values: vars(values[0]).items(),
+    "the names of the fields that were set": lambda values: values[1].model_fields_set,
+    "the extra fields": lambda values: values[1].model_extra,
+    "an empty dict": lambda values: values[0].additional_kwargs,
+    "an empty list": lambda values: values[1].tool_calls,
+    "a list": lambda values: values[2].tool_calls,
+    "a dict in a list": lambda values: values[2].tool_calls[0],
+    "a list in a dict in a dict in a list": lambda values: values[2].tool_calls[0]["args"]["x"],
+    "an iterator": lambda values: iter(values[3].artifact["k"]),
+    "a method": lambda values: values[0].pretty_repr,
+    "a weak reference": lambda values: weakref.ref(values[1]),
+    "a proxy": lambda values: weakref.proxy(values[1]),
+}
+
+CHANGES: dict[str, Callable[[list[Any]], object]] = {
+    "a field": lambda values: setattr(values[0], "content", "A"),
+    "an equal value of another type": lambda values: values[2].tool_calls[0]["args"].update(x=[True]),
+    "an entry of an empty dict": lambda values: values[0].additional_kwargs.update(k=1),
+    "an item of an empty list": lambda values: values[1].tool_calls.append({}),
+    "a nested list": lambda values: values[3].artifact["k"].append(2),
+    "a list that is replaced by an equal one": lambda values: setattr(values[3], "artifact", {"k": [1]}),
+    "an extra field": lambda values: setattr(values[0], "odd", 1),
+    "extra fields that are replaced": lambda values: object.__setattr__(values[0], "__pydantic_extra__", {}),
+    "private attributes": lambda values: object.__setattr__(values[0], "__pydantic_private__", {}),
+    "the names of the fields that were set": lambda values: values[0].model_fields_set.discard("id"),
+    "one name for another": lambda values: (
+        values[0].model_fields_set.discard("id"),
+        values[0].model_fields_set.add("x"),
+    ),
+    "an attribute in the fields": lambda values: vars(values[0]).update(odd=1),
+    "a removed field": lambda values: vars(values[0]).pop("name"),
+    "the class": lambda values: object.__setattr__(values[0], "__class__", AIMessage),
+}
+
+
+def test_what_somebody_has_is_not_handed_out(subtests: pytest.Subtests) -> None:
+    for what, keep in KEPT.items():
+        with case(subtests, what):
+            values, parts, loan = lent(80)
+            kept = keep(values)
+            del values
+            assert not loan.is_returned()
+            values, _, _, no_loan = codec.unpack_cached(parts.packed, parts, loan)
+            assert no_loan is None
+            assert not {*map(id, changeable(values))} & {*map(id, loan.parts)}
+            del kept, values
+            assert loan.is_returned()  # so that it was what the caller kept
+
+
+def test_what_was_changed_is_not_handed_out(subtests: pytest.Subtests) -> None:
+    for what, change in CHANGES.items():
+        with case(subtests, what):
+            values, parts, loan = lent(80)
+            change(values)
+            del values
+            assert not loan.is_returned()
+            values, _, _, _ = codec.unpack_cached(parts.packed, parts, loan)
+            assert identical(values, chat(80))
+
+
+def test_a_loan_of_other_messages_is_not_handed_out() -> None:
+    _, _, loan = lent(80)
+    items = codec.pack_items([HumanMessage("other"), *chat(79)])
+    values, _, _, _ = codec.unpack_cached(items, MessageParts.of(items), loan)
+    assert loan.is_returned()
+    assert identical(values, codec.unpack_items(items))
+
+
+@fewer_examples()
+@given(data=st.data(), values=st.lists(messages, min_size=2, max_size=8), more=st.lists(messages, max_size=5))
+def test_every_read_gets_messages_of_its_own(data: st.DataObject, values: list[Any], more: list[Any]) -> None:
+    """Whatever is kept, dropped, changed and put in between, a read returns what unpacking returns, and nothing that
+    somebody has."""
+    cache = PackCache(MemoryCache(1 << 20), codec, Line("", "t"))
+    many = [*values, *chat(80)]
+    states = [pack_state(codec, {"m": many}), pack_state(codec, {"m": many + more})]
+    kept: list[Any] = []
+    for _ in range(data.draw(st.integers(2, 8))):
+        packed = data.draw(st.sampled_from(states))
+        got = cache.unpack(packed)["m"]
+        assert identical(got, unpack_state(codec, packed)["m"])
+        assert not {*map(id, changeable(got))} & {*map(id, kept)}
+        match data.draw(st.sampled_from(["drop", "keep", "keep a part", "change", "put"])):
+            case "keep":
+                kept += changeable(got)
+            case "keep a part":
+                kept.append(data.draw(st.sampled_from(changeable(got))))
+            case "change":
+                wreck(data.draw(st.sampled_from(changeable(got))))
+            case "put":
+                got.append(HumanMessage("new"))
+                cache.pack({"m": got})
+        del got
+
+
+def test_every_second_read_returns_the_same_messages() -> None:
+    """Of a caller that keeps what it read last, as programs keep the result of a run."""
+    cache = PackCache(MemoryCache(1 << 20), codec, Line("", "t"))
+    packed = pack_state(codec, {"m": chat(80)})
+    places, got = [], []
+    for _ in range(6):
+        got = cache.unpack(packed)["m"]
+        places.append(list(map(id, got)))
+    assert places[2] == places[4]
+    assert places[3] == places[5]
+    assert not {*places[2]} & {*places[3]}
+    assert identical(got, chat(80))

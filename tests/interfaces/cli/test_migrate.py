@@ -1,0 +1,81 @@
+"""`holdfast migrate`: planned, copied first, migrated, and taken back, from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.store import Store
+from tests.interfaces.cli import kit
+from tests.migration.versions import ONE, TWO, first, second
+
+numbers = count()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.chdir(tmp_path)
+    name = f"cli_migrate_{next(numbers)}"
+    (tmp_path / f"{name}.py").write_text("from tests.migration.versions import TWO\nschemas = TWO\n")
+    (tmp_path / "holdfast.toml").write_text(f'[schemas]\nmodule = "{name}"\n')
+    with holdfast.open(tmp_path / "a.db") as opened:
+        opened.schemas.attach(ONE, threads="chat-*")
+        for number in range(3):
+            opened.put(f"chat-{number}", first(number))
+        opened.schemas.detach(threads="chat-*")
+        yield opened
+
+
+def run(*arguments: str) -> kit.Result:
+    return kit.run("migrate", *arguments, store="a.db")
+
+
+def test_the_whole_way(store: Store, tmp_path: Path) -> None:
+    found = run("status")
+    assert (found.code, "1.0.0: 3" in found.out) == (0, True)
+    planned = run("plan")
+    assert planned.code == 0, planned.err
+    for text in ("chat to 2.0.0: 3 states to migrate", "- msgs: ['hello', 'm0']", "+ messages: ['hello', 'm0']"):
+        assert text in planned.out
+    assert run("up", "--yes").code == 2, "a copy first, or none: that is to be said"
+    assert run("up", "--dry-run").out == planned.out
+    assert store.get("chat-0").state == first()
+    done = run("up", "--backup", "before.db", "--yes")
+    assert (done.code, done.out) == (0, "Migrated 3 states of chat to 2.0.0; 0 had that version.\n"), done.err
+    with holdfast.open(tmp_path / "before.db") as copy:
+        assert copy.get("chat-0").state == first()
+    store.schemas.attach(TWO, threads="chat-*")
+    assert store.get("chat-0").state == second()
+    assert run("status", "--json").records[0]["states"] == {"2.0.0": 3}
+    back = run("down", "--to", "1.0.0", "--yes")
+    assert (back.code, "3 of them as they were" in back.out) == (0, True), back.err
+    assert "1.0.0 (downgraded)" in run("status").out
+    assert store.get("chat-0", migrate=False).state == first()
+
+
+def test_states_that_do_not_fit_are_listed(store: Store) -> None:
+    store.update("chat-1", {"msgs": [1]})
+    planned = run("plan")
+    assert planned.code == 6
+    assert "schema-mismatch thread chat-1, step 1, msgs[0]" in planned.out
+    refused = run("up", "--no-backup", "--yes")
+    assert (refused.code, "migration-unfit" in refused.err) == (4, True)
+    assert store.get("chat-0").schema == "chat@1.0.0"
+    skipped = run("up", "--no-backup", "--yes", "--on-error", "skip")
+    assert (skipped.code, "Migrated 2 states" in skipped.out) == (6, True)
+
+
+def test_a_skeleton_is_printed(store: Store) -> None:
+    found = run("new")
+    assert (found.code, 'add("plan", default=[])' in found.out) == (0, True), found.err
+    del store
+
+
+def test_every_migration_is_run_on_generated_states(store: Store) -> None:
+    found = run("test", "--examples", "5", "--json")
+    assert [(each["source"], each["target"]) for each in found.records] == [("1.0.0", "2.0.0")]
+    del store
