@@ -1,0 +1,147 @@
+"""The latest states of a store's threads, a page of threads at a time: what a migration of all states works on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from holdfast.backends.interface import Scan
+from holdfast.backends.tables import LINES
+from holdfast.engine.engine import Engine
+from holdfast.engine.line_head import end_query
+from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.namespaces import is_thread, root_of
+from holdfast.engine.patterns import matcher
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.errors import HoldfastError, InvalidError
+from holdfast.schemas.registry import SchemaRecord
+from holdfast.schemas.version import Version, parse_reference
+
+BranchPolicy: TypeAlias = Literal["all", "named", "newest"]
+"""The branches of a thread whose last states are migrated: all of them, HEAD and those with names, or HEAD."""
+
+
+class Head(NamedTuple):
+    """The last step of a branch, and the version of its state."""
+
+    line: Line
+    point: StepRef
+    version: Version
+    is_head: bool
+    """Whether it is HEAD of its thread."""
+    branch: str = ""
+
+    @property
+    def where(self) -> str:
+        """The checkpoint for errors and reports."""
+        return f"thread {self.line}, checkpoint {self.point.id}"
+
+
+class HeadSelection(NamedTuple):
+    """The states that have a schema: those whose steps say so, and those without a reference in matching threads."""
+
+    name: str
+    record: SchemaRecord
+    branches: BranchPolicy = "all"
+    threads: str | None = None
+    """A pattern of threads, if not all are meant."""
+
+    def check(self) -> None:
+        """Raise `InvalidError` if the selection is not valid."""
+        if self.branches not in get_args(BranchPolicy):
+            choices = ", ".join(map(repr, get_args(BranchPolicy)))
+            raise InvalidError(f"branches is {choices}, not {self.branches!r}")
+        if self.threads is not None:
+            matcher(self.threads)
+
+    def version(self, line: Line, reference: str) -> Version | None:
+        """Return the version of a state by its reference; None if it has another schema."""
+        root = root_of(line).name
+        if self.threads is not None and not matcher(self.threads)(root):
+            return None
+        if reference:
+            name, version = parse_reference(reference)
+            return version if name == self.name else None
+        matches = [self.threads] if self.threads is not None else self.record.patterns
+        if line.name == root and any(matcher(pattern)(root) for pattern in matches):
+            return self.record.unversioned
+        return None
+
+
+async def pages(engine: Engine, tenant: str, size: int, after: str = "") -> AsyncIterator[list[Line]]:
+    """Yield the lines of threads by name, a page at a time."""
+    while True:
+        scan = Scan(LINES, (tenant,), start=(after + "\0",) if after else (), limit=size, bodies=False)
+        (rows,) = await engine.context.backend.read([scan])
+        lines = [Line(tenant, name) for row in rows if is_thread(name := str(row.key[1]))]
+        if rows:
+            after = str(rows[-1].key[1])
+        if lines:
+            yield lines
+        if len(rows) < size:
+            return
+
+
+async def read_heads(engine: Engine, lines: Sequence[Line], selection: HeadSelection) -> list[Head]:
+    """Return the heads of some lines that have the schema. Their states are in the cache then."""
+    tips = await engine.lines.load_tips(lines)
+    points = [(line, tip.point) for line, tip in zip(lines, tips, strict=True) if tip and tip.point]
+    await engine.states.load_all(points)
+    heads = []
+    for line, tip in zip(lines, tips, strict=True):
+        if tip is None or tip.point is None:
+            continue
+        found = [(tip.point, True, "")]
+        if not tip.is_only_branch and selection.branches != "newest":
+            found += await _other_heads(engine, line, tip.point, selection.branches)
+        for point, is_head, branch in found:
+            version = selection.version(line, await schema_of(engine, line, point))
+            if version is not None:
+                heads.append(Head(line, point, version, is_head, branch))
+    return heads
+
+
+async def _other_heads(
+    engine: Engine, line: Line, head: StepRef, policy: BranchPolicy
+) -> list[tuple[StepRef, bool, str]]:
+    branches = await engine.lines.branches(line)
+    names = {0: "main", **{each.branch: each.name for each in branches}}
+    numbers = [number for number, name in names.items() if number != head.branch and (name or policy == "all")]
+    answers = await engine.context.backend.read([end_query(line, number) for number in numbers])
+    ends = [(StepRef.of(rows[0]), names[number]) for number, rows in zip(numbers, answers, strict=True) if rows]
+    # The end of a branch that a revision replaced is not continued by anyone.
+    return [
+        (point, False, name)
+        for point, name in ends
+        if not point.pruned and point.id != head.id and await engine.lines.find(line, point.id) == point
+    ]
+
+
+async def schema_of(engine: Engine, line: Line, point: StepRef) -> str:
+    """Return the reference to the schema of a state."""
+    loaded = await engine.states.get(line, point)
+    if loaded.schema is not None:
+        return loaded.schema
+    return (await engine.step_info.head(line, point)).header.schema
+
+
+async def state_of(engine: Engine, line: Line, point: StepRef) -> PackedMap:
+    """Return the packed state at a step, with all large values."""
+    return await engine.lines.read_step(line, point, lambda point: engine.states.values(line, point))
+
+
+class UnfitState(NamedTuple):
+    """A state that cannot be migrated, and why."""
+
+    thread: str
+    checkpoint: str
+    step: int
+    path: str
+    code: str
+    reason: str
+
+    @classmethod
+    def of(cls, head: Head, error: HoldfastError) -> UnfitState:
+        """Describe an error in a state."""
+        path = error.where.rpartition("; ")[2] if "; " in error.where else ""
+        return cls(head.line.name, head.point.id, head.point.depth, path, error.code, error.what)

@@ -1,0 +1,169 @@
+"""A migration: operations that lead from one version of a schema to another, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from holdfast.codec import Codec, default_codec
+from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatten, pack_name
+from holdfast.errors import HoldfastError, InvalidError, TooLargeError
+from holdfast.schemas.operations import Operation
+from holdfast.schemas.packed_document import PackedDocument
+from holdfast.schemas.version import Version, require_name
+
+MAX_ASIDE = 1 << 20
+"""How many bytes the values of one state that are kept aside may have."""
+
+MAX_SECONDS = 1.0
+"""How long a migration of one state may take."""
+
+
+class MigratedState(NamedTuple):
+    """A packed state, and what was kept aside on the way to it: store both, and give both to the next migration."""
+
+    state: PackedMap
+    aside: PackedMap
+
+
+class Migration:
+    """Operations that convert states from one version of a schema to another: `Migration("chat", "1", "2", add(…))`.
+
+    `nodes` are the nodes of a LangGraph graph that were renamed, by their old names.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: str | Version,
+        target: str | Version,
+        *operations: Operation,
+        nodes: Mapping[str, str] | None = None,
+        description: str = "",
+    ) -> None:
+        self.name: Final = require_name(name)
+        self.source: Final = Version.parse(source)
+        self.target: Final = Version.parse(target)
+        self.operations: Final = operations
+        self.nodes: Final = dict(nodes or {})
+        self.description: Final = description
+        if self.source == self.target:
+            raise InvalidError(
+                f"the migration {self} leads to the version that it starts from", where=name, code="schema-cycle"
+            )
+        for operation in operations:
+            if not isinstance(operation, Operation):
+                raise InvalidError(
+                    f"a migration consists of operations, not of {type(operation).__name__}",
+                    where=str(self),
+                    hint="Write add(…), rename(…), convert(…) and so on; custom(…) takes functions",
+                )
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.source} -> {self.target}"
+
+    def __repr__(self) -> str:
+        return f"<Migration {self}: {', '.join(map(str, self.operations))}>"
+
+    @property
+    def lossy(self) -> bool:
+        """Whether a downgrade may not restore everything."""
+        return any(operation.lossy for operation in self.operations)
+
+    @property
+    def reversible(self) -> bool:
+        """Whether there is a way down at all."""
+        return all(operation.reversible for operation in self.operations)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of the operations with their arguments, and of the source of their functions."""
+        parts = [[operation.kind, operation.lossy, _plain(operation.arguments())] for operation in self.operations]
+        about = [self.name, str(self.source), str(self.target), parts, sorted(self.nodes.items())]
+        return hashlib.sha256(b"holdfast migration 1\n" + default_codec.pack(_plain(about))).hexdigest()
+
+    def in_direction(self, *, up: bool) -> tuple[Operation, ...]:
+        """Return the operations in the order in which they are applied."""
+        return self.operations if up else self.operations[::-1]
+
+    @cached_property
+    def _names(self) -> tuple[bytes, ...]:
+        return tuple(pack_name(f"{self}, {place}") for place in range(len(self.operations)))
+
+    def upgrade(
+        self, state: Mapping[bytes, Packed], aside: Mapping[bytes, Packed] | None = None, codec: Codec = default_codec
+    ) -> MigratedState:
+        """Convert a packed state to the newer version. The state that is passed is not changed."""
+        return self._apply(state, aside, codec, up=True)
+
+    def downgrade(
+        self, state: Mapping[bytes, Packed], aside: Mapping[bytes, Packed] | None = None, codec: Codec = default_codec
+    ) -> MigratedState:
+        """Convert a packed state to the older version. The state that is passed is not changed."""
+        return self._apply(state, aside, codec, up=False)
+
+    def _apply(
+        self, state: Mapping[bytes, Packed], aside: Mapping[bytes, Packed] | None, codec: Codec, *, up: bool
+    ) -> MigratedState:
+        document = PackedDocument(state, codec)
+        kept = dict(aside or {})
+        deadline = time.monotonic() + MAX_SECONDS
+        places = range(len(self.operations))
+        for place in places if up else reversed(places):
+            operation = self.operations[place]
+            notes = dict(as_map(kept.pop(self._names[place], b"\x80")) or {}) if kept else {}
+            try:
+                (operation.upgrade if up else operation.downgrade)(document, notes)
+            except HoldfastError as error:
+                raise self._located(error, place, up=up) from error
+            except Exception as error:
+                raise self._failed(error, place, up=up) from error
+            if notes:
+                kept[self._names[place]] = notes
+            if time.monotonic() > deadline:
+                raise InvalidError(
+                    f"a migration of one state takes longer than {MAX_SECONDS:g} s",
+                    where=self._where(place, up=up),
+                    hint="Do less in its functions: they convert one state at a time",
+                    code="migration-failed",
+                )
+        if kept:
+            self._check_size(kept)
+        return MigratedState(document.close(), kept)
+
+    def _check_size(self, kept: PackedMap) -> None:
+        size = len(flatten(kept))
+        if size > MAX_ASIDE:
+            raise TooLargeError(
+                f"the migration {self} would keep {size:,} bytes of a state aside; the limit is {MAX_ASIDE:,}",
+                where=str(self),
+                hint="Remove the field with keep=False and lossy=True, or move it elsewhere first",
+            )
+
+    def _where(self, place: int, *, up: bool) -> str:
+        return f"{self}, {'' if up else 'down, '}operation {place + 1}: {self.operations[place]}"
+
+    def _located(self, error: HoldfastError, place: int, *, up: bool) -> HoldfastError:
+        """Return an error with the operation in it, and the path below that."""
+        code = error.code if error.code.startswith("migration-") else "migration-failed"
+        kind = type(error) if code == error.code else InvalidError
+        where = self._where(place, up=up)
+        return kind(error.what, where=f"{where}; {error.where}" if error.where else where, hint=error.hint, code=code)
+
+    def _failed(self, error: Exception, place: int, *, up: bool) -> InvalidError:
+        return InvalidError(
+            f"a function of the migration raised {type(error).__name__}: {error}",
+            where=self._where(place, up=up),
+            hint="Correct the function for this state; nothing was written",
+            code="migration-failed",
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Return lists for tuples, and pairs for dicts, so that one form is hashed whatever wrote it."""
+    if isinstance(value, dict):
+        return [[_plain(key), _plain(each)] for key, each in value.items()]
+    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value

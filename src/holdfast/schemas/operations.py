@@ -1,0 +1,541 @@
+"""Operations of migrations. Each has an inverse, so that what is upgraded can be downgraded again.
+
+An operation changes a `PackedDocument` in place. What would be lost is kept aside, in the `notes` of the operation: a
+downgrade restores it, and so does the next upgrade. `declaration` has the functions with which
+operations are written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias
+
+from holdfast.codec import default_codec
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.packed_state import (
+    Packed,
+    PackedMap,
+    as_items,
+    as_map,
+    flatten,
+    pack_name,
+)
+from holdfast.engine.paths import path_text
+from holdfast.errors import InvalidError, UnsupportedError
+from holdfast.schemas.functions import function_source
+from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, write_fields
+
+Notes: TypeAlias = PackedMap
+"""What an operation keeps aside, by packed name. Empty notes are not stored."""
+
+_VALUE, _SKIP, _REST, _AFTER, _OTHERS = map(pack_name, ("value", "skip", "rest", "after", "others"))
+_TRUE = b"\xc3"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One change of the form of a state."""
+
+    kind: ClassVar[str] = ""
+    lossy: bool = field(default=False, kw_only=True)
+    """Whether a downgrade may not restore everything."""
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Apply the operation."""
+        raise NotImplementedError
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Apply the inverse of the operation."""
+        raise NotImplementedError
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return the paths that it reads or writes; none, if that is the whole state."""
+        raise NotImplementedError
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what it was declared with, as plain values, for its fingerprint and for documentation."""
+        raise NotImplementedError
+
+    @property
+    def reversible(self) -> bool:
+        """Whether there is a way down at all."""
+        return True
+
+    def __str__(self) -> str:
+        return f"{self.kind} {', '.join(path_text(keys) or 'item' for keys in self.paths()) or 'state'}"
+
+
+def _exists(keys: Keys) -> InvalidError:
+    return InvalidError(f"there is a field {path_text(keys)!r} already", where=path_text(keys))
+
+
+@dataclass(frozen=True)
+class Add(Operation):
+    """Adds a field."""
+
+    kind: ClassVar[str] = "add"
+    keys: Keys
+    default: Any = MISSING
+    factory: Callable[[], Any] | None = None
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Add the field: the value of before a downgrade, or the default. One that is there is left alone, and where
+        there is no dict to add it to, none is created."""
+        if document.get(self.keys) is not None:
+            notes[_SKIP] = _TRUE
+            return
+        if not document.has_parent(self.keys):
+            return
+        value = notes.pop(_VALUE, None)
+        document.set(self.keys, self._packed_default if value is None else value)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Remove the field, and keep a value aside that is not the default."""
+        if notes.pop(_SKIP, None) is not None:
+            return
+        value = document.pop(self.keys)
+        if value is not None and flatten(value) != self._packed_default:
+            notes[_VALUE] = value
+
+    @cached_property
+    def _packed_default(self) -> bytes:
+        return default_codec.pack(self.default if self.factory is None else self.factory())
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return the path of the field."""
+        return (self.keys,)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return path and default."""
+        made = {"default": self.default} if self.factory is None else {"factory": function_source(self.factory)}
+        return {"path": self.keys, **made}
+
+
+@dataclass(frozen=True)
+class Remove(Operation):
+    """Removes a field."""
+
+    kind: ClassVar[str] = "remove"
+    keys: Keys
+    keep: bool = True
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Remove the field, and keep its value aside."""
+        value = document.pop(self.keys)
+        if value is not None and self.keep:
+            notes[_VALUE] = value
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Restore the value, if one was kept aside."""
+        value = notes.pop(_VALUE, None)
+        if value is None:
+            return
+        if document.get(self.keys) is not None:
+            raise _exists(self.keys)
+        document.set(self.keys, value)
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return the path of the field."""
+        return (self.keys,)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the path, and whether the value is kept."""
+        return {"path": self.keys, "keep": self.keep}
+
+
+@dataclass(frozen=True)
+class Move(Operation):
+    """Moves a field: to another name, or to another place."""
+
+    kind: ClassVar[str] = "move"
+    source: Keys
+    target: Keys
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Move the field."""
+        _move(document, self.source, self.target, notes)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Move the field back."""
+        _move(document, self.target, self.source, notes)
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return both paths."""
+        return self.source, self.target
+
+    def arguments(self) -> dict[str, Any]:
+        """Return both paths."""
+        return {"source": self.source, "target": self.target}
+
+
+@dataclass(frozen=True)
+class Rename(Move):
+    """Renames a field."""
+
+    kind: ClassVar[str] = "rename"
+
+
+def _move(document: PackedDocument, source: Keys, target: Keys, notes: Notes) -> None:
+    if notes.pop(_SKIP, None) is not None and document.get(source) is not None:
+        return  # what has this name now is not what the operation moved
+    there = document.get(target)
+    if document.get(source) is None:
+        if there is not None:
+            notes[_SKIP] = _TRUE
+        return
+    if there is not None:
+        raise _exists(target)
+    if source[:-1] == target[:-1]:
+        document.rename(source, target[-1])
+        return
+    created = _missing_parents(document, target)
+    value = document.pop(source)
+    if value is not None:
+        document.set(target, value)
+    _restore_parents(document, source, notes)
+    if created:
+        notes[_REST] = [pack_name(key) for key in created]
+
+
+def _missing_parents(document: PackedDocument, keys: Keys) -> Keys:
+    """Return the outermost dict on the way to a field that is missing."""
+    for length in range(1, len(keys)):
+        if document.get(keys[:length]) is None:
+            return keys[:length]
+    return ()
+
+
+def _restore_parents(document: PackedDocument, source: Keys, notes: Notes) -> None:
+    """Remove the dicts that the way here created, where they are empty."""
+    created = notes.pop(_REST, None)
+    names = None if created is None else as_items(created)
+    if names is None:
+        return
+    outermost = len(names)
+    for length in range(len(source) - 1, outermost - 1, -1):
+        inside = document.get(source[:length])
+        if inside is None or read_fields(inside):
+            return
+        document.pop(source[:length])
+
+
+@dataclass(frozen=True)
+class Convert(Operation):
+    """Converts the value of a field."""
+
+    kind: ClassVar[str] = "convert"
+    keys: Keys
+    up: Callable[[Any], Any]
+    down: Callable[[Any], Any] | None = None
+    keep: bool = False
+    mapping: tuple[tuple[Any, Any], ...] = ()
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Convert the value."""
+        value = document.get(self.keys)
+        if value is None:
+            return
+        new = document.pack(self.up(document.value(value)))
+        document.set(self.keys, new)
+        if self.keep:
+            notes[_VALUE], notes[_AFTER] = value, digest(new)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Convert the value back; the value of before, if it was kept aside and is unchanged since."""
+        before, after = notes.pop(_VALUE, None), notes.pop(_AFTER, None)
+        value = document.get(self.keys)
+        if value is None:
+            return
+        if before is not None and digest(value) == after:
+            document.set(self.keys, before)
+        elif self.down is not None:
+            document.set(self.keys, document.pack(self.down(document.value(value))))
+        else:
+            raise UnsupportedError(
+                f"the value of {path_text(self.keys)!r} was changed since, and there is no function to convert it back",
+                where=path_text(self.keys),
+                hint="Give the operation a function for the way down",
+                code="migration-irreversible",
+            )
+
+    @property
+    def reversible(self) -> bool:
+        """Whether there is a way back."""
+        return self.down is not None or self.keep
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return the path of the field."""
+        return (self.keys,)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the path, and the functions as source."""
+        if self.mapping:
+            return {"path": self.keys, "mapping": self.mapping}
+        return {"path": self.keys, "keep": self.keep, **sources(self.up, self.down)}
+
+
+def digest(packed: Packed) -> bytes:
+    """Return a short hash of a value, packed itself."""
+    return b"\xc4\x10" + hashlib.sha256(flatten(packed)).digest()[:16]
+
+
+def sources(up: Callable[..., Any], down: Callable[..., Any] | None) -> dict[str, str]:
+    """Return the source of the functions for either way."""
+    return {"up": function_source(up), "down": "" if down is None else function_source(down)}
+
+
+@dataclass(frozen=True)
+class Split(Operation):
+    """Splits a field into several."""
+
+    kind: ClassVar[str] = "split"
+    keys: Keys
+    into: tuple[Keys, ...]
+    apart: Callable[[Any], Sequence[Any]]
+    together: Callable[..., Any] | None
+    separator: str = ""
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Split the field."""
+        _split(document, self.keys, self.into, self.apart, notes)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Merge the fields."""
+        _join(document, self.keys, self.into, self.together, notes, partial=bool(self.separator))
+
+    @property
+    def reversible(self) -> bool:
+        """Whether there is a way back."""
+        return self.together is not None
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return the paths of all fields."""
+        return (self.keys, *self.into)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the paths, and the separator or the functions as source."""
+        how = {"separator": self.separator} if self.separator else sources(self.apart, self.together)
+        return {"path": self.keys, "into": self.into, **how}
+
+
+@dataclass(frozen=True)
+class Merge(Operation):
+    """Merges several fields into one."""
+
+    kind: ClassVar[str] = "merge"
+    keys: tuple[Keys, ...]
+    into: Keys
+    together: Callable[..., Any]
+    apart: Callable[[Any], Sequence[Any]] | None
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Merge the fields."""
+        _join(document, self.into, self.keys, self.together, notes, partial=False)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Split the field."""
+        if self.apart is None:
+            raise irreversible(self)
+        _split(document, self.into, self.keys, self.apart, notes)
+
+    @property
+    def reversible(self) -> bool:
+        """Whether there is a way back."""
+        return self.apart is not None
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return the paths of all fields."""
+        return (*self.keys, self.into)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the paths, and the functions as source."""
+        return {"paths": self.keys, "into": self.into, **sources(self.together, self.apart)}
+
+
+def irreversible(operation: Operation) -> UnsupportedError:
+    """Return the error for an operation that has no way back."""
+    return UnsupportedError(
+        f"there is no way back from {operation}",
+        hint="Give the operation a function for the way down",
+        code="migration-irreversible",
+    )
+
+
+def _split(
+    document: PackedDocument, keys: Keys, into: tuple[Keys, ...], apart: Callable[[Any], Sequence[Any]], notes: Notes
+) -> None:
+    if notes.pop(_SKIP, None) is not None:
+        return
+    value = document.get(keys)
+    if value is None:
+        _restore_parts(document, into, notes)
+        return
+    result: object = apart(document.value(value))
+    parts: Sequence[object] = result if isinstance(result, Sequence) else ""
+    if isinstance(parts, str | bytes) or len(parts) > len(into):
+        raise InvalidError(
+            f"the function that splits {path_text(keys)!r} returns at most {len(into)} values, as a list or tuple",
+            where=path_text(keys),
+        )
+    document.pop(keys)
+    for target, part in zip(into, parts, strict=False):
+        if document.get(target) is not None:
+            raise _exists(target)
+        document.set(target, document.pack(part))
+
+
+def _restore_parts(document: PackedDocument, into: tuple[Keys, ...], notes: Notes) -> None:
+    """Restore fields that could not be merged, because some of them were missing. Note fields of other origin."""
+    rest = notes.pop(_REST, None)
+    if rest is None:
+        if any(document.get(target) is not None for target in into):
+            notes[_SKIP] = _TRUE
+        return
+    inside = as_map(rest) or {}
+    for target in into:
+        value = inside.get(pack_name(path_text(target)))
+        if value is not None:
+            document.set(target, value)
+
+
+def _join(
+    document: PackedDocument,
+    keys: Keys,
+    parts: tuple[Keys, ...],
+    together: Callable[..., Any] | None,
+    notes: Notes,
+    *,
+    partial: bool,
+) -> None:
+    if notes.pop(_SKIP, None) is not None:
+        return
+    found = {part: value for part in parts if (value := document.get(part)) is not None}
+    if document.get(keys) is not None:
+        if found:
+            raise _exists(keys)
+        notes[_SKIP] = _TRUE
+    if not found:
+        return
+    if together is None:
+        raise UnsupportedError(
+            f"there is no function that merges the fields into {path_text(keys)!r}", code="migration-irreversible"
+        )
+    for part in found:
+        document.pop(part)
+    if len(found) < len(parts) and not partial:
+        notes[_REST] = write_fields(None, {pack_name(path_text(part)): value for part, value in found.items()})
+        return
+    document.set(keys, document.pack(together(*(document.value(value) for value in found.values()))))
+
+
+@dataclass(frozen=True)
+class Nest(Operation):
+    """Moves fields into a dict."""
+
+    kind: ClassVar[str] = "nest"
+    into: Keys
+    names: tuple[str, ...]
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Move the fields into the dict, which is created if it is missing."""
+        _gather(document, self.into, self.names, notes)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Move the fields out of the dict again."""
+        _scatter(document, self.into, self.names, notes)
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return the paths of the dict and of the fields."""
+        return (self.into, *((*self.into[:-1], name) for name in self.names))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the path of the dict, and the names."""
+        return {"into": self.into, "names": self.names}
+
+
+@dataclass(frozen=True)
+class Unnest(Nest):
+    """Moves fields out of a dict."""
+
+    kind: ClassVar[str] = "unnest"
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Move the fields out of the dict."""
+        _scatter(document, self.into, self.names, notes)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Move the fields into the dict again."""
+        _gather(document, self.into, self.names, notes)
+
+
+def _gather(document: PackedDocument, into: Keys, names: tuple[str, ...], notes: Notes) -> None:
+    """Move fields into a dict. Noted are those that are in it already, and that the dict itself is."""
+    parent = into[:-1]
+    if not document.has_parent(into):
+        return
+    others, rest = _pop_names(notes), notes.pop(_REST, None)
+    found = {
+        name: value
+        for name in names
+        if pack_name(name) not in others and (value := document.get((*parent, name))) is not None
+    }
+    if notes.pop(_SKIP, None) is not None and not found and rest is None:
+        return
+    here = document.get(into) if into[-1] not in found else None
+    inside = {} if here is None else read_fields(here)
+    if inside is None:
+        raise InvalidError(f"{path_text(into)!r} is not a dict", where=path_text(into))
+    if here is not None:
+        notes[_SKIP] = _TRUE
+    _note_names(notes, [name for name in names if pack_name(name) in inside and name not in found])
+    for name in found:
+        document.pop((*parent, name))
+    fields = {**((None if rest is None else as_map(rest)) or {}), **inside}
+    for name, value in found.items():
+        if pack_name(name) in fields:
+            raise _exists((*into, name))
+        fields[pack_name(name)] = value
+    document.set(into, write_fields(here, fields))
+
+
+def _scatter(document: PackedDocument, into: Keys, names: tuple[str, ...], notes: Notes) -> None:
+    """Move fields out of a dict. Noted are those that are outside already, and if there is no dict."""
+    parent = into[:-1]
+    if not document.has_parent(into):
+        return
+    others, stays = _pop_names(notes), notes.pop(_SKIP, None) is not None
+    here = document.get(into)
+    inside = {} if here is None else read_fields(here)
+    if inside is None:
+        raise InvalidError(f"{path_text(into)!r} is not a dict", where=path_text(into))
+    moved = {key for key in map(pack_name, names) if key in inside and key not in others}
+    outside = [name for name in names if pack_name(name) not in moved and (*parent, name) != into]
+    _note_names(notes, [name for name in outside if document.get((*parent, name)) is not None])
+    if here is None:
+        notes[_SKIP] = _TRUE
+        return
+    rest = {key: value for key, value in inside.items() if key not in moved}
+    document.pop(into)
+    for name in names:
+        if pack_name(name) in moved:
+            target = (*parent, name)
+            if document.get(target) is not None or (stays and target == into):
+                raise _exists(target)
+            document.set(target, inside[pack_name(name)])
+    if stays:
+        document.set(into, write_fields(here, rest))
+    elif rest:
+        notes[_REST] = write_fields(None, rest)
+
+
+def _note_names(notes: Notes, names: list[str]) -> None:
+    if names:
+        notes[_OTHERS] = [pack_name(name) for name in names]
+
+
+def _pop_names(notes: Notes) -> list[bytes]:
+    noted = notes.pop(_OTHERS, None)
+    return [] if noted is None else as_items(noted) or []

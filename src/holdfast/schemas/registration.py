@@ -1,0 +1,82 @@
+"""Attaching a schema: checking it against what a store has, and registering its version."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+from holdfast.engine.engine import Engine
+from holdfast.schemas.attachment import Attachment
+from holdfast.schemas.migration import Migration
+from holdfast.schemas.registry import RegisteredSchemas, SchemaRecord, SchemaRegistry
+from holdfast.schemas.schema_declaration import Declaration
+from holdfast.schemas.version import Version
+
+log: Final = logging.getLogger("holdfast.schemas")
+
+
+async def attach(
+    declaration: Declaration, engine: Engine, tenant: str, actor: str = "", patterns: tuple[str, ...] = ()
+) -> Attachment:
+    """Check the version against what the store has, and register it."""
+    registry = SchemaRegistry(engine, tenant, actor)
+    registered = await registry.load()
+    name = declaration.schema.name
+    record = registered.records.get(name)
+    unversioned = declaration.unversioned or (
+        min(declaration.schemas.versions(name)) if record is None else record.unversioned
+    )
+    attachment = Attachment(engine, registry, declaration, unversioned)
+    attachment.check(registered)
+    migrations = _migrations_in_use(declaration, registered)
+    for edited in registered.edited(declaration.schemas.migrations(name)):
+        log.warning("the migration %s was edited after it was applied to states of this store", edited)
+    if _is_new(declaration, registered, record, migrations, unversioned, patterns):
+
+        def update(stored: SchemaRecord | None) -> SchemaRecord:
+            if stored is None:
+                return SchemaRecord(declaration.schema.version, unversioned, patterns=patterns)
+            current = stored.current if stored.is_pinned else max(stored.current, declaration.schema.version)
+            known = tuple(dict.fromkeys((*stored.patterns, *patterns)))
+            return replace(stored, current=current, unversioned=unversioned, patterns=known)
+
+        used = [declaration.schema.schema_reference]
+        needed = [declaration.schemas.get(reference) for reference in sorted(declaration.schema.references)]
+        await registry.register([declaration.schema, *needed], migrations, {name: update}, used=used)
+        attachment.check(await registry.load())
+    return attachment
+
+
+def _migrations_in_use(declaration: Declaration, registered: RegisteredSchemas) -> list[Migration]:
+    """Return the migrations that states of the store will be upgraded with."""
+    name, everything = declaration.schema.name, declaration.schemas.extended(registered.schemas)
+    found: dict[str, Migration] = {}
+    for stored in registered.stored_versions(name):
+        if stored < declaration.schema.version:
+            for step in everything.path(name, stored, declaration.schema.version):
+                if step.migration is not None:
+                    found[str(step.migration)] = step.migration
+    return list(found.values())
+
+
+def _is_new(
+    declaration: Declaration,
+    registered: RegisteredSchemas,
+    record: SchemaRecord | None,
+    migrations: list[Migration],
+    unversioned: Version,
+    patterns: tuple[str, ...],
+) -> bool:
+    reference = declaration.schema.schema_reference
+    known = next((each for each in registered.schemas if each.schema_reference == reference), None)
+    return (
+        record is None
+        or known is None
+        or known.hash != declaration.schema.hash
+        or reference in registered.retired
+        or record.unversioned != unversioned
+        or (record.current < declaration.schema.version and not record.is_pinned)
+        or not set(patterns) <= set(record.patterns)
+        or any(str(each) not in registered.fingerprints for each in migrations)
+    )

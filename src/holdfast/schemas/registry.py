@@ -1,0 +1,186 @@
+"""The registry of schemas in a store: a system line, so that every process sees the same.
+
+It has an entry for each version (`version chat@1.0.0`: the definition and its hash), for each schema (`schema chat`:
+the version that is written now), and for each migration that was applied (`migration chat 1.0.0 -> 2.0.0`: its
+fingerprint). Writers save on condition that the line has no newer step than they know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from holdfast.backends.interface import Change
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import Event
+from holdfast.engine.lines import LineTip
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
+from holdfast.errors import ConflictError
+from holdfast.schemas.migration import Migration
+from holdfast.schemas.schema import Schema
+from holdfast.schemas.schema_set import SchemaSet, schema_changed
+from holdfast.schemas.version import Version, parse_reference
+
+LINE: Final = f"{MARK}schemas"
+"""The name of the system line."""
+
+_SCHEMA, _VERSION, _MIGRATION = "schema ", "version ", "migration "
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRecord:
+    """What a store knows of a schema."""
+
+    current: Version
+    """The version that writers have now."""
+    unversioned: Version
+    """The version of states that were saved without a reference to a schema."""
+    is_pinned: bool = False
+    """Whether the states were downgraded to the current version: only a migration raises it then."""
+    patterns: tuple[str, ...] = ()
+    """The patterns of threads that it was attached to."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stored form."""
+        return {
+            "current": str(self.current),
+            "unversioned": str(self.unversioned),
+            "pinned": self.is_pinned,
+            "threads": list(self.patterns),
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> SchemaRecord:
+        """Parse the stored form."""
+        current, unversioned = (Version.parse(stored[name]) for name in ("current", "unversioned"))
+        return cls(current, unversioned, bool(stored["pinned"]), tuple(stored["threads"]))
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchemas:
+    """The content of the registry as of one of its steps."""
+
+    tip: LineTip | None
+    schemas: SchemaSet = field(default_factory=SchemaSet)
+    """All versions that were registered."""
+    records: Mapping[str, SchemaRecord] = field(default_factory=dict)
+    retired: frozenset[str] = frozenset()
+    """References of versions that no latest state has any more, as the last migration of all states found."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Those of applied migrations, by their text."""
+
+    def stored_versions(self, name: str) -> list[Version]:
+        """Return the versions that stored states may still have."""
+        return [
+            each.version for each in self.schemas if each.name == name and each.schema_reference not in self.retired
+        ]
+
+    def edited(self, migrations: Iterable[Migration]) -> list[Migration]:
+        """Return those of some migrations that are not as they were when they were applied."""
+        return [each for each in migrations if self.fingerprints.get(str(each), each.fingerprint) != each.fingerprint]
+
+
+UpdateRecord: TypeAlias = Callable[[SchemaRecord | None], SchemaRecord]
+"""Returns the new record of a schema, given the one that is stored. Called at each attempt."""
+
+
+class SchemaRegistry:
+    """Reads and changes the registry of a store."""
+
+    def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
+        self._line = SystemLine(engine, Line(tenant, LINE), actor)
+        self._actor = actor
+        self._known: RegisteredSchemas | None = None
+
+    async def load(self, *, refresh: bool = False) -> RegisteredSchemas:
+        """Return the content: as it was read last, or read again if anything was added since."""
+        if self._known is None or refresh:
+            tip = await self._line.engine.lines.load_tip(self._line.line)
+            if self._known is None or self._known.tip != tip:
+                self._known = await self._read(tip)
+        return self._known
+
+    async def _read(self, tip: LineTip | None) -> RegisteredSchemas:
+        if tip is None or tip.point is None:
+            return RegisteredSchemas(tip)
+
+        async def collect(entries: SystemLineEntries) -> RegisteredSchemas:
+            versions = await entries.with_prefix(_VERSION)
+            schemas = [
+                Schema.from_definition(*_name_and_version(reference), stored["definition"])
+                for reference, stored in versions.items()
+            ]
+            return RegisteredSchemas(
+                tip,
+                SchemaSet(*schemas),
+                {name: SchemaRecord.from_dict(each) for name, each in (await entries.with_prefix(_SCHEMA)).items()},
+                frozenset(reference for reference, stored in versions.items() if stored["retired"]),
+                await entries.with_prefix(_MIGRATION),
+            )
+
+        return await self._line.read_at(tip.point, collect)
+
+    def unchanged(self) -> list[Change]:
+        """Return the conditions that the registry is as it was read last."""
+        return self._line.tip_unchanged(None if self._known is None else self._known.tip)
+
+    async def register(
+        self,
+        schemas: Sequence[Schema],
+        migrations: Sequence[Migration] = (),
+        records: Mapping[str, UpdateRecord] | None = None,
+        *,
+        retired: Sequence[str] = (),
+        used: Sequence[str] = (),
+        renewed: bool = False,
+        kind: str = "schema",
+    ) -> None:
+        """Add versions, fingerprints of applied migrations, and records. A version whose form differs from the
+        registered one is refused. Versions that are `used` again are not retired any more. If `renewed`, fingerprints
+        of migrations that were edited replace those that were recorded."""
+
+        async def edit(entries: SystemLineEntries) -> LineChange:
+            put: dict[str, Any] = {}
+            for schema in schemas:
+                reference = schema.schema_reference
+                stored = await entries.find(_VERSION + reference)
+                if stored is not None and stored["hash"] != schema.hash:
+                    raise schema_changed(
+                        Schema.from_definition(schema.name, schema.version, stored["definition"]), schema
+                    )
+                if stored is None:
+                    put[_VERSION + reference] = {
+                        "hash": schema.hash,
+                        "definition": schema.definition,
+                        "retired": False,
+                    }
+            for reference, is_retired in [*((each, True) for each in retired), *((each, False) for each in used)]:
+                name = _VERSION + reference
+                stored = put.get(name) or await entries.find(name)
+                if stored is not None and stored["retired"] is not is_retired:
+                    put[name] = {**stored, "retired": is_retired}
+            for migration in migrations:
+                name = _MIGRATION + str(migration)
+                recorded = await entries.find(name)
+                if recorded is None or (renewed and recorded != migration.fingerprint):
+                    put[name] = migration.fingerprint
+            for name, update in (records or {}).items():
+                stored = await entries.find(_SCHEMA + name)
+                record = update(None if stored is None else SchemaRecord.from_dict(stored)).to_dict()
+                if stored != record:
+                    put[_SCHEMA + name] = record
+            events = [Event("schema", self._actor, kind, name) for name in put]
+            return LineChange(self._line.pack(put), events=events)
+
+        await self._line.change(kind, edit)
+        await self.load(refresh=True)
+
+
+def _name_and_version(reference: str) -> tuple[str, Version]:
+    name, version = parse_reference(reference)
+    if version is None:
+        raise ConflictError("a registered schema has no version", where=reference)
+    return name, version

@@ -1,0 +1,71 @@
+"""A schema as a program declares it for some states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from holdfast.errors import InvalidError
+from holdfast.schemas.migration import Migration
+from holdfast.schemas.schema import Schema
+from holdfast.schemas.schema_set import SchemaSet
+from holdfast.schemas.version import Version
+
+ValidationMode: TypeAlias = Literal["refuse", "warn", "off"]
+"""What to do with a value that does not fit its schema."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A schema as a program declares it for some states."""
+
+    schemas: SchemaSet
+    schema: Schema
+    validate: ValidationMode = "refuse"
+    unversioned: Version | None = None
+    """The version of states that were saved without a reference to a schema; the oldest, if there is none."""
+
+    @classmethod
+    def of(
+        cls,
+        schemas: SchemaSet | Schema,
+        reference: str | None = None,
+        validate: ValidationMode = "refuse",
+        unversioned: str | Version | None = None,
+    ) -> Declaration:
+        """Check what a caller declares."""
+        if validate not in get_args(ValidationMode):
+            modes = ", ".join(map(repr, get_args(ValidationMode)))
+            raise InvalidError(f"validate is {modes}, not {validate!r}")
+        if not isinstance(schemas, SchemaSet | Schema):
+            raise InvalidError(
+                f"a SchemaSet or a Schema is attached, not {type(schemas).__name__}",
+                hint='Write Schema("chat", "1.0.0", ChatState)',
+            )
+        declared = schemas if isinstance(schemas, SchemaSet) else SchemaSet(schemas)
+        oldest = None if unversioned is None else Version.parse(unversioned)
+        return cls(declared, choose_schema(declared, reference), validate, oldest)
+
+    def is_like(self, other: Declaration) -> bool:
+        """Return whether another declaration says the same; quick, for one that is repeated."""
+        return self == other or (
+            (self.schema, self.validate, self.unversioned) == (other.schema, other.validate, other.unversioned)
+            and [*map(_mark, self.schemas.migrations())] == [*map(_mark, other.schemas.migrations())]
+        )
+
+
+def _mark(migration: Migration) -> tuple[str, str]:
+    return str(migration), migration.fingerprint
+
+
+def choose_schema(declared: SchemaSet, reference: str | None) -> Schema:
+    """Return the schema that a caller names; without a name, the newest version of the only one."""
+    if reference is not None:
+        return declared.get(reference)
+    names = {each.name for each in declared}
+    if len(names) != 1:
+        raise InvalidError(
+            f"there are {len(names)} schemas, and none is named",
+            hint=f"Name one of them: {', '.join(sorted(names))}" if names else "Declare one: Schema(…)",
+        )
+    return declared.get(names.pop())

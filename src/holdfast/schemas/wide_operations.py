@@ -1,0 +1,149 @@
+"""Operations on the items of a list, and on a whole state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from holdfast.engine.model.packed_state import PackedMap, as_items, as_map, flatten, pack_name, pack_state, unpack_state
+from holdfast.engine.paths import path_text
+from holdfast.errors import HoldfastError, InvalidError
+from holdfast.schemas.operations import Notes, Operation, digest, irreversible, sources
+from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, read_items, write_fields
+
+_ITEMS, _ITEM = map(pack_name, ("items", ""))
+_NONE = b"\xc0"
+
+
+@dataclass(frozen=True)
+class Each(Operation):
+    """Applies operations to each item of a list, or to each value of a dict."""
+
+    kind: ClassVar[str] = "each"
+    keys: Keys
+    operations: tuple[Operation, ...]
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Apply the operations to each item, in order."""
+        self._map(document, notes, lambda item, inner: _run(self.operations, item, inner, up=True))
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Apply the inverse operations to each item, the last one first."""
+        self._map(document, notes, lambda item, inner: _run(self.operations, item, inner, up=False))
+
+    def _map(self, document: PackedDocument, notes: Notes, change: Callable[[PackedDocument, Notes], None]) -> None:
+        packed = document.get(self.keys)
+        if packed is None or packed == _NONE:
+            return
+        opened = read_items(packed)
+        if opened is None:
+            raise InvalidError(f"{path_text(self.keys)!r} is not a list, and not a dict", where=path_text(self.keys))
+        items, close = opened
+        kept = dict(as_map(notes.pop(_ITEMS, b"\x80")) or {})
+        kept_aside: list[Notes] = []
+        changed = []
+        for place, item in enumerate(items):
+            # An item finds its notes by its content: others may have been added or removed since.
+            inner_notes: Notes = {}
+            if kept and (waiting := as_items(kept.get(key := digest(item), b"\x90"))):
+                inner_notes = dict(as_map(waiting[0]) or {})
+                kept[key] = waiting[1:]
+            holder = PackedDocument({_ITEM: item}, document.codec)
+            try:
+                change(holder, inner_notes)
+            except HoldfastError as error:
+                error.where = f"{path_text((*self.keys, place))}{'.' if error.where else ''}{error.where}"
+                raise
+            new = flatten(holder.fields[_ITEM])
+            kept_aside.append(inner_notes)
+            changed.append(new)
+        document.set(self.keys, close(changed))
+        if any(kept_aside):
+            notes[_ITEMS] = _by_content(changed, kept_aside)
+
+    @property
+    def reversible(self) -> bool:
+        """Whether all operations have a way back."""
+        return all(each.reversible for each in self.operations)
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return the path of the list."""
+        return (self.keys,)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the path, and the operations."""
+        return {"path": self.keys, "operations": [[each.kind, each.arguments()] for each in self.operations]}
+
+
+def _by_content(items: list[bytes], kept_aside: list[Notes]) -> PackedMap:
+    """Return the notes of items by the content of the items. Of equal items, each has its own, in order."""
+    found: dict[bytes, list[bytes]] = {digest(item): [] for item, notes in zip(items, kept_aside, strict=True) if notes}
+    for item, notes in zip(items, kept_aside, strict=True):
+        waiting = found.get(digest(item))
+        if waiting is not None:
+            waiting.append(flatten(notes))
+    return dict(found)
+
+
+def _run(operations: tuple[Operation, ...], holder: PackedDocument, notes: Notes, *, up: bool) -> None:
+    """Apply operations to an item. Those on fields of it get it as a document of its own."""
+    for place in range(len(operations)) if up else reversed(range(len(operations))):
+        operation, name = operations[place], pack_name(str(place))
+        own: Notes = dict(as_map(notes.pop(name, b"\x80")) or {})
+        target = holder
+        item = holder.fields[_ITEM]
+        whole = operation.paths() == (("",),)
+        if not whole:
+            fields = read_fields(item)
+            if fields is None:
+                raise InvalidError(
+                    "an item has no fields: it is not a dict, and not an instance of a known kind of class"
+                )
+            target = PackedDocument(fields, holder.codec)
+        (operation.upgrade if up else operation.downgrade)(target, own)
+        if not whole:
+            holder.fields[_ITEM] = write_fields(item, target.fields)
+        if own:
+            notes[name] = own
+
+
+@dataclass(frozen=True)
+class Custom(Operation):
+    """Converts a whole state by functions."""
+
+    kind: ClassVar[str] = "custom"
+    up: Callable[[dict[str, Any]], Mapping[str, Any]]
+    down: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
+        """Convert the state."""
+        _apply(document, self.up)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
+        """Convert the state back."""
+        if self.down is None:
+            raise irreversible(self)
+        _apply(document, self.down)
+
+    @property
+    def reversible(self) -> bool:
+        """Whether there is a way back."""
+        return self.down is not None
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return none: it may change anything."""
+        return ()
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the functions as source."""
+        return dict(sources(self.up, self.down))
+
+
+def _apply(document: PackedDocument, function: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    result: object = function(unpack_state(document.codec, document.fields))
+    if not isinstance(result, Mapping):
+        raise InvalidError(
+            f"a custom migration returns the state as a dict, not {type(result).__name__}", code="migration-shape"
+        )
+    document.fields = pack_state(document.codec, result)

@@ -1,0 +1,349 @@
+"""Schemas that are attached to threads: states are upgraded when they are read, and writers are checked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+
+import holdfast
+from holdfast.backends.memory import MemoryBackend
+from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, convert, rename
+from holdfast.store import Store
+from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TWO, TWO_ONE, first, second
+from tests.servers.places import KINDS, place
+from tests.support.counting import CountingBackend
+from tests.support.nightly import mostly_nightly
+
+
+@pytest.fixture(params=mostly_nightly([kind for kind in KINDS if kind != "memory"], daily=("sqlite",)))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return place(request.param, tmp_path)
+
+
+@pytest.fixture
+def old(url: str) -> Any:
+    """A program with the first version, which has saved a state."""
+    with holdfast.open(url) as store:
+        store.schemas.attach(ONE, threads="chat-*")
+        store.put("chat-1", first())
+        yield store
+
+
+def test_an_old_state_is_upgraded_on_read_and_stored_so_at_the_next_step(url: str, old: Store) -> None:
+    with holdfast.open(url) as store:
+        assert store.schemas.attach(TWO, threads="chat-*") == "chat@2.0.0"
+        thread = store.thread("chat-1")
+        read = thread.get()
+        assert (read.state, read.schema) == (second(), "chat@2.0.0")
+        stored = thread.get(migrate=False)
+        assert (stored.state, stored.schema) == (first(), "chat@1.0.0")
+        thread.update({"plan": ["go"]})
+        assert thread.get().state == second() | {"plan": ["go"]}
+        kept = thread.get(migrate=False).state
+        assert kept.pop("__aside__")
+        assert kept == second() | {"plan": ["go"]}
+        assert thread.get(at="HEAD~1", migrate=False).state == first(), "history keeps the original"
+        assert thread.get(at="HEAD~1").state == second()
+        assert [each.schema for each in thread.log()] == ["chat@2.0.0", "chat@1.0.0"]
+        assert store.maintenance.verify().ok
+    del old
+
+
+def test_a_whole_state_that_is_put_keeps_what_was_put_aside(url: str, old: Store) -> None:
+    with holdfast.open(url) as store:
+        store.schemas.attach(TWO)
+        thread = store.thread("chat-1")
+        for count in ("1", "2"):
+            thread.put(thread.get().state | {"count": count})
+        assert "__aside__" in thread.get(migrate=False).state
+        assert "__aside__" not in thread.get().state
+    with holdfast.open(url) as store:  # nothing is cached
+        store.schemas.attach(TWO)
+        store.put("chat-1", second() | {"count": "3"})
+        assert "__aside__" in store.get("chat-1", migrate=False).state
+        store.schemas.down(TWO, to="1.0.0")
+        assert store.get("chat-1", migrate=False).state == first() | {"count": 3}
+    del old
+
+
+def test_a_writer_of_an_older_version_is_refused_at_its_next_step(url: str, old: Store) -> None:
+    old.put("chat-1", first(1))  # the control: it may write
+    with holdfast.open(url) as store:
+        store.schemas.attach(TWO)
+        with pytest.raises(ConflictError) as refused:
+            old.put("chat-1", first(2))
+        assert refused.value.code == "schema-outdated"
+        assert "count: int became str" in refused.value.what
+        with pytest.raises(ConflictError):
+            old.update("chat-1", {"count": 5})
+        with pytest.raises(ConflictError):
+            old.put("chat-9", first())
+        assert store.get("chat-1", migrate=False).state == first(1), "nothing was written"
+        store.put("chat-1", second(3))
+        with pytest.raises(ConflictError, match="does not get along"):
+            old.get("chat-1")
+    with holdfast.open(url) as again, pytest.raises(ConflictError, match="does not get along"):
+        again.schemas.attach(ONE)
+
+
+def test_an_older_writer_that_gets_along_keeps_what_it_does_not_know(url: str) -> None:
+    with holdfast.open(url) as older, holdfast.open(url) as newer:
+        older.schemas.attach(TWO)
+        older.put("chat-1", second())
+        newer.schemas.attach(TWO_ONE)
+        newer.update("chat-1", {"mood": "good"})
+        assert older.get("chat-1").state == second() | {"mood": "good"}
+        older.put("chat-1", second(1))
+        assert newer.get("chat-1").state == second(1) | {"mood": "good"}
+        older.update("chat-1", {"count": "7"})
+        found = newer.get("chat-1", migrate=False)
+        assert (found.state["mood"], found.schema) == ("good", "chat@2.1.0")
+        older.put("chat-2", second())
+        assert newer.get("chat-2", migrate=False).schema == "chat@2.0.0"
+
+
+def test_a_program_without_schemas_keeps_the_version_of_the_state(url: str, old: Store) -> None:
+    with holdfast.open(url) as plain:
+        plain.update("chat-1", {"count": 8})
+        assert plain.get("chat-1").schema == "chat@1.0.0"
+        plain.thread("chat-1").fork("other")
+        plain.thread("chat-1").restore(at="#0")
+        assert plain.get("chat-1").schema == "chat@1.0.0"
+    with holdfast.open(url) as store:
+        store.schemas.attach(TWO)
+        assert store.get("chat-1").state == second()
+        store.update("chat-1", {"plan": ["x"]})
+        store.thread("chat-1").restore(at="#0")
+        restored = store.get("chat-1", migrate=False)
+        assert restored.schema == "chat@2.0.0", "a state that is restored is upgraded, too"
+        assert store.get("chat-1").state == second()
+    del old
+
+
+def test_states_from_before_there_was_a_schema(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.put("chat-1", first())
+        store.schemas.attach(TWO)
+        assert store.get("chat-1").state == second()
+        store.schemas.attach(TWO, unversioned="2.0.0", threads="new-*")
+        store.put("chat-1", second(4))
+        assert store.get("chat-1", migrate=False).schema == "chat@2.0.0"
+
+
+def test_what_is_saved_is_validated(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.schemas.attach(ONE)
+        with pytest.raises(InvalidError) as refused:
+            store.put("chat-1", first() | {"count": "1"})
+        assert refused.value.code == "schema-mismatch"
+        assert "count" in refused.value.where
+        with pytest.raises(NotFoundError):
+            store.get("chat-1")
+        store.put("chat-1", first())
+        for path, value in (("count", "1"), ("msgs[0]", 5)):
+            with pytest.raises(InvalidError):
+                store.update("chat-1", {path: value})
+        with pytest.raises(InvalidError, match="required"):
+            store.update("chat-1", {}, remove=["count"])
+        with pytest.raises(InvalidError):
+            store.put("chat-1", first() | {"msgs": ["hello", "m0", 5]})
+        store.put("chat-1", first() | {"msgs": ["hello", "m0", "more"]})
+        with pytest.raises(InvalidError), store.transaction() as together:
+            together.put("chat-1", first() | {"name": None})
+        store.schemas.attach(ONE, validate="warn")
+        with pytest.warns(SchemaWarning, match="count"):
+            store.put("chat-1", first() | {"count": "1"})
+        store.schemas.attach(ONE, validate="off")
+        store.put("chat-1", first() | {"count": "2"})
+
+
+def test_only_what_changed_is_validated(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("chat-1", first() | {"msgs": [1]})
+        store.schemas.attach(ONE, unversioned="1.0.0")
+        store.update("chat-1", {"count": 5})
+        store.put("chat-1", store.get("chat-1").state | {"count": 6})
+        with pytest.raises(InvalidError):
+            store.put("chat-1", store.get("chat-1").state | {"msgs": [1, 2]})
+
+
+def test_a_missing_migration_is_printed_ready_to_paste(url: str, old: Store) -> None:
+    with holdfast.open(url) as store, pytest.raises(NotFoundError) as missing:
+        store.schemas.attach(SchemaSet(CHAT_2))
+    assert missing.value.code == "migration-missing"
+    assert 'add("plan", default=[])' in (missing.value.hint or "")
+    del old
+
+
+def test_a_version_whose_form_changed_is_refused(url: str, old: Store) -> None:
+    class Other(TypedDict):
+        msgs: list[int]
+
+    with holdfast.open(url) as store, pytest.raises(ConflictError) as changed:
+        store.schemas.attach(Schema("chat", "1.0.0", Other))
+    assert changed.value.code == "schema-changed"
+    assert old.schemas.registered().schemas.get("chat@1.0.0").hash == CHAT_1.hash
+
+
+def test_an_edited_migration_that_was_applied_is_reported(
+    url: str, old: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    with holdfast.open(url) as store:
+        store.schemas.attach(TWO)
+        assert not caplog.records
+    edited = Migration("chat", "1.0.0", "2.0.0", *TWO.migrations()[0].operations[:-1], rename("scratch", "notes"))
+    with holdfast.open(url) as store:
+        store.schemas.attach(SchemaSet(CHAT_1, CHAT_2, edited))
+        assert "was edited after it was applied" in caplog.text
+        plan = store.schemas.plan(SchemaSet(CHAT_1, CHAT_2, edited))
+        assert plan.edited == ["chat 1.0.0 -> 2.0.0"]
+        with pytest.raises(ConflictError) as refused:
+            store.schemas.up(SchemaSet(CHAT_1, CHAT_2, edited))
+        assert refused.value.code == "migration-edited"
+    del old
+
+
+def test_a_migration_that_gives_the_wrong_shape_writes_nothing(url: str, old: Store) -> None:
+    wrong = Migration("chat", "1.0.0", "2.0.0", *TWO.migrations()[0].operations[2:], rename("msgs", "messages"))
+    with holdfast.open(url) as store:
+        store.schemas.attach(SchemaSet(CHAT_1, CHAT_2, wrong))
+        with pytest.raises(InvalidError) as bad:
+            store.get("chat-1")
+        assert (bad.value.code, "chat-1" in bad.value.where, "count" in bad.value.where) == (
+            "migration-shape",
+            True,
+            True,
+        )
+        with pytest.raises(InvalidError):
+            store.update("chat-1", {"plan": ["x"]})
+        assert len(store.log("chat-1")) == 1
+    del old
+
+
+def test_two_paths_over_two_versions(url: str, old: Store) -> None:
+    with holdfast.open(url) as store:
+        store.schemas.attach(THREE)
+        expected = second()
+        del expected["count"]
+        assert store.get("chat-1").state == expected
+    del old
+
+
+def test_merging_branches_of_different_versions_is_refused(url: str, old: Store) -> None:
+    old.thread("chat-1").fork("side", changes={"count": 3})
+    with holdfast.open(url) as store:
+        store.schemas.attach(TWO)
+        store.put("chat-1", second(9))
+        with pytest.raises(UnsupportedError, match="versions"):
+            store.thread("chat-1").merge("side")
+        store.put("chat-1", store.get("chat-1", at="side").state, branch="side")
+        store.thread("chat-1").merge("side", strategy="theirs")
+        assert store.get("chat-1").schema == "chat@2.0.0"
+
+
+# Costs ---------------------------------------------------------------------------------------------------------------
+
+
+def counted(backend: CountingBackend) -> Store:
+    return Store(Engine(EngineContext(backend)), "")
+
+
+def test_a_read_with_nothing_pending_costs_nothing() -> None:
+    backend = CountingBackend(MemoryBackend())
+    store = counted(backend)
+    store.schemas.attach(TWO)
+    store.put("chat-1", second())
+    thread = store.thread("chat-1")
+
+    def schema_calls() -> tuple[int, int]:
+        entered = 0
+
+        def profile(frame: Any, event: str, _: Any) -> None:
+            nonlocal entered
+            if event == "call" and "/holdfast/schemas/" in frame.f_code.co_filename:
+                entered += 1
+
+        backend.reset()
+        sys.setprofile(profile)
+        try:
+            thread.get()
+        finally:
+            sys.setprofile(None)
+        return backend.reads, entered
+
+    plain = schema_calls()
+    assert plain[1] == 0
+    store.schemas.detach()
+    assert schema_calls() == plain, "as many calls of the store as without a schema"
+    store.schemas.attach(THREE)
+    assert schema_calls()[1] > 0, "the control: there is something to upgrade"
+
+
+def test_a_step_with_a_schema_asks_the_store_no_more() -> None:
+    calls = []
+    for attached in (False, True):
+        backend = CountingBackend(MemoryBackend())
+        store = counted(backend)
+        if attached:
+            store.schemas.attach(TWO)
+        thread = store.thread("chat-1")
+        thread.put(second())
+        backend.reset()
+        for number in range(40):
+            thread.put(second(number))
+        calls.append((backend.reads, backend.applies))
+    assert calls[0] == calls[1]
+
+
+def test_attaching_again_takes_less_than_a_millisecond(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.schemas.attach(TWO)
+        times = []
+        for _ in range(20):
+            start = time.perf_counter()
+            store.schemas.attach(TWO)
+            times.append(time.perf_counter() - start)
+        assert min(times) < 0.001
+
+
+def test_attaching_again_asks_the_store_nothing() -> None:
+    backend = CountingBackend(MemoryBackend())
+    store = counted(backend)
+    store.schemas.attach(TWO)
+    backend.reset()
+    store.schemas.attach(TWO)
+    assert (backend.reads, backend.applies) == (0, 0)
+    store.schemas.attach(TWO, validate="off")
+    assert backend.reads > 0, "the control: another declaration is checked"
+
+
+def test_a_function_is_called_once_for_each_stored_state(tmp_path: Path) -> None:
+    calls = 0
+
+    def up(value: int) -> str:
+        nonlocal calls
+        calls += 1
+        return str(value)
+
+    class New(TypedDict):
+        count: str
+
+    class Old(TypedDict):
+        count: int
+
+    schemas = SchemaSet(
+        Schema("n", "1", Old), Schema("n", "2", New), Migration("n", "1", "2", convert("count", up, int))
+    )
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("a", {"count": 1})
+        store.schemas.attach(schemas)
+        for _ in range(3):
+            assert store.get("a").state == {"count": "1"}
+    assert calls == 1

@@ -1,0 +1,379 @@
+"""Migrations of all states: planned first, resumed after a kill, shared by processes, and taken back."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.interface import Backend
+from holdfast.backends.memory import MemoryBackend
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
+from holdfast.maintenance.migration import bulk, plan
+from holdfast.schemas import Migration, SchemaSet, convert
+from holdfast.store import Store
+from tests.engine.lines import store_on
+from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TO_2, TWO, first, second
+from tests.servers.places import KINDS, place
+from tests.support.faults import Fault, Faults
+from tests.support.nightly import mostly_nightly
+
+COUNT = 25
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "PAGE", 4)
+    monkeypatch.setattr(plan, "PAGE", 4)
+
+
+@pytest.fixture(params=mostly_nightly([kind for kind in KINDS if kind != "memory"], daily=("sqlite",)))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    with holdfast.open(place(request.param, tmp_path)) as opened:
+        yield opened
+
+
+def fill(store: Store, count: int = COUNT) -> None:
+    store.schemas.attach(ONE, threads="chat-*")
+    for number in range(count):
+        store.put(f"chat-{number:02}", first(number))
+    store.schemas.detach(threads="chat-*")
+    store.put("other", {"not": "ours"})
+
+
+def stored(store: Store, count: int = COUNT) -> list[dict[str, Any]]:
+    return [dict(store.get(f"chat-{number:02}").state) for number in range(count)]
+
+
+def without_aside(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in state.items() if key != "__aside__"} for state in states]
+
+
+FIRSTS, SECONDS = [[make(number) for number in range(COUNT)] for make in (first, second)]
+
+
+def test_up_and_down(store: Store) -> None:
+    fill(store)
+    before = {each.thread: store.thread(each.thread).resolve().hash for each in store.threads()}
+    planned = store.schemas.plan(TWO)
+    assert (planned.ok, planned.pending, planned.states) == (True, COUNT, {"1.0.0": COUNT})
+    assert planned.migrations == ["chat 1.0.0 -> 2.0.0"]
+    assert (planned.samples[0].before, planned.samples[0].after) == (first(), second())
+    assert stored(store) == FIRSTS, "nothing is written by a plan"
+    seen: list[tuple[int, int | None, str]] = []
+    report = store.schemas.up(TWO, progress=lambda *each: seen.append(each))
+    assert (report.migrated, report.skipped, report.complete) == (COUNT, 0, True)
+    assert seen[-1][0] == COUNT + 1
+    assert without_aside(stored(store)) == SECONDS
+    step = store.thread("chat-00").resolve()
+    assert (step.kind, step.schema, step.metadata) == ("migrate", "chat@2.0.0", {"migrated": "chat@1.0.0"})
+    assert store.get("other").state == {"not": "ours"}
+    assert store.schemas.up(TWO).skipped == COUNT
+    assert store.schemas.registered().retired == {"chat@1.0.0"}
+    report = store.schemas.down(TWO, to="1.0.0")
+    assert (report.migrated, report.restored) == (COUNT, COUNT)
+    assert stored(store) == FIRSTS
+    for name, commit in before.items():
+        assert store.thread(name).resolve(at="#0").hash == commit, "no old step changes"
+    assert store.maintenance.verify().ok
+
+
+def test_states_that_were_changed_since_are_downgraded_by_the_migrations(store: Store) -> None:
+    fill(store, 3)
+    store.schemas.up(TWO)
+    store.schemas.attach(TWO, threads="chat-*")
+    store.update("chat-01", {"count": "77", "plan": ["kept aside"]})
+    report = store.schemas.down(TWO, to="1.0.0")
+    assert (report.migrated, report.restored) == (3, 2)
+    store.schemas.detach(threads="chat-*")
+    down = store.get("chat-01").state
+    assert {key: value for key, value in down.items() if key != "__aside__"} == first(1) | {"count": 77}
+    store.schemas.up(TWO)
+    assert store.get("chat-01").state["plan"] == ["kept aside"], "what the downgrade had to drop is there again"
+
+
+def test_after_a_downgrade_the_newer_program_cannot_attach(store: Store) -> None:
+    fill(store, 3)
+    store.schemas.attach(TWO, threads="chat-*")
+    store.put("chat-00", second(5))
+    store.schemas.down(TWO, to="1.0.0")
+    with pytest.raises(ConflictError) as refused:
+        store.put("chat-00", second(6))
+    assert refused.value.code == "schema-downgraded"
+    store.schemas.attach(ONE, threads="chat-*")
+    store.put("chat-00", first(6))
+    store.schemas.up(TWO)
+    store.schemas.attach(TWO, threads="chat-*")
+    store.put("chat-00", second(7))
+
+
+def test_over_two_versions(store: Store) -> None:
+    fill(store, 3)
+    store.schemas.up(THREE)
+    expected = second(2)
+    del expected["count"]
+    assert without_aside([store.get("chat-02").state]) == [expected]
+    store.schemas.down(THREE, to="2.1.0")
+    assert without_aside([store.get("chat-02").state]) == [second(2)]
+    store.schemas.down(THREE, to="1.0.0")
+    assert store.get("chat-02").state == first(2)
+
+
+def test_branches_by_policy(store: Store) -> None:
+    fill(store, 2)
+    thread = store.thread("chat-00")
+    start = thread.resolve()
+    thread.fork("named", changes={"count": 10})
+    thread.put(first(1))
+    for number in (11, 12):  # each opens a branch without a name, and the last one is HEAD
+        thread.put(first(number), parent=start)
+    report = store.schemas.up(TWO, branches="newest")
+    assert report.migrated == 2
+    assert thread.get(at="named").state["count"] == 10
+    assert not store.schemas.registered().retired, "others have the version still"
+    assert store.schemas.up(TWO, branches="named").migrated == 2, "and main"
+    assert thread.get(at="named").state["count"] == "10"
+    head = thread.resolve().id
+    assert store.schemas.up(TWO).migrated == 1
+    assert thread.resolve().id == head, "HEAD stays where it is"
+    assert {thread.get(at=each.head).schema for each in thread.branches() if each.head} == {"chat@2.0.0"}
+    assert store.schemas.registered().retired == {"chat@1.0.0"}
+    store.schemas.down(TWO, to="1.0.0")
+    assert thread.get(at="named").state == first() | {"count": 10}
+    assert store.maintenance.verify().ok
+
+
+def failing(number: int) -> SchemaSet:
+    def up(value: int) -> str:
+        if value == number:
+            raise ValueError("this one fails")
+        return str(value)
+
+    others = [each for each in TO_2.operations if each.kind != "convert"]
+    return SchemaSet(CHAT_1, CHAT_2, Migration("chat", "1.0.0", "2.0.0", *others, convert("count", up, int)))
+
+
+def test_a_plan_lists_what_does_not_fit_and_nothing_is_written(store: Store) -> None:
+    fill(store, 10)
+    planned = store.schemas.plan(failing(6))
+    (unfit,) = planned.unfit
+    assert (unfit.thread, unfit.step, unfit.code) == ("chat-06", 0, "migration-failed")
+    with pytest.raises(ConflictError) as refused:
+        store.schemas.up(failing(6))
+    assert refused.value.code == "migration-unfit"
+    assert "chat-06" in refused.value.where
+    assert stored(store, 10) == FIRSTS[:10]
+
+
+def test_a_stored_state_that_does_not_fit_its_own_version(store: Store) -> None:
+    fill(store, 3)
+    store.update("chat-01", {"msgs": [1]})
+    (unfit,) = store.schemas.plan(TWO).unfit
+    assert (unfit.thread, unfit.path, unfit.code) == ("chat-01", "msgs[0]", "schema-mismatch")
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip", "rollback"])
+def test_a_state_that_fails_later(store: Store, on_error: Any) -> None:
+    fill(store, 10)
+    if on_error == "skip":
+        report = store.schemas.up(failing(6), on_error="skip")
+        assert (report.migrated, report.complete) == (9, False)
+        assert [(each.thread, each.step) for each in report.unfit] == [("chat-06", 0)]
+    else:
+        with pytest.raises(InvalidError) as failed:
+            store.schemas.up(failing(6), on_error=on_error, check_first=False)
+        assert "chat-06" in failed.value.where
+        assert "convert count" in failed.value.where
+    states = without_aside(stored(store, 10))
+    expected = {
+        "stop": SECONDS[:4] + FIRSTS[4:10],
+        "skip": SECONDS[:6] + FIRSTS[6:7] + SECONDS[7:10],
+        "rollback": FIRSTS[:10],
+    }
+    assert states == expected[on_error]
+    assert store.maintenance.verify().ok
+    if on_error != "rollback":
+        with pytest.raises(ConflictError, match="edited"):
+            store.schemas.up(TWO)
+        assert store.schemas.up(TWO, accept_edited=True).complete, "the corrected migration goes on"
+        assert without_aside(stored(store, 10)) == SECONDS[:10]
+
+
+def test_writers_go_on_meanwhile(store: Store) -> None:
+    """A step that is saved between reading and writing of a page is migrated, too, and never overwritten."""
+    fill(store, 12)
+    added: list[str] = []
+
+    def write(done: int, total: int | None, name: str) -> None:
+        del total, name
+        for number in range(min(done, 11), 12):
+            thread = f"chat-{number:02}"
+            if thread not in added:
+                store.put(thread, store.get(thread).state | {"count": 100 + number}, kind="meanwhile")
+                added.append(thread)
+
+    store.schemas.up(TWO, progress=write)
+    assert added
+    states = without_aside(stored(store, 12))
+    for number in range(12):
+        log = [each.kind for each in store.log(f"chat-{number:02}")]
+        count = states[number]["count"]
+        if f"chat-{number:02}" in added and log[0] == "migrate":
+            assert count == str(100 + number)
+
+
+def test_a_writer_between_reading_and_writing(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "a.db") as other:
+        fill(store, 4)
+        build = bulk.BulkMigration._build
+        struck: list[int] = []
+
+        async def interfere(self: Any, head: Any) -> Any:
+            step = await build(self, head)
+            if head.line.name == "chat-02" and not struck:
+                struck.append(1)
+                other.put("chat-02", first(2) | {"count": 99})
+            return step
+
+        bulk.BulkMigration._build = interfere  # type: ignore[method-assign]
+        try:
+            report = store.schemas.up(TWO)
+        finally:
+            bulk.BulkMigration._build = build  # type: ignore[method-assign]
+        assert struck
+        assert report.migrated == 4
+        assert store.get("chat-02").state["count"] == "99"
+
+
+# Kills ---------------------------------------------------------------------------------------------------------------
+
+
+class _Killed(BaseException):
+    """The process is gone."""
+
+
+def killed() -> HoldfastError:
+    raise _Killed
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("way_back", [False, True])
+def test_a_run_that_is_killed_at_any_write_is_resumed_or_rolled_back(when: Any, way_back: bool) -> None:
+    """At every write to the store, until there is none left to strike."""
+    nth = struck = 0
+    while True:
+        nth += 1
+        inner = MemoryBackend()
+        fill(store_on(inner), 9)
+        faults = Faults(inner, [Fault("apply", nth, killed, when)])
+        try:
+            store_on(faults).schemas.up(TWO)
+        except _Killed:
+            struck += 1
+        else:
+            assert faults.applies < nth, "the fault was not struck, though there was a write for it"
+            break
+        again = store_on(inner)
+        _expire_leases(again)
+        if way_back:
+            again.schemas.down(TWO, to="1.0.0")
+            assert stored(again, 9) == FIRSTS[:9]
+        else:
+            assert again.schemas.up(TWO).complete
+            assert without_aside(stored(again, 9)) == SECONDS[:9]
+            again.schemas.down(TWO, to="1.0.0")
+            assert stored(again, 9) == FIRSTS[:9]
+        assert again.maintenance.verify().ok
+    assert struck >= 8, "pages, leases, marks and the registry were all written"
+
+
+def _expire_leases(store: Store) -> None:
+    """Let a minute pass: nobody renews the leases of the killed process."""
+    store._engine.context.clock.now += 10**12  # type: ignore[attr-defined]  # it is the test's own clock
+
+
+CHILD = """
+import sys
+import holdfast
+from holdfast.maintenance.migration import bulk, plan
+from tests.migration.versions import TWO
+bulk.PAGE = plan.PAGE = int(sys.argv[2])
+with holdfast.open(sys.argv[1]) as store:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    report = store.schemas.up(TWO, check_first=False, progress=lambda done, total, name: print(done, flush=True))
+    print("migrated", report.migrated, flush=True)
+"""
+
+
+def start(url: str, page: int = 4) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CHILD, url, str(page)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("seed", mostly_nightly(range(10), daily=(0,)))
+def test_a_process_that_is_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with holdfast.open(url) as store:
+        fill(store, 200)
+    process = start(url, 8)
+    go(process)
+    assert process.stdout is not None
+    for _ in range(random.Random(seed).randrange(1, 12)):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    monkeypatch.setattr(bulk, "_LIFE", 0.05)
+    with holdfast.open(url) as store:
+        left = store.schemas.plan(TWO).states
+        assert left.get("2.0.0"), "it had begun"
+        assert left.get("1.0.0"), "it had not ended"
+        assert store.schemas.up(TWO).complete
+        assert without_aside(stored(store, 200)) == [second(number) for number in range(200)]
+        assert [len(store.log(f"chat-{number:02}")) for number in range(200)] == [2] * 200, "none was migrated twice"
+        assert store.maintenance.verify().ok
+
+
+def test_two_processes_share_a_run(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with holdfast.open(url) as store:
+        fill(store, 200)
+    processes = [start(url), start(url)]
+    for process in processes:
+        go(process)
+    counts = []
+    for process in processes:
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        counts.append(int(out.splitlines()[-1].split()[1]))
+    assert sum(counts) == 200
+    assert min(counts) > 0, "both did some"
+    with holdfast.open(url) as store:
+        assert without_aside(stored(store, 200)) == [second(number) for number in range(200)]
+
+
+def test_a_store_that_answers_late_is_tried_again() -> None:
+    """An error of the store ends the run; what was migrated stays, and the run continues."""
+    inner: Backend = MemoryBackend()
+    fill(store_on(inner), 9)
+    faults = Faults(inner, [Fault("apply", 5, lambda: TransientError("busy"), times=50)])
+    with pytest.raises(TransientError):
+        store_on(faults).schemas.up(TWO)
+    again = store_on(inner)
+    _expire_leases(again)
+    assert again.schemas.up(TWO).complete

@@ -1,0 +1,286 @@
+"""A thread that last month's graph saved is resumed by today's, whose channels and nodes are others."""
+
+from __future__ import annotations
+
+import operator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+
+import holdfast
+from holdfast.errors import ConflictError, InvalidError, UnsupportedError
+from holdfast.langgraph import HoldfastSaver
+from holdfast.schemas import Migration, Schema, SchemaSet, add, convert, custom, merge, remove, rename, split
+
+
+class Old(TypedDict):
+    """The state of last month."""
+
+    log: Annotated[list[str], operator.add]
+    name: str
+    count: int
+    scratch: str
+
+
+class New(TypedDict):
+    """The state of today: renamed, split, retyped, removed, added."""
+
+    notes: Annotated[list[str], operator.add]
+    first: str
+    last: str
+    count: str
+    plan: list[str]
+
+
+TO_NEW = Migration(
+    "graph",
+    "1.0.0",
+    "2.0.0",
+    rename("log", "notes"),
+    split("name", ("first", "last"), separator=" "),
+    convert("count", str, int),
+    remove("scratch"),
+    add("plan", default=[]),
+    nodes={"ask": "question"},
+)
+OLD = SchemaSet(Schema("graph", "1.0.0", Old))
+NEW = SchemaSet(Schema("graph", "1.0.0", Old), Schema("graph", "2.0.0", New), TO_NEW)
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+
+
+def old_graph(saver: HoldfastSaver) -> Any:
+    def begin(state: Old) -> dict[str, Any]:
+        return {"log": ["begun"], "count": state["count"] + 1, "scratch": "x"}
+
+    def ask(state: Old) -> dict[str, Any]:
+        return {"log": [f"old {interrupt('ready?')}"]}
+
+    builder = StateGraph(Old)
+    builder.add_node("begin", begin)
+    builder.add_node("ask", ask)
+    builder.add_edge(START, "begin")
+    builder.add_edge("begin", "ask")
+    builder.add_edge("ask", END)
+    return builder.compile(checkpointer=saver)
+
+
+def new_graph(saver: HoldfastSaver, node: str = "question") -> Any:
+    def begin(state: New) -> dict[str, Any]:
+        return {"notes": ["begun anew"]}
+
+    def question(state: New) -> dict[str, Any]:
+        return {"notes": [f"new {interrupt('ready?')} {state['first']}|{state['last']}|{state['count']!r}"]}
+
+    builder = StateGraph(New)
+    builder.add_node("begin", begin)
+    builder.add_node(node, question)
+    builder.add_edge(START, "begin")
+    builder.add_edge("begin", node)
+    builder.add_edge(node, END)
+    return builder.compile(checkpointer=saver)
+
+
+START_STATE = {"log": ["start"], "name": "Ann Bee", "count": 1}
+RESUMED = {
+    "notes": ["start", "begun", "new yes Ann|Bee|'2'"],
+    "first": "Ann",
+    "last": "Bee",
+    "count": "2",
+    "plan": [],
+}
+
+
+def test_an_interrupted_thread_is_resumed_by_the_new_graph(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        assert "__interrupt__" in old_graph(HoldfastSaver(store, schema=OLD)).invoke(START_STATE, CONFIG)
+        assert store.get("t").schema == "graph@1.0.0"
+    with holdfast.open(tmp_path / "a.db") as store:
+        graph = new_graph(HoldfastSaver(store, schema=NEW))
+        state = graph.get_state(CONFIG)
+        assert state.next == ("question",), "the node that is next has its new name"
+        assert state.values == {"notes": ["start", "begun"], "first": "Ann", "last": "Bee", "count": "2", "plan": []}
+        assert graph.invoke(Command(resume="yes"), CONFIG) == RESUMED
+        assert store.get("t").schema == "graph@2.0.0"
+        assert [each.values.get("count") for each in graph.get_state_history(CONFIG)] == ["2", "2", "1", None]
+        assert graph.invoke({"notes": ["again"]}, CONFIG)["__interrupt__"]
+        assert store.maintenance.verify().ok
+
+
+def test_a_finished_thread_goes_on_in_the_new_graph(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        graph = old_graph(HoldfastSaver(store, schema=OLD))
+        graph.invoke(START_STATE, CONFIG)
+        graph.invoke(Command(resume="sure"), CONFIG)
+    with holdfast.open(tmp_path / "a.db") as store:
+        graph = new_graph(HoldfastSaver(store, schema=NEW))
+        found = graph.invoke({"notes": ["more"]}, CONFIG)
+        assert found["notes"] == ["start", "begun", "old sure", "more", "begun anew"]
+        with pytest.raises(ConflictError, match="does not get along"):
+            old_graph(HoldfastSaver(store, schema=OLD)).invoke(START_STATE, CONFIG)
+
+
+def test_a_bulk_migration_leaves_threads_in_the_middle_of_a_step_alone(tmp_path: Path) -> None:
+    other: Any = {"configurable": {"thread_id": "done"}}
+    with holdfast.open(tmp_path / "a.db") as store:
+        graph = old_graph(HoldfastSaver(store, schema=OLD))
+        graph.invoke(START_STATE, CONFIG)
+        graph.invoke(START_STATE, other)
+        graph.invoke(Command(resume="sure"), other)
+        report = store.schemas.up(NEW)
+        assert (report.migrated, report.deferred) == (1, ["t"])
+        graph = new_graph(HoldfastSaver(store, schema=NEW))
+        assert graph.get_state(other).values["notes"] == ["start", "begun", "old sure"]
+        assert graph.invoke({"notes": ["more"]}, other)["notes"][-2:] == ["more", "begun anew"]
+        assert graph.invoke(Command(resume="yes"), CONFIG) == RESUMED
+        assert store.schemas.up(NEW).complete
+
+
+def two_tasks(state: type, saver: HoldfastSaver, write: dict[str, Any], ran: list[str], node: str = "work") -> Any:
+    """A graph with two nodes at a time, of which one stops and the other has written."""
+
+    def work(_: Any) -> dict[str, Any]:
+        ran.append(node)
+        return write
+
+    def stop(_: Any) -> dict[str, Any]:
+        interrupt("wait")
+        return {}
+
+    builder: Any = StateGraph(state)
+    builder.add_node(node, work)
+    builder.add_node("stop", stop)
+    for name in (node, "stop"):
+        builder.add_edge(START, name)
+        builder.add_edge(name, END)
+    return builder.compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("write", [{"log": ["w"]}, {"name": "Cid Dee"}, {"count": 7}, {"scratch": "s"}])
+def test_what_a_task_wrote_is_migrated_with_its_checkpoint(tmp_path: Path, write: dict[str, Any]) -> None:
+    ran: list[str] = []
+    with holdfast.open(tmp_path / "a.db") as store:
+        two_tasks(Old, HoldfastSaver(store, schema=OLD), write, ran).invoke(START_STATE, CONFIG)
+        graph = two_tasks(New, HoldfastSaver(store, schema=NEW), {"notes": ["not again"]}, ran)
+        found = graph.invoke(Command(resume=1), CONFIG)
+    assert ran == ["work"], "what had run does not run again"
+    expected: dict[str, Any] = {"notes": ["start"], "first": "Ann", "last": "Bee", "count": "1", "plan": []}
+    changed: dict[str, dict[str, Any]] = {
+        "log": {"notes": ["start", "w"]},
+        "name": {"first": "Cid", "last": "Dee"},
+        "count": {"count": "7"},
+    }
+    (channel,) = write
+    assert found == expected | changed.get(channel, {})
+
+
+def test_writes_that_cannot_be_migrated_refuse_the_resume(tmp_path: Path) -> None:
+    class Joined(TypedDict):
+        log: Annotated[list[str], operator.add]
+        both: str
+
+    class Custom(TypedDict):
+        log: Annotated[list[str], operator.add]
+
+    joined = Migration(
+        "graph",
+        "1.0.0",
+        "2.0.0",
+        merge(("name", "scratch"), "both", lambda a, b: a + b, lossy=True),
+        remove("count"),
+    )
+    whole = Migration("graph", "1.0.0", "2.0.0", custom(lambda state: {"log": state["log"]}, lossy=True))
+    renamed = Migration("graph", "1.0.0", "2.0.0", *TO_NEW.operations, nodes={"work": "labour"})
+    cases: list[tuple[type, Migration, dict[str, Any]]] = [
+        (Joined, joined, {"name": "x"}),
+        (Custom, whole, {"log": ["x"]}),
+        (New, renamed, {"log": ["x"]}),
+    ]
+    for number, (state, migration, write) in enumerate(cases):
+        config: Any = {"configurable": {"thread_id": "t"}}
+        with holdfast.open(tmp_path / f"{number}.db") as store:
+            two_tasks(Old, HoldfastSaver(store, schema=OLD), write, []).invoke(START_STATE, config)
+            schemas = SchemaSet(*OLD, Schema("graph", "2.0.0", state), migration)
+            graph = two_tasks(state, HoldfastSaver(store, schema=schemas), {}, [], "labour")
+            before = [each.id for each in store.log("t")]
+            with pytest.raises(UnsupportedError) as refused:
+                graph.invoke(Command(resume=1), config)
+            assert refused.value.code == "migration-pending"
+            assert [each.id for each in store.log("t")] == before, "nothing was written"
+
+
+class OldChild(TypedDict):
+    """The state of a subgraph."""
+
+    text: str
+
+
+class NewChild(TypedDict):
+    """Its state today."""
+
+    words: list[str]
+
+
+CHILD = SchemaSet(
+    Schema("child", "1.0.0", OldChild),
+    Schema("child", "2.0.0", NewChild),
+    Migration("child", "1.0.0", "2.0.0", rename("text", "words"), convert("words", str.split, " ".join)),
+)
+
+
+def with_child(saver: HoldfastSaver, *, new: bool) -> Any:
+    def old_inner(state: OldChild) -> dict[str, Any]:
+        return {"text": f"{state['text']} {interrupt('more?')}"}
+
+    def new_inner(state: NewChild) -> dict[str, Any]:
+        return {"words": [*state["words"], "new", interrupt("more?")]}
+
+    inner: Any = StateGraph(NewChild if new else OldChild)
+    inner.add_node("first", lambda state: {"words": state["words"]} if new else {"text": "one two"})
+    inner.add_node("inner", new_inner if new else old_inner)
+    inner.add_edge(START, "first")
+    inner.add_edge("first", "inner")
+    inner.add_edge("inner", END)
+    child = inner.compile()
+
+    def old_call(state: Old) -> dict[str, Any]:
+        return {"log": [child.invoke({"text": "zero"})["text"]]}
+
+    def new_call(state: New) -> dict[str, Any]:
+        return {"notes": [" ".join(child.invoke({"words": ["zero"]})["words"])]}
+
+    builder: Any = StateGraph(New if new else Old)
+    builder.add_node("call", new_call if new else old_call)
+    builder.add_edge(START, "call")
+    builder.add_edge("call", END)
+    return builder.compile(checkpointer=saver)
+
+
+def test_a_subgraph_in_the_middle_of_an_interrupt(tmp_path: Path) -> None:
+    old_child = SchemaSet(*OLD, *[each for each in CHILD if str(each.version) == "1.0.0"])
+    with holdfast.open(tmp_path / "a.db") as store:
+        saver = HoldfastSaver(store, schema=old_child, subgraphs={"call": "child"})
+        with_child(saver, new=False).invoke(START_STATE, CONFIG)
+    with holdfast.open(tmp_path / "a.db") as store:
+        saver = HoldfastSaver(store, schema=SchemaSet(NEW, CHILD), subgraphs={"call": "child"})
+        found = with_child(saver, new=True).invoke(Command(resume="three"), CONFIG)
+        assert found["notes"] == ["start", "one two new three"], "the child goes on with what it had"
+
+
+def test_what_a_graph_saves_is_validated(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        graph = old_graph(HoldfastSaver(store, schema=OLD))
+        with pytest.raises(InvalidError) as refused:
+            graph.invoke({**START_STATE, "name": 5}, CONFIG)
+        assert (refused.value.code, "name" in refused.value.where) == ("schema-mismatch", True)
+        graph = old_graph(HoldfastSaver(store, schema=OLD, validate="off"))
+        graph.invoke({**START_STATE, "name": 5}, {"configurable": {"thread_id": "u"}})
+
+
+def test_a_state_class_works_as_it_is(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        old_graph(HoldfastSaver(store, schema=Old)).invoke(START_STATE, CONFIG)
+        assert store.get("t").schema == "Old@1.0.0"
