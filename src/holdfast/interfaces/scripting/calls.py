@@ -1,0 +1,194 @@
+"""Calls of scripts: an object of the API by its path, its function, and the arguments, checked against the table."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from re import Pattern
+from typing import Any
+
+from holdfast.errors import InvalidError, NotFoundError, TooLargeError, UnsupportedError
+from holdfast.interfaces.scripting.functions import ScriptFunction, script_type, type_name_of
+from holdfast.interfaces.scripting.values import Decoder, Encoder
+from holdfast.time_parser import parse_seconds
+
+MAX_OBJECTS = 1000
+"""How many objects of a sandbox are remembered: transactions, agents, differences. The oldest are forgotten."""
+
+MAX_LIMIT = 10_000
+"""How many items a page of a script has at most: the host holds them all."""
+
+_MAX_STEPS = 8
+
+FunctionOf = Callable[[int, str], Callable[..., Any]]
+
+
+class Calls:
+    """Executes the calls of one sandbox on its store."""
+
+    def __init__(self, store: Any, function_of: FunctionOf) -> None:
+        self._store = store
+        self._objects: OrderedDict[int, Any] = OrderedDict()
+        self._numbers: dict[int, int] = {}
+        self._handles: dict[str, Any] = {}
+        """Objects by their path from the store. They have no state of their own."""
+        self._last = 0
+        self._function_of = function_of
+        self._decoder = Decoder(self)
+        self.registered: list[tuple[Any, Any]] = []
+        """The hooks that the script registered, each with the hooks it is one of."""
+
+    @property
+    def root(self) -> str:
+        """The type of the store."""
+        return type_name_of(type(self._store))
+
+    def execute(self, message: Any, seconds: float) -> Any:
+        """Execute a call, and return its result as JSON. What waits in it waits no longer than so many seconds."""
+        if not (type(message) is list and len(message) == 3 and type(message[1]) is str and type(message[2]) is list):
+            raise InvalidError("this is no call")
+        target, name, arguments = message
+        return self.encode(self._call(self.resolve(target), name, arguments, seconds))
+
+    def encode(self, value: Any) -> Any:
+        """Convert a value for the script."""
+        return Encoder(self).encode(value)
+
+    def decode(self, tree: Any) -> Any:
+        """Convert a value of the script."""
+        return self._decoder.decode(tree)
+
+    # Objects ------------------------------------------------------------------------------------------------------
+
+    def add(self, value: object) -> int:
+        """Return the number of an object, which stays valid until many others were added."""
+        number = self._numbers.get(id(value))
+        if number is None:
+            self._last += 1
+            number = self._last
+            self._objects[number], self._numbers[id(value)] = value, number
+            if len(self._objects) > MAX_OBJECTS:
+                _, oldest = self._objects.popitem(last=False)
+                del self._numbers[id(oldest)]
+        return number
+
+    def get(self, number: int) -> Any:
+        """Return an object by its number; 0 is the store."""
+        if number == 0:
+            return self._store
+        if type(number) is not int or number not in self._objects:
+            raise NotFoundError("this object is not available any more", hint="Ask for it again")
+        self._objects.move_to_end(number)
+        return self._objects[number]
+
+    def forget(self, value: object) -> None:
+        """Make an object unavailable to the script."""
+        number = self._numbers.pop(id(value), None)
+        if number is not None:
+            del self._objects[number]
+
+    def function(self, number: int, name: str) -> Callable[..., Any]:
+        """Return a function of the script."""
+        return self._function_of(number, name)
+
+    def resolve(self, target: Any) -> Any:
+        """Return the object that a path names: an object by its number, and functions of it that return others."""
+        try:
+            number, steps = target
+            steps = [(name, arguments) for name, arguments in steps]
+        except (TypeError, ValueError):
+            raise InvalidError("this is no object of the API", where=repr(target)[:80]) from None
+        if len(steps) > _MAX_STEPS:
+            raise InvalidError("this is no object of the API", where=repr(target)[:80])
+        if number == 0 and steps:
+            key = repr(steps)
+            if key not in self._handles:
+                if len(self._handles) >= MAX_OBJECTS:
+                    self._handles.clear()
+                self._handles[key] = self._walk(self._store, steps)
+            return self._handles[key]
+        return self._walk(self.get(number), steps)
+
+    def _walk(self, found: Any, steps: list[tuple[Any, Any]]) -> Any:
+        for name, arguments in steps:
+            member = self._type(found).members.get(name) if type(name) is str else None
+            if member is None:
+                raise InvalidError("this is no object of the API", where=repr(name)[:80])
+            _, function = member
+            value = getattr(found, name)
+            found = value if function is None else self._apply(value, function, arguments)
+        return found
+
+    # Functions ----------------------------------------------------------------------------------------------------
+
+    def _call(self, found: Any, name: str, arguments: list[Any], seconds: float) -> Any:
+        if name == "()":
+            return self._register(found, arguments)
+        known = self._type(found)
+        if name.startswith(".") and name[1:] in known.properties:
+            return getattr(found, name[1:])
+        function = known.functions.get(name)
+        if function is None:
+            raise UnsupportedError(f"a {known.name} has no function {name[:40]!r} in scripts")
+        adapter = function.adapter
+        called = partial(adapter, found) if adapter else getattr(found, name)
+        return self._apply(called, function, arguments, seconds)
+
+    def _apply(
+        self, called: Callable[..., Any], function: ScriptFunction, arguments: list[Any], seconds: float = 0.0
+    ) -> Any:
+        values, options = function.bind([self.decode(each) for each in arguments])
+        if function.name == "register":
+            _check_content(options["source"])
+        for name, check in _CHECKS.items():
+            if name in options:
+                check(options[name])
+        if function.name in _WAITING:
+            options["timeout"] = min(parse_seconds(options.get("timeout", _WAITING[function.name])), max(seconds, 0.0))
+        return called(*values, **options)
+
+    def _register(self, found: Any, arguments: list[Any]) -> None:
+        """Register a hook: what `before` and `after` return is called with a function of the script."""
+        values = [self.decode(each) for each in arguments]
+        if type_name_of(type(found)) or not callable(found) or len(values) != 1 or not callable(values[0]):
+            raise InvalidError("a hook is registered with one function")
+        if len(self.registered) >= MAX_OBJECTS:
+            raise TooLargeError(f"a script registers at most {MAX_OBJECTS} hooks")
+        found(values[0])
+        self.registered.append((self._store.hooks, values[0]))
+
+    @staticmethod
+    def _type(found: Any) -> Any:
+        name = type_name_of(type(found))
+        if not name:
+            raise InvalidError("this is no object of the API")
+        return script_type(name)
+
+
+_WAITING = {"poll": 0, "drain": 30}
+"""Functions that wait, with how long they do by default."""
+
+
+def _check_content(source: object) -> None:
+    if not isinstance(source, bytes):
+        raise UnsupportedError(
+            "a script registers bytes: it cannot read files", hint="Give bytes, as in holdfast.bytes(…) or a Uint8Array"
+        )
+
+
+def _check_limit(limit: object) -> None:
+    if type(limit) is int and limit > MAX_LIMIT:
+        raise TooLargeError(f"a script reads at most {MAX_LIMIT} at a time, not {limit}", hint="Read page by page")
+
+
+def _check_text(text: object) -> None:
+    if isinstance(text, Pattern):
+        raise UnsupportedError("a script searches for text: an expression could keep the host busy")
+
+
+_CHECKS: dict[str, Callable[[object], None]] = {
+    "limit": _check_limit,
+    "text": _check_text,
+}
+"""Checks of arguments by which a script could reach out of the store, or occupy the host."""

@@ -1,0 +1,506 @@
+"""The table of functions that scripts have, generated from the classes of the Python API.
+
+Names, parameters, defaults and descriptions are those of the Python methods. What scripts do not have is in `EXCLUDED`,
+with the reason: a public method that is in neither fails a test.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, is_typeddict
+
+from holdfast.errors import InvalidError
+
+Adapter = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFunction:
+    """A function of scripts: its parameters, and how it is called in Python."""
+
+    name: str
+    signature: inspect.Signature
+    doc: str
+    adapter: Adapter | None
+    """Called with the object and the arguments, where there is no method of this name."""
+    positions: tuple[str, ...]
+    """The names of the parameters that may be given by position."""
+    required: int
+    """How many of them have no default."""
+    open_positions: frozenset[int]
+    """Those that may be a dict themselves."""
+    options: frozenset[str]
+    """The names that options may have."""
+    by_position_only: bool
+    """Whether the parameters cannot be given by name, or any number of arguments follow them."""
+    any_option: bool
+    """Whether options may have any other name, too."""
+
+    def bind(self, arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a script as those of Python, by position and by name.
+
+        Options are a dict, as the last argument. It may take the place of optional parameters, unless the first one
+        that it would stand for takes a dict itself.
+        """
+        values, options = [str(each) if type(each) is RecordId else each for each in arguments], {}
+        while values and values[-1] is ABSENT:
+            values = values[:-1]
+        if len(values) > self.required and type(values[-1]) is dict and self._takes_options(len(values) - 1):
+            options = {
+                name: str(value) if type(value) is RecordId else value
+                for name, value in values[-1].items()
+                if value is not ABSENT
+            }
+            values = values[:-1]
+            unknown = set() if self.any_option else options.keys() - self.options
+            if unknown:
+                raise self._error(f"it has no option {min(map(str, unknown))!r}")
+        if self.by_position_only:
+            if len(values) < self.required:
+                raise self._error(f"{self.positions[len(values)]!r} is missing")
+            return [None if value is ABSENT else value for value in values], options
+        if len(values) > len(self.positions):
+            raise self._error(f"it takes {len(self.positions)} arguments")
+        named = {name: value for name, value in zip(self.positions, values, strict=False) if value is not ABSENT}
+        if options and named.keys() & options.keys():
+            raise self._error(f"{min(named.keys() & options.keys())!r} is given twice, by position and as an option")
+        named |= options
+        for name in self.positions[: self.required]:
+            if name not in named:
+                raise self._error(f"{name!r} is missing")
+        return [], named
+
+    def _takes_options(self, position: int) -> bool:
+        return bool(self.options or self.any_option) and position not in self.open_positions
+
+    def _error(self, what: str) -> InvalidError:
+        return InvalidError(f"{self.name} cannot be called so: {what}", hint=f"It is {self.name}{self.text}")
+
+    @property
+    def text(self) -> str:
+        """The signature as a script is to call it, with the types of Python."""
+        parts: list[str] = []
+        kinds = inspect.Parameter
+        for each in self.signature.parameters.values():
+            if each.kind is kinds.KEYWORD_ONLY and not any(part.startswith("*") for part in parts):
+                parts.append("*")
+            stars = "*" * ((each.kind is kinds.VAR_POSITIONAL) + 2 * (each.kind is kinds.VAR_KEYWORD))
+            annotation = "" if each.annotation is kinds.empty else f": {_ALIASES.get(each.annotation, each.annotation)}"
+            default = "" if each.default is kinds.empty else f" = {_default_text(each.default)}"
+            parts.append(f"{stars}{each.name}{annotation}{default}")
+        result = str(self.signature.return_annotation)
+        returned = "" if self.signature.return_annotation is kinds.empty else f" -> {_ALIASES.get(result, result)}"
+        return f"({', '.join(parts)}){returned}".replace("[S]", "")
+
+
+_ALIASES = {"S": "dict"}
+"""What variables of types stand for."""
+
+
+def _default_text(default: object) -> str:
+    return f'"{default}"' if isinstance(default, str) else repr(default)
+
+
+class RecordId(str):
+    """A record that a script gave as an argument: the id stands for it. No value, so that none is stored by mistake."""
+
+    __slots__ = ()
+
+
+class _Absent:
+    """An argument that a script left out, by nil or undefined."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptType:
+    """A type of objects that scripts have: its functions, properties, and the objects inside it."""
+
+    name: str
+    python: type
+    doc: str
+    functions: Mapping[str, ScriptFunction] = field(default_factory=dict)
+    properties: tuple[str, ...] = ()
+    """Read by a call each time."""
+    members: Mapping[str, tuple[str, ScriptFunction | None]] = field(default_factory=dict)
+    """Objects inside it: the type, and the function that returns it, if it takes arguments."""
+    is_callable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Declaration:
+    """What a type of objects has for scripts."""
+
+    python: str
+    """The package that exports the class, and its name."""
+    functions: str = ""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Types of objects inside it, by name; with parentheses, if a function returns it."""
+    properties: str = ""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, tuple[Callable[[], Any], Adapter]] = field(default_factory=dict)
+    """Functions under a name that the Python object does not have: where the description is, and how to call it."""
+    omitted: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that scripts cannot give, by function."""
+    is_callable: bool = False
+
+
+_FILES = "It reads or writes files of the host."
+_OWN = "It is for Python programs only: "
+_LISTING = "threads search changes scopes transact"
+_SCOPED = {
+    "thread()": "Thread",
+    "state()": "State",
+    "sessions": "Sessions",
+    "artifacts": "Artifacts",
+    "agents": "Agents",
+}
+_BLOCK = f"{_OWN}a block; `transact` calls a function instead."
+
+
+def _async_state(name: str) -> Callable[[], Any]:
+    def load() -> Any:
+        from holdfast.state import AsyncState
+
+        return getattr(AsyncState, name)
+
+    return load
+
+
+def _has(state: Any, key: Any) -> bool:
+    state.scope  # noqa: B018 - the objects with this function have one
+    try:
+        state.item(key)
+    except LookupError:
+        return False
+    return True
+
+
+def _get(state: Any, key: Any, default: Any = None) -> Any:
+    try:
+        return state.item(key).value
+    except LookupError:
+        return default
+
+
+_MAPPING = ("keys", "items", "values", "pop", "popitem", "clear", "update", "setdefault")
+_STATE = "set patch change increment append add_to_set max delete expire list_keys"
+
+_DECLARATIONS: dict[str, _Declaration] = {
+    "Store": _Declaration(
+        "store Store",
+        f"put get update log delete {_LISTING} stats status",
+        {**_SCOPED, "hooks": "Hooks", "jobs": "Jobs", "as_identity()": "IdentityView"},
+        excluded={
+            "transaction": _BLOCK,
+            "copy_to": _FILES,
+            "export": _FILES,
+            "import_": _FILES,
+            "close": "The store belongs to the host.",
+            "access": f"{_OWN}rights are given by the host.",
+            "audit": f"{_OWN}the host examines what was done.",
+            "maintenance": f"{_OWN}jobs run maintenance.",
+            "schemas": f"{_OWN}schemas are classes of the program.",
+            "sharing": "Not for scripts yet.",
+            "capabilities": f"{_OWN}it describes the backend.",
+            "tenant": f"{_OWN}it is the host's choice.",
+        },
+        omitted={"get": "lazy"},
+    ),
+    "IdentityView": _Declaration(
+        "store IdentityView",
+        f"{_LISTING} grant revoke grants granted",
+        _SCOPED,
+        "identity mode",
+        excluded={"transaction": _BLOCK, "sharing": "Not for scripts yet."},
+    ),
+    "Thread": _Declaration(
+        "store Thread",
+        "put update restore get resolve info log diff blame history fork branches rename_branch delete_branch switch "
+        "merge owner delete tag untag tags label unlabel labels pin unpin pins hold release holds",
+        omitted={"get": "lazy"},
+        excluded={"pending_writes": "Not for scripts yet."},
+    ),
+    "State": _Declaration(
+        "state State",
+        f"item list_items {_STATE} batch clear copy_to move_to history at get_at diff rollback watch pop setdefault",
+        properties="scope",
+        excluded={
+            "keys": "`list_keys` lists them.",
+            "items": "`list_items` lists them.",
+            "values": "`list_items` lists them.",
+            "popitem": "`pop` takes a key.",
+            "update": "`batch` sets several keys.",
+        },
+        adapters={
+            "get": (_async_state("get"), _get),
+            "has": (_async_state("has"), _has),
+            "count": (_async_state("count"), len),
+        },
+    ),
+    "Watch": _Declaration(
+        "state Watch", "poll close", properties="cursor scope", excluded={"start": "`watch` starts it."}
+    ),
+    "Transaction": _Declaration(
+        "store Transaction",
+        "get put update",
+        {"state()": "TransactionState"},
+    ),
+    "StateTransaction": _Declaration("state StateTransaction", "", {"state()": "TransactionState"}),
+    "TransactionState": _Declaration(
+        "state TransactionState",
+        f"get has {_STATE}",
+        excluded=dict.fromkeys(_MAPPING, "`list_keys`, `get` and `set` do it."),
+    ),
+    "Sessions": _Declaration("state Sessions", "start get resume touch update end archived list collect delete"),
+    "Session": _Declaration("state Session", "touch end", {"state": "State"}),
+    "Artifacts": _Declaration(
+        "state Artifacts",
+        "register delete get read verify changes of list",
+        excluded={
+            "register_many": "`register` takes the content of one.",
+            "open": "`read` returns the content.",
+            "save": _FILES,
+            "using": _BLOCK,
+        },
+        omitted={"register": "keep"},
+    ),
+    "Agents": _Declaration(
+        "agents Agents",
+        "create restore load exists messages history diff export import_ delete transitions rollback resolve transfer "
+        "transfer_many transfers metrics list",
+        excluded={"attach": f"{_OWN}it takes an object.", "save": "`save` of the agent itself."},
+        omitted={"restore": "kind"},
+    ),
+    "Agent": _Declaration(
+        "agents AgentOperations",
+        "update_field mark_changed flush save reload transition start pause resume stop fail recover rollback transfer",
+        {"conversation": "Conversation", "tools": "Tools", "workflow": "Workflow"},
+        "id version status state configuration context metadata metrics recoveries",
+        excluded={
+            "persister": f"{_OWN}it is internal.",
+            "change_block": _BLOCK,
+            "autosave_error": f"{_OWN}it is an exception.",
+        },
+    ),
+    "Conversation": _Declaration(
+        "agents Conversation",
+        "append extend say replace clear get slice all last window search",
+        properties="tokens",
+        excluded={"summarize": f"{_OWN}it calls a model."},
+    ),
+    "Tools": _Declaration(
+        "agents Tools",
+        "declare forget allow deny may call",
+        properties="permissions",
+        excluded={"use": _BLOCK, "of": f"{_OWN}it takes a record."},
+    ),
+    "Workflow": _Declaration(
+        "agents Workflow",
+        "plan begin complete fail get",
+        properties="steps current done_count step_count percent",
+        excluded=dict.fromkeys(_MAPPING, "An agent changes its own entries."),
+    ),
+    "Hooks": _Declaration(
+        "hooks Hooks",
+        "remove list drain history",
+        {"before()": "HookRegistration", "after()": "HookRegistration"},
+        excluded={"add": f"{_OWN}it takes an object of Python."},
+    ),
+    "HookRegistration": _Declaration("", is_callable=True),
+    "HookContext": _Declaration("hooks HookContext", "note"),
+    "Jobs": _Declaration("jobs Jobs", "add get remove pause resume due run list"),
+    "Diff": _Declaration(
+        "history Diff",
+        "patch apply",
+        excluded=dict.fromkeys(
+            ("text", "lines", "stat", "to_json", "without_internal"), "`changes` and `summary` have it."
+        ),
+    ),
+}
+
+
+OPERATORS = ("Increment", "Append", "AddToSet", "Max")
+"""What changes a value in `patch` and `update_field`."""
+
+
+def script_table() -> dict[str, Any]:
+    """Return the names of everything that scripts have, by type, as the preludes of the languages take it.
+
+    Imports nothing: a sandbox starts before the parts of the package that its script uses are loaded.
+    """
+    return {
+        name: {
+            "functions": sorted({*each.functions.split(), *each.adapters}),
+            "properties": each.properties.split(),
+            "members": {
+                member.removesuffix("()"): [type_name, member.endswith("()")]
+                for member, type_name in each.members.items()
+            },
+            "callable": each.is_callable,
+        }
+        for name, each in _DECLARATIONS.items()
+    }
+
+
+@cache
+def script_type(name: str) -> ScriptType:
+    """Return a type of objects that scripts have."""
+    declaration = _DECLARATIONS[name]
+    python = _load(declaration.python)
+    functions = {
+        each: _function(each, inspect.getattr_static(python, each), declaration.omitted.get(each, ""))
+        for each in declaration.functions.split()
+    }
+    for each, (described, adapter) in declaration.adapters.items():
+        functions[each] = _function(each, described(), "", adapter)
+    members: dict[str, tuple[str, ScriptFunction | None]] = {}
+    for member, type_name in declaration.members.items():
+        each = member.removesuffix("()")
+        made = _function(each, inspect.getattr_static(python, each), "schema") if each != member else None
+        members[each] = (type_name, made)
+    return ScriptType(
+        name,
+        python,
+        inspect.getdoc(python) or "",
+        dict(sorted(functions.items())),
+        tuple(declaration.properties.split()),
+        members,
+        declaration.is_callable,
+    )
+
+
+def type_name_of(kind: type) -> str:
+    """Return the name of the type that objects of a class are for scripts; empty for those that are values."""
+    name = _TYPE_NAMES.get(kind)
+    if name is None:
+        known = (_BY_CLASS.get(each.__name__) for each in kind.__mro__ if each.__module__.startswith("holdfast."))
+        name = _TYPE_NAMES[kind] = next(filter(None, known), "")
+    return name
+
+
+_TYPE_NAMES: dict[type, str] = {}
+_BY_CLASS = {each.python.rpartition(" ")[2]: name for name, each in _DECLARATIONS.items()}
+
+
+def excluded_names(name: str) -> Mapping[str, str]:
+    """Return what an object of Python has and scripts do not, with the reasons."""
+    return _DECLARATIONS[name].excluded
+
+
+def _load(python: str) -> type:
+    from holdfast import agents, history, hooks, state, store  # each is loaded when a name of it is used
+
+    packages: dict[str, Any] = {
+        "agents": agents,
+        "history": history,
+        "hooks": hooks,
+        "state": state,
+        "store": store,
+    }
+    package, _, name = python.partition(" ")
+    if package == "jobs":
+        from holdfast import jobs
+
+        packages["jobs"] = jobs
+    found: type = getattr(packages[package], name) if package else object
+    return found
+
+
+def _function(name: str, attribute: Any, omitted: str, adapter: Adapter | None = None) -> ScriptFunction:
+    function = inspect.unwrap(getattr(attribute, "__wrapped__", attribute))
+    signature = inspect.signature(function)
+    parameters = [each for each in list(signature.parameters.values())[1:] if each.name not in omitted.split()]
+    rest, any_option = False, False
+    by_position: list[inspect.Parameter] = []
+    options: list[inspect.Parameter] = []
+    for each in parameters:
+        if each.kind is inspect.Parameter.VAR_POSITIONAL:
+            rest = True
+        elif each.kind is inspect.Parameter.VAR_KEYWORD:
+            more = _unpacked(function, each)
+            any_option = more is None
+            options += more or []
+        elif each.kind is inspect.Parameter.KEYWORD_ONLY:
+            options.append(each)
+        else:
+            by_position.append(each)
+    empty, only = inspect.Parameter.empty, inspect.Parameter.POSITIONAL_ONLY
+    by_position_only = rest or any(each.kind is only for each in by_position)
+    names = [*options, *(() if by_position_only else by_position)]
+    return ScriptFunction(
+        name,
+        signature.replace(parameters=_shown(parameters, options)),
+        inspect.getdoc(function) or "",
+        adapter,
+        tuple(each.name for each in by_position),
+        sum(each.default is empty for each in by_position),
+        frozenset(number for number, each in enumerate(by_position) if _may_be_dict(str(each.annotation))),
+        frozenset(each.name for each in names),
+        by_position_only,
+        any_option,
+    )
+
+
+def _may_be_dict(annotation: str) -> bool:
+    return "Any" in annotation or "Mapping" in annotation or annotation in ("S", "<class 'inspect._empty'>")
+
+
+def _shown(parameters: list[inspect.Parameter], options: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Return the parameters with those of a TypedDict in place of `**fields`."""
+    first = [
+        each for each in parameters if each.kind not in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    ]
+    last = [] if any(options) else [each for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD]
+    return [*first, *options, *last]
+
+
+def _unpacked(function: Any, parameter: inspect.Parameter) -> list[inspect.Parameter] | None:
+    """Return the parameters that `**fields: Unpack[Fields]` stands for; None if any are taken."""
+    text = str(parameter.annotation)
+    if not text.startswith("Unpack["):
+        return None
+    name = text.removeprefix("Unpack[").removesuffix("]")
+    fields = _typed_dict(function, name)
+    return [
+        inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, annotation=_text(annotation))
+        for each, annotation in fields.__annotations__.items()
+        if each != "kind" or name != "AttachOptions"
+    ]
+
+
+def _typed_dict(function: Any, name: str) -> type:
+    found = function.__globals__.get(name)
+    if found is None:  # it is imported for type checkers only
+        from holdfast.store import CheckpointFields
+
+        found = {"CheckpointFields": CheckpointFields}[name]
+    if not is_typeddict(found):
+        raise TypeError(f"{name} is no TypedDict")
+    kind: type = found
+    return kind
+
+
+def _text(annotation: Any) -> str:
+    return annotation.__forward_arg__ if hasattr(annotation, "__forward_arg__") else str(annotation)
+
+
+__all__ = [
+    "ABSENT",
+    "OPERATORS",
+    "RecordId",
+    "ScriptFunction",
+    "ScriptType",
+    "excluded_names",
+    "script_table",
+    "script_type",
+    "type_name_of",
+]

@@ -1,0 +1,416 @@
+// What a script in JavaScript has: `store`, `holdfast`, `console`, `print`. Returns the functions that the worker calls.
+(function () {
+  "use strict";
+  const { __send } = globalThis;
+  delete globalThis.__send;
+  // A text that was put together of others is flattened first: the engine cannot hand it over otherwise.
+  const send = (kind, id, text) => { __send(kind, id, [text].join("")); };
+  const { parse, stringify } = JSON;
+  const { isArray } = Array;
+  const { isSafeInteger, isInteger, isFinite } = Number;
+  const { defineProperty, freeze, getPrototypeOf, keys } = Object;
+  const AsyncFunction = (async () => {}).constructor;
+  const Bytes = Uint8Array;
+  const MARK = "$script", MAX_DEPTH = 100;
+  const FLOATS = Symbol("floats"), KIND = Symbol("kind");
+
+  // Errors --------------------------------------------------------------------------------------------------------
+
+  const errors = {};
+
+  class HoldfastError extends Error {
+    constructor(what, { where = "", hint = "", code } = {}) {
+      super(`${what}${where ? ` (at ${where})` : ""}${hint ? `. ${hint}` : ""}`);
+      this.what = String(what);
+      this.where = String(where);
+      this.hint = String(hint);
+      this.code = code === undefined ? this.constructor.code : String(code);
+    }
+    get name() { return this.constructor.errorName; }
+  }
+
+  function defineErrors(classes) {
+    for (const [name, base, code] of classes) {
+      const kind = base ? class extends errors[base] {} : HoldfastError;
+      defineProperty(kind, "name", { value: name });
+      kind.errorName = name;
+      kind.code = code;
+      errors[name] = kind;
+    }
+  }
+
+  function errorFrom(form) {
+    const kind = errors[form.name] || HoldfastError;
+    return new kind(form.what, form);
+  }
+
+  function describe(error) {
+    try {
+      if (error instanceof HoldfastError) {
+        const { name, code, what, where, hint, message, stack } = error;
+        return stringify({ name, code, what, where, hint, message, trace: String(stack) });
+      }
+      if (error instanceof Error) {
+        const limit = error.name === "InternalError" && /out of memory/.test(error.message) ? "memory" : undefined;
+        const syntax = error instanceof SyntaxError ? "syntax" : undefined;
+        return stringify({
+          name: String(error.name), message: String(error.message), trace: String(error.stack), kind: limit || syntax,
+        });
+      }
+      if (error === null) return stringify({ name: "Error", message: "null", kind: "memory" });
+      return stringify({ name: "Error", message: `the script threw ${String(error)}` });
+    } catch {
+      return '{"name":"Error","message":"the script threw something that cannot be shown"}';
+    }
+  }
+
+  // Values --------------------------------------------------------------------------------------------------------
+
+  class Opaque {
+    constructor(mark, content) {
+      this.type = mark.slice(1);
+      this.value = content;
+      freeze(this);
+    }
+    toString() { return `${this.type} ${stringify(this.value)}`; }
+  }
+
+  class DateTime extends Date {
+    #exact; #time;
+    constructor(content) {
+      super(isArray(content) ? content[0] : content);
+      this.#exact = content;
+      this.#time = this.getTime();
+    }
+    get text() { return isArray(this.#exact) ? this.#exact[0] : this.#exact; }
+    static form(date) {
+      if (#exact in date && date.#time === date.getTime()) return { $datetime: date.#exact };
+      return { $datetime: date.toISOString().replace("Z", "+00:00") };
+    }
+  }
+
+  class Float {
+    constructor(value) { this.value = Number(value); freeze(this); }
+    valueOf() { return this.value; }
+  }
+
+  class Special {
+    constructor(...parts) { this.parts = parts; freeze(this); }
+  }
+
+  class Result {}
+  const resultClasses = {};
+
+  function mark(container, key, value) {
+    defineProperty(container, key, { value, enumerable: !isArray(container), configurable: true, writable: true });
+    return container;
+  }
+
+  const MARKS = {
+    $int: (content) => BigInt(content),
+    $bytes: (content) => Bytes.fromBase64(content),
+    $datetime: (content) => new DateTime(content),
+    $tuple: (content) => mark(reviveItems(content), KIND, "$tuple"),
+    $set: (content) => new Set(reviveItems(content)),
+    $frozenset: (content) => mark(new Set(reviveItems(content)), KIND, "$frozenset"),
+    $dict: (content) => new Map(content.map((pair) => reviveItems(pair))),
+    $object: (content) => reviveObject(content),
+    $float: (content) => Number(content.replace("inf", "Infinity")),
+    [MARK]: reviveSpecial,
+  };
+
+  function isMark(tree, names) { return names.length === 1 && names[0][0] === "$"; }
+
+  function isFloat(tree) { return tree !== null && typeof tree === "object" && typeof tree.$float === "string"; }
+
+  function revive(tree) {
+    if (tree === null || typeof tree !== "object") return tree;
+    if (isArray(tree)) return reviveItems(tree);
+    const names = keys(tree);
+    if (!isMark(tree, names)) return reviveObject(tree, names);
+    const read = MARKS[names[0]];
+    return read ? read(tree[names[0]]) : new Opaque(names[0], tree[names[0]]);
+  }
+
+  function reviveItems(items) {
+    let floats;
+    const made = items.map((item, index) => {
+      if (isFloat(item)) (floats ||= new Set()).add(index);
+      return revive(item);
+    });
+    return floats ? mark(made, FLOATS, floats) : made;
+  }
+
+  function reviveObject(tree, names = keys(tree)) {
+    let floats;
+    const made = {};
+    for (const name of names) {
+      if (isFloat(tree[name])) (floats ||= new Set()).add(name);
+      const value = revive(tree[name]);
+      if (name === "__proto__") defineProperty(made, name, { value, enumerable: true, configurable: true, writable: true });
+      else made[name] = value;
+    }
+    return floats ? mark(made, FLOATS, floats) : made;
+  }
+
+  function reviveSpecial([kind, ...rest]) {
+    if (kind === "absent") return undefined;
+    if (kind === "handle") return makeHandle(rest[0], stringify([rest[1], []]));
+    if (kind === "page") {
+      const page = reviveItems(rest[0]);
+      for (const [name, value] of [["next", rest[1]], ...Object.entries(rest[2])]) {
+        defineProperty(page, name, { value: revive(value), configurable: true, writable: true });
+      }
+      return page;
+    }
+    const [name, fields, reference] = rest;
+    const made = makeResult(name, reference);
+    return Object.assign(made, reviveObject(fields));
+  }
+
+  function makeResult(name, reference) {
+    if (reference !== undefined) return makeHandle(name, stringify([reference, []]));
+    resultClasses[name] ||= { [name]: class extends Result {} }[name];
+    return new resultClasses[name]();
+  }
+
+  // Writes a value as JSON. Functions and objects of the API may be the value itself, or an entry of it.
+  function encode(value, depth = 0, open = [], asFloat = false) {
+    switch (typeof value) {
+      case "string": return stringify(value);
+      case "boolean": return value ? "true" : "false";
+      case "number": return encodeNumber(value, asFloat);
+      case "bigint": return value.toString();
+      case "undefined":
+        if (depth === 0) return `{"${MARK}":["absent"]}`;
+        throw new errors.UnsupportedError("undefined is no value", { hint: "Use null, or leave it out" });
+      case "function": {
+        const target = targets.get(value);
+        if (depth <= 1) return target ? special("handle", parse(target)) : special("function", functionId(value), value.name);
+        throw new errors.UnsupportedError("a function cannot be stored");
+      }
+      case "symbol": throw new errors.UnsupportedError("a symbol cannot be stored");
+    }
+    if (value === null) return "null";
+    if (open.includes(value)) throw new errors.CircularReferenceError("a value contains itself");
+    if (open.length >= MAX_DEPTH) throw new errors.TooDeepError(`a value is nested more than ${MAX_DEPTH} deep`);
+    open.push(value);
+    try {
+      return encodeObject(value, depth, open);
+    } finally {
+      open.pop();
+    }
+  }
+
+  function encodeNumber(value, asFloat) {
+    if (!isFinite(value)) return stringify({ $float: String(value).replace("Infinity", "inf").replace("NaN", "nan") });
+    if (Object.is(value, -0)) return "-0.0";
+    if (!isInteger(value)) return String(value);
+    if (asFloat) return /[e.]/.test(String(value)) ? String(value) : `${value}.0`;
+    if (isSafeInteger(value)) return String(value);
+    return BigInt(value).toString() + ".0";
+  }
+
+  function special(...parts) { return stringify({ [MARK]: parts }); }
+
+  function encodeObject(value, depth, open) {
+    const inner = (each, isFloat) => encode(each, depth + 1, open, isFloat);
+    if (isArray(value)) {
+      const floats = value[FLOATS];
+      const items = Array.from(value, (item, index) => inner(item, floats !== undefined && floats.has(index)));
+      return value[KIND] ? `{"${value[KIND]}":[${items}]}` : `[${items}]`;
+    }
+    const prototype = getPrototypeOf(value);
+    if (prototype === Object.prototype || prototype === null) return encodePlain(value, inner);
+    if (value instanceof Bytes) return `{"$bytes":"${value.toBase64()}"}`;
+    if (value instanceof ArrayBuffer) return `{"$bytes":"${new Bytes(value).toBase64()}"}`;
+    if (value instanceof Date) return encodeDate(value);
+    if (value instanceof Map) return `{"$dict":[${[...value].map(([key, item]) => `[${inner(key)},${inner(item)}]`)}]}`;
+    if (value instanceof Set) return `{"${value[KIND] || "$set"}":[${[...value].map((item) => inner(item))}]}`;
+    if (value instanceof Opaque) return stringify({ ["$" + value.type]: value.value });
+    if (value instanceof Float) return encodeNumber(value.value, true);
+    if (value instanceof Special) {
+      const [kind, name, content] = value.parts;
+      return `{"${MARK}":[${stringify(kind)},${stringify(name)}${content ? `,[${content.map((each) => inner(each))}]` : ""}]}`;
+    }
+    if (value instanceof Number || value instanceof String || value instanceof Boolean) return inner(value.valueOf());
+    const isRecord = value instanceof Result || records.has(value);
+    if (isRecord && isResult && keys(value).length) return encodePlain(value, inner);
+    if (isRecord && depth <= 1 && typeof value.id === "string") return special("id", value.id);
+    if (depth <= 1 && targets.has(value)) return special("handle", parse(targets.get(value)));
+    const name = (value.constructor && value.constructor.name) || "object";
+    throw new errors.UnsupportedError(`an object of the class ${name} is no value`, {
+      hint: "Give a plain object, an array, a Map, a Set, a Date or a Uint8Array",
+    });
+  }
+
+  function encodeDate(value) {
+    if (Number.isNaN(value.getTime())) throw new errors.UnsupportedError("an invalid Date is no value");
+    return stringify(DateTime.form(value));
+  }
+
+  function encodePlain(value, inner) {
+    const floats = value[FLOATS];
+    const parts = [];
+    for (const name of keys(value)) {
+      const item = value[name];
+      if (item !== undefined) parts.push(`${stringify(name)}:${inner(item, floats !== undefined && floats.has(name))}`);
+    }
+    const text = `{${parts}}`;
+    return parts.length === 1 && parts[0].startsWith('"$') ? `{"$object":${text}}` : text;
+  }
+
+  // Objects of the API --------------------------------------------------------------------------------------------
+
+  const functions = new Map(), ids = new WeakMap();
+  const targets = new WeakMap(), records = new WeakSet(), prototypes = {};
+  const waiting = new Map();
+  let types = {}, lastFunction = 0, lastCall = 0;
+  let isResult = false; // whether a result is written: records are then dicts of their fields
+
+  function functionId(value) {
+    if (!ids.has(value)) {
+      ids.set(value, ++lastFunction);
+      functions.set(lastFunction, value);
+    }
+    return ids.get(value);
+  }
+
+  function encodeAll(values) { return `[${Array.from(values, (value) => encode(value))}]`; }
+
+  function call(target, name, values) {
+    return new Promise((resolve, reject) => {
+      const text = `[${target},${stringify(name)},${encodeAll(values)}]`;
+      const id = ++lastCall;
+      waiting.set(id, [resolve, reject]);
+      send("C", id, text);
+    });
+  }
+
+  async function readAll(target, name, values, page) {
+    const items = [...page];
+    const last = values[values.length - 1];
+    const hasOptions = last !== null && typeof last === "object" && getPrototypeOf(last) === Object.prototype;
+    const rest = hasOptions ? values.slice(0, -1) : values;
+    for (let next = page.next; next !== null && next !== undefined; ) {
+      const following = await call(target, name, [...rest, { ...(hasOptions ? last : {}), cursor: next }]);
+      items.push(...following);
+      next = following.next;
+    }
+    return items;
+  }
+
+  function defineType(name, { functions: names, properties, members }) {
+    const prototype = {};
+    defineProperty(prototype, Symbol.toStringTag, { value: name });
+    for (const each of names) {
+      defineProperty(prototype, each, {
+        value: { [each](...values) {
+          const target = targets.get(this);
+          if (!target) throw new errors.InvalidError(`${each} is a function of a ${name}`);
+          return call(target, each, values).then((result) => {
+            if (isArray(result) && "next" in result) {
+              defineProperty(result, "all", { value: () => readAll(target, each, values, result) });
+            }
+            return result;
+          });
+        } }[each],
+      });
+    }
+    for (const each of properties) {
+      defineProperty(prototype, each, { get() { return call(targets.get(this), "." + each, []); } });
+    }
+    for (const [each, [type, isFunction]] of Object.entries(members)) {
+      const inside = (self, values) => {
+        const target = targets.get(self);
+        return makeHandle(type, `${target.slice(0, -2)}${target.at(-3) === "[" ? "" : ","}[${stringify(each)},${encodeAll(values)}]]]`);
+      };
+      defineProperty(prototype, each, isFunction
+        ? { value: { [each](...values) { return inside(this, values); } }[each] }
+        : { get() { return inside(this, []); } });
+    }
+    prototypes[name] = prototype;
+  }
+
+  function makeHandle(name, target) {
+    const isCallable = types[name].callable;
+    const made = isCallable ? (...values) => call(target, "()", values) : Object.create(prototypes[name]);
+    targets.set(made, target);
+    if (!isCallable) records.add(made);
+    return made;
+  }
+
+  // What the worker calls -----------------------------------------------------------------------------------------
+
+  function encodeResult(value) {
+    isResult = true;
+    try {
+      return encode(value);
+    } finally {
+      isResult = false;
+    }
+  }
+
+  function follow(id, start) {
+    new Promise((resolve) => resolve(start())).then((value) => send("D", id, encodeResult(value))).catch(
+      (error) => send("F", id, describe(error)),
+    );
+  }
+
+  const show = (value) => {
+    if (typeof value === "string") return value;
+    try { return stringify(value, (_, each) => (typeof each === "bigint" ? each.toString() : each)) ?? String(value); }
+    catch { return String(value); }
+  };
+  const print = (...values) => { send("P", 0, values.map(show).join(" ")); };
+
+  const commands = {
+    start(text) {
+      const config = parse(text);
+      types = config.types;
+      defineErrors(config.errors);
+      for (const [name, type] of Object.entries(types)) defineType(name, type);
+      const operator = (name) => (...values) => new Special("operator", name, values);
+      const holdfast = { errors: freeze({ ...errors }), DateTime, Opaque, HoldfastError };
+      holdfast.float = (value) => new Float(value);
+      holdfast.datetime = (text) => new DateTime(text);
+      holdfast.tuple = (...values) => mark([...values], KIND, "$tuple");
+      holdfast.opaque = (type, value) => new Opaque("$" + type, value);
+      for (const name of [...config.operators, "ReplaceValue"]) holdfast[name] = operator(name);
+      for (const name of ["MISSING", "UNRESOLVED"]) holdfast[name] = new Special("constant", name);
+      const define = (name, value) => defineProperty(globalThis, name, { value, configurable: true, writable: true });
+      define("holdfast", freeze(holdfast));
+      define("store", makeHandle(config.root, "[0,[]]"));
+      define("print", print);
+      define("console", freeze({ log: print, info: print, warn: print, error: print, debug: print }));
+    },
+    run(id, text) {
+      const [source, args] = parse(text);
+      follow(id, () => {
+        globalThis.args = revive(args);
+        const made = (0, globalThis.eval)(`(async function script() {${source}\n})`);
+        return made();
+      });
+    },
+    invoke(id, text) {
+      const [number, values] = parse(text);
+      follow(id, () => {
+        const called = functions.get(number);
+        if (!called) throw new errors.NotFoundError("the script has no such function any more");
+        return called(...reviveItems(values));
+      });
+    },
+    settle(id, kind, text) {
+      const [resolve, reject] = waiting.get(id);
+      waiting.delete(id);
+      let value;
+      try {
+        value = kind === "R" ? revive(parse(text)) : errorFrom(parse(text));
+      } catch (error) {
+        return reject(error);
+      }
+      return kind === "R" ? resolve(value) : reject(value);
+    },
+  };
+  return (name, ...values) => { commands[name](...values); };
+})()

@@ -1,0 +1,354 @@
+"""The table of cases: lines of Python that run in the three languages, on a store of each, and have the same result.
+
+A line that ends with `# code` fails with an error of that code.
+"""
+
+from __future__ import annotations
+
+from holdfast import PersistentAgent
+from holdfast.agents import Machine
+
+
+class ScriptClerk(PersistentAgent, name="script-clerk"):
+    """An agent with a field and a machine."""
+
+    served: int = 0
+    machine = Machine("idle", "busy", "closed", final=["closed"])
+    machine.add("serve", "idle", "busy", action="count")
+    machine.add("rest", "busy", "idle")
+    machine.add("close", "*", "closed")
+
+    def count(self, number: int) -> None:
+        self.served += number or 0
+
+
+CASES = """
+# checkpoints by the store
+store.put("chat", {"messages": ["hi"], "plan": {"done": 0}}).step
+store.put("chat", {"messages": ["hi", "ho"], "plan": {"done": 0}}, tag="asked", metadata={"user": "ada"})
+store.put("chat", {"messages": ["hi", "ho"], "plan": {"done": 0}}, if_changed=True).step
+store.put("", {}) # invalid
+store.put("chat", [1]) # invalid
+store.get("chat")
+store.get("chat", "HEAD~1").state
+store.get("chat", at="asked").metadata
+store.get("nothing") # not-found
+store.update("chat", {"plan.done": 1, "messages[-1]": "hey"}).kind
+store.update("chat", {"plan.done": 2}, remove=["messages[0]"]).step
+store.log("chat", limit=2)
+store.log("chat", metadata={"user": "ada"})[0].step
+list(store.log("chat", limit=1).all())
+store.threads(prefix="ch")
+store.threads(limit=-1) # invalid
+store.search("hey")
+len(store.changes().threads)
+store.stats(kinds=["thread"]).threads
+store.status()
+store.put("gone", {"a": 1}).step
+store.delete("gone")
+store.delete("gone")
+
+# a thread
+store.thread("t").put({"a": 1, "b": [1, 2, 3], "c": None})
+first = store.thread("t").get()
+store.thread("t").get(first).step
+store.thread("t").put({"a": 2, "b": [1, 2, 3], "c": None}, parent=first, labels=["good"]).step
+store.thread("t").put({"a": 3}, parent=first, on_conflict="raise") # conflict
+store.thread("t").update({"a": 5}).state
+store.thread("t").resolve("HEAD~1").step
+store.thread("t").resolve("nothing") # not-found
+store.thread("t").get(0).state
+store.thread("t").get(-1) # invalid
+store.thread("t").info()
+store.thread("t").log(label="good")
+store.thread("t").diff("HEAD~1", "HEAD")
+store.thread("t").diff(state={"a": 5}).summary
+store.thread("t").diff("HEAD~1", "HEAD").patch()
+store.thread("t").diff("HEAD~1", "HEAD").patch(test=True)
+store.thread("t").diff("HEAD~1", "HEAD").apply({"a": 2, "b": [1, 2, 3], "c": None})
+store.thread("t").blame("a")
+store.thread("t").blame("b", limit=2)
+store.thread("t").history("a")
+store.thread("t").tag("v1")
+store.thread("t").tag("v1", "HEAD~1") # conflict
+store.thread("t").tag("v1", "HEAD~1", move=True)
+store.thread("t").tags()
+store.thread("t").untag("v1")
+store.thread("t").label("seen", at="HEAD~1")
+store.thread("t").labels()
+store.thread("t").unlabel("seen")
+store.thread("t").pin("HEAD", reason="why")
+store.thread("t").pins()
+store.thread("t").unpin()
+store.thread("t").unpin() # not-found
+store.thread("t").hold(reason="court")
+store.thread("t").holds()
+store.thread("t").delete() # denied
+store.thread("t").release()
+store.thread("t").fork("draft", at="HEAD~1", changes={"a": 9})
+store.thread("t").put({"a": 10, "b": [1, 2, 3], "c": None}, branch="draft").step
+store.thread("t").branches()
+store.thread("t").rename_branch("draft", "sketch")
+store.thread("t").merge("sketch") # conflict
+store.thread("t").merge("sketch", resolve=lambda conflict: conflict.theirs + conflict.ours).step
+store.thread("t").get().state
+store.thread("t").fork("other").name
+store.thread("t").switch("other").kind
+store.thread("t").switch("main").kind
+store.thread("t").delete_branch("other", dry_run=True)
+store.thread("t").delete_branch("other", force=True)
+store.thread("t").restore("HEAD~2").kind
+store.thread("t").owner()
+store.thread("t").delete()
+store.thread("t").get() # not-found
+
+# transactions
+store.transact(lambda t: t.put("pair", {"n": 1}))
+store.transact(lambda t: t.update("pair", {"n": 2}))
+store.transact(lambda t: t.get("pair").state)
+store.transact(lambda t: t.state("agent:a").set("x", 1))
+store.transact(lambda t: [t.state("agent:a").get("x"), t.state("agent:a").get("y", 5), t.state("agent:a").has("x")])
+store.transact(lambda t: t.state("agent:a").increment("x", 2))
+store.transact(lambda t: t.state("agent:a").append("list", 1, 2))
+store.transact(lambda t: t.state("agent:a").add_to_set("set", 1, 1))
+store.transact(lambda t: t.state("agent:a").max("most", 4))
+store.transact(lambda t: t.state("agent:a").patch("dict", {"k": 1}))
+store.transact(lambda t: t.state("agent:a").change("x", lambda value: value * 2))
+store.transact(lambda t: t.state("agent:a").expire("most", "1h"))
+store.transact(lambda t: t.state("agent:a").list_keys())
+store.transact(lambda t: t.state("agent:a").delete("dict"))
+store.transact(lambda t: fail(ConflictError("mine", code="under-way"))) # under-way
+store.transact(lambda t: t.get("nothing")) # not-found
+store.transact(3) # invalid
+
+# state
+store.state("agent:a").set("plan", {"goal": "x", "steps": [1, 2.5, None, True]})
+store.state(agent="a").get("plan")
+store.state("agent:a").get("nothing")
+store.state("agent:a").get("nothing", 7)
+store.state("agent:a").has("plan")
+store.state("agent:a").count()
+store.state("agent:a").scope
+store.state("bad scope").get("x") # invalid
+store.state("agent:a").item("plan").value
+store.state("agent:a").item("nothing") # not-found
+store.state("agent:a").set("plan", 1, expected=99) # version-mismatch
+store.state("agent:a").set("plan", 1, expected=99, on_conflict="overwrite")
+store.state("agent:a").set("once", "a", ttl="1h")
+store.state("agent:a").patch("dict", {"n": Increment(2), "list": Append("a"), "set": AddToSet(1), "most": Max(3)})
+store.state("agent:a").patch("dict", {"a": {"b": 1}}, remove=["most"])
+store.state("agent:a").get("dict")
+store.state("agent:a").change("n", lambda value: value + 1, 10)
+store.state("agent:a").change("n", lambda value: fail(VetoError("no"))) # vetoed
+store.state("agent:a").change("n", lambda value: MISSING)
+store.state("agent:a").has("n")
+store.state("agent:a").increment("runs")
+store.state("agent:a").increment("runs", 2.5)
+store.state("agent:a").increment("once") # invalid
+store.state("agent:a").append("list", "b", {"c": []})
+store.state("agent:a").add_to_set("set", 2)
+store.state("agent:a").max("most", 9)
+store.state("agent:a").batch({"x/1": 1, "x/2": 2}, delete=["once"])
+store.state("agent:a").list_keys("x/")
+store.state("agent:a").list_keys(pattern="x/*", limit=1)
+list(store.state("agent:a").list_keys(limit=1).all())
+store.state("agent:a").list_items("x/")
+store.state("agent:a").expire("x/1", "2h")
+store.state("agent:a").expire("nothing", 5) # not-found
+store.state("agent:a").pop("x/1")
+store.state("agent:a").pop("x/1", "default")
+store.state("agent:a").pop("x/1") # not-found
+store.state("agent:a").setdefault("x/2", 5)
+store.state("agent:a").setdefault("x/3", [None])
+store.state("agent:a").delete("x/2")
+store.state("agent:a").history("runs")
+len(store.state("agent:a").history(limit=3))
+store.state("agent:a").at(1)
+store.state("agent:a").get_at("runs", 1, "none")
+store.state("agent:a").diff(1).summary
+store.state("agent:a").rollback(1, "runs")
+store.state("agent:a").copy_to(store.state("agent:b"))
+store.state("agent:a").copy_to(store.state("agent:b")) # conflict
+store.state("agent:a").move_to(store.state("agent:c"), on_conflict="overwrite", nested=True)
+store.state("agent:a").count()
+store.state("agent:b").clear()
+store.scopes(pattern="agent:*")
+watch = store.state("agent:w").watch("k*")
+store.state("agent:w").set("key", 1)
+watch.poll(5)
+watch.scope
+store.state("agent:w").watch("k*", cursor=watch.cursor).poll()
+watch.close()
+store.state("agent:v").set("v", {"bytes": b"\\x00\\xff", "tuple": (1, (2,)), "set": {1}, "float": 2.0, "n": 1234567890})
+store.state("agent:v").get("v")
+
+# sessions
+session = store.sessions.start("s1", user="ada", metadata={"k": 1}, on_end="archive")
+session
+session.state.set("seen", 1)
+session.touch()
+store.sessions.get("s1")
+store.sessions.get("nothing") # not-found
+store.sessions.start("s1", user="ada") # conflict
+store.sessions.touch("s1")
+store.sessions.update("s1", {"more": 2}).metadata
+store.sessions.list(user="ada")
+session.end("bye")
+store.sessions.archived("s1")
+store.sessions.resume("s1").status
+store.sessions.end("s1", "over").status
+store.sessions.collect()
+store.sessions.delete("s1")
+store.sessions.list()
+
+# artifacts
+store.artifacts.register(b"content", id="a1", type="text", metadata={"k": [1]})
+store.artifacts.register(b"other", id="a1") # conflict
+store.artifacts.get("a1")
+store.artifacts.read("a1")
+store.artifacts.verify("a1").sha256
+store.artifacts.list(type="text")
+store.artifacts.changes("a1")
+store.artifacts.of("agent:a")
+store.artifacts.of() # invalid
+store.artifacts.delete("a1")
+store.artifacts.read("a1") # not-found
+
+# agents
+clerk = store.agents.create("script-clerk", "c1", desk=1)
+store.agents.create("script-clerk", "c1") # agent-exists
+store.agents.create("nothing", "c2") # agent-class-unknown
+clerk.id
+clerk.status
+clerk.start()
+clerk.transition("serve", 2)
+clerk.transition("serve") # no-transition
+[clerk.state, clerk.version, clerk.configuration, clerk.context, clerk.metadata]
+clerk.conversation.append({"role": "user", "content": "hello"})
+clerk.conversation.extend([{"role": "assistant", "content": "yes"}, "text"])
+clerk.conversation.say("more")
+clerk.conversation.get(0)
+clerk.conversation.get(99) # not-found
+clerk.conversation.slice(1, 3)
+clerk.conversation.all()
+clerk.conversation.last(2)
+clerk.conversation.window(max_messages=1)
+clerk.conversation.search("hello")
+clerk.conversation.tokens
+clerk.tools.declare("web", ["net"], "reads pages")
+clerk.tools.may("web")
+clerk.tools.call("web", lambda number: number + 1, 1) # tool-denied
+clerk.tools.allow("net")
+clerk.tools.call("web", lambda number: number + 1, 1)
+clerk.tools.permissions
+clerk.tools.deny("net", tool="web")
+clerk.tools.forget("web")
+clerk.workflow.plan("read", "write")
+clerk.workflow.begin("read")
+clerk.workflow.current
+clerk.workflow.complete()
+clerk.workflow.begin("write")
+clerk.workflow.fail("write", "no ink")
+[clerk.workflow.done_count, clerk.workflow.step_count, clerk.workflow.percent + 0.25]
+clerk.workflow.steps["write"]["error"]
+clerk.workflow.get("nothing", 3)
+clerk.update_field("served", Increment(5))
+clerk.mark_changed()
+clerk.flush()
+clerk.save()
+clerk.pause()
+clerk.resume()
+clerk.recover()
+clerk.recoveries
+clerk.metrics.unsaved
+clerk.rollback(2)
+clerk.reload()
+clerk.conversation.replace(["one"])
+clerk.conversation.clear()
+clerk.conversation.append("kept")
+clerk.fail("tired")
+clerk.status
+clerk.start()
+clerk.stop()
+store.agents.exists("c1")
+store.agents.load("c1").fields
+store.agents.load("nothing") # not-found
+store.agents.messages("c1", 0, 5)
+len(store.agents.history("c1", limit=3))
+store.agents.diff("c1", 1, 2).summary
+store.agents.transitions("c1", oldest_first=True)[0].trigger
+store.agents.list(prefix="c")[0].id
+document = store.agents.export("c1")
+store.agents.import_(document, id="c9").id
+store.agents.import_(document, id="c9") # agent-exists
+store.agents.rollback("c9", 1).version
+store.agents.resolve("c9", "back") # not-found
+store.agents.create("script-clerk", "c2").stop()
+store.agents.restore("c9").version
+store.agents.restore("nothing") # not-found
+store.agents.transfer("c1", "c2", reason="holiday").phase
+store.agents.restore("c2").transfer("c9", accept=True).phase
+store.agents.transfer_many({"c9": "c2"}, accept=True)[0].error
+store.agents.transfers("c2")[0].source
+store.agents.metrics().unsaved
+store.agents.delete("c9")
+
+# hooks
+store.hooks.before("state.set", name="guard", key="h*")(lambda call: fail(VetoError("no")))
+store.state("agent:h").set("h1", 1) # vetoed
+store.hooks.list()[0].name
+store.hooks.remove("guard")
+store.hooks.remove("guard") # not-found
+store.hooks.before("state.set", name="upper", key="u*")(lambda call: [call.value, call.note(seen=True)])
+store.state("agent:h").set("u1", "x")
+store.state("agent:h").get("u1")
+store.hooks.after("state.set", name="later")(lambda call: None)
+store.state("agent:h").set("z", 1)
+store.hooks.drain(20)
+store.hooks.history("upper")[0].outcome
+store.hooks.before("no.such.point")(lambda call: None) # invalid
+
+# jobs
+store.jobs.add("nightly", "verify", schedule="daily at 03:00", settings={"level": "structure"}).schedule
+store.jobs.add("nightly", "verify") # conflict
+store.jobs.add("other", "nothing") # invalid
+store.jobs.add("tidy", "tidy", replace=True, paused=True).paused
+store.jobs.get("nightly").settings
+store.jobs.list()[0].name
+store.jobs.due()
+store.jobs.pause("nightly").paused
+store.jobs.resume("nightly").paused
+store.jobs.run("tidy").outcome
+store.jobs.remove("tidy")
+store.jobs.get("tidy") # not-found
+
+# an identity
+store.as_identity("agent:me").state("agent:me").set("mine", 1)
+store.as_identity("agent:me").state("agent:you").set("yours", 1) # denied
+store.as_identity("agent:me").thread("own").put({"a": 1}).actor
+store.as_identity("agent:me").thread("chat").get() # not-found
+store.as_identity("agent:me").threads()
+store.as_identity("agent:me").search("a")
+store.as_identity("agent:me").scopes()
+len(store.as_identity("agent:me").changes().threads)
+store.as_identity("agent:me").transact(lambda t: t.state("agent:me").get("mine"))
+store.as_identity("agent:me").identity
+store.as_identity("agent:me", mode="read-only").mode
+granted = store.as_identity("agent:me").grant("agent:you", "read", keys="m*")
+store.as_identity("agent:you").granted()
+len(store.as_identity("agent:me").grants())
+store.as_identity("agent:me").revoke(granted).right
+store.as_identity("agent:me").sessions.list()
+store.as_identity("agent:me").artifacts.list()
+store.as_identity("agent:me").agents.list()
+"""
+
+
+def cases() -> list[tuple[str, str]]:
+    """Return the lines, each with the code of its error, or an empty one."""
+    found = []
+    for line in CASES.splitlines():
+        if line and not line.startswith("#"):
+            text, _, code = line.partition(" # ")
+            found.append((text, code))
+    return found

@@ -1,0 +1,126 @@
+"""Every function of scripts does in Lua and JavaScript what it does in Python: one table of cases, three languages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import errors, history, state
+from holdfast.interfaces.scripting import calls
+from holdfast.interfaces.scripting.functions import script_table, type_name_of
+from holdfast.interfaces.scripting.values import MARK, Encoder
+from holdfast.scripts import Sandbox
+from tests.interfaces.scripting.cases import cases
+from tests.interfaces.scripting.translate import SETUP, translate
+from tests.support.cases import case
+
+_UNIQUE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32,}|\b[0-9a-f]{16}\b|\d{4}-\d\d-\d\dT[0-9:.]+(\+00:00|Z)?")
+
+
+class _Unused:
+    """Stands for the objects of a sandbox, where none are encoded."""
+
+    def add(self, value: object) -> int:
+        return 0
+
+
+def outcome(value: Any) -> Any:
+    """A result without what differs from store to store: ids, times, durations."""
+    return _plain(Encoder(_Unused()).encode(value))  # type: ignore[arg-type]
+
+
+def _plain(tree: Any) -> Any:
+    if isinstance(tree, str):
+        return _UNIQUE.sub("…", tree)
+    if isinstance(tree, list):
+        return [_plain(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if MARK in tree:
+        kind, *rest = tree[MARK]
+        return _plain({"page": lambda: rest[0], "record": lambda: rest[1]}.get(kind, lambda: None)())
+    if tree.keys() & {"$datetime", "$float"} and len(tree) == 1:
+        return next(iter(tree))
+    if tree.keys() == {"$tuple"}:
+        return _plain(tree["$tuple"])
+    hidden = ("duration", "cursor", "token", "elapsed", "seconds", "average", "worst", "started", "bytes")
+    return {_UNIQUE.sub("…", key): _plain(item) for key, item in tree.items() if key not in hidden and item is not None}
+
+
+def run_in_python(line: str, names: dict[str, Any]) -> tuple[Any, str]:
+    """The result of a line, and the code of its error."""
+    target, _, expression = line.partition(" = ") if re.match(r"\w+ = ", line) else ("", "", line)
+    try:
+        value = eval(expression, names)
+    except holdfast.HoldfastError as error:
+        return None, error.code
+    except LookupError:
+        return None, "not-found"
+    if target:
+        names[target] = value
+        return True, ""
+    return outcome(value), ""
+
+
+def run_in_sandbox(line: str, sandbox: Sandbox) -> tuple[Any, str]:
+    try:
+        return outcome(sandbox.run(translate(line, sandbox.language))), ""
+    except holdfast.HoldfastError as error:
+        return None, error.code if not isinstance(error, errors.ScriptError) else f"{error} {error.trace}"
+
+
+@pytest.fixture(scope="module")
+def expected() -> Iterator[list[tuple[Any, str]]]:
+    def fail(problem: Exception) -> None:
+        raise problem
+
+    names: dict[str, Any] = {name: getattr(state, name) for name in ("Increment", "Append", "AddToSet", "Max")}
+    names |= {name: getattr(errors, name) for name in errors.__all__} | {"MISSING": history.MISSING, "fail": fail}
+    with pytest.MonkeyPatch.context() as patch, holdfast.open("memory://") as store:
+        # As of an AsyncState: in a Store it is a mapping instead.
+        patch.setattr(state.State, "has", state.State.__contains__, raising=False)
+        patch.setattr(state.State, "count", state.State.__len__, raising=False)
+        names["store"] = store
+        yield [run_in_python(line, names) for line, _ in cases()]
+
+
+def test_cases_are_what_they_say(expected: list[tuple[Any, str]], subtests: pytest.Subtests) -> None:
+    for (line, code), (_, raised) in zip(cases(), expected, strict=True):
+        with case(subtests, line):
+            assert raised == code
+
+
+@pytest.mark.parametrize("language", ["lua", "javascript"])
+def test_languages_agree(
+    language: Any, expected: list[tuple[Any, str]], monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    called: set[tuple[str, str]] = set()
+    original_call, original_resolve = calls.Calls._call, calls.Calls.resolve
+
+    def call(self: calls.Calls, found: Any, name: str, *rest: Any) -> Any:
+        called.add((type_name_of(type(found)) or "HookRegistration", name.removeprefix(".")))
+        return original_call(self, found, name, *rest)
+
+    def resolve(self: calls.Calls, target: Any) -> Any:
+        for number in range(len(target[1])):
+            part = original_resolve(self, [target[0], target[1][:number]])
+            called.add((type_name_of(type(part)), target[1][number][0]))
+        return original_resolve(self, target)
+
+    monkeypatch.setattr(calls.Calls, "_call", call)
+    monkeypatch.setattr(calls.Calls, "resolve", resolve)
+    with holdfast.open("memory://") as store, Sandbox(language, store, timeout=60) as sandbox:
+        sandbox.run(SETUP[language])
+        for (line, _), (value, code) in zip(cases(), expected, strict=True):
+            with case(subtests, line):
+                assert run_in_sandbox(line, sandbox) == (value, code)
+    every = {
+        (name, each)
+        for name, declared in script_table().items()
+        for each in (*declared["functions"], *declared["properties"], *declared["members"])
+    } | {("HookRegistration", "()")}
+    assert every - called == set(), "functions that no case calls"
