@@ -1,0 +1,316 @@
+"""The application that serves the API: routes from the table, authentication, caching, repeated changes, events."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.to_thread
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute
+from starlette.routing import Route as StarletteRoute
+
+from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.interfaces.http import inputs
+from holdfast.interfaces.http.authentication import CSRF_HEADER, Authenticator, cookie_value, unauthenticated
+from holdfast.interfaces.http.events import EventHub
+from holdfast.interfaces.http.models import Problem
+from holdfast.interfaces.http.openapi import openapi_document
+from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_problem
+from holdfast.interfaces.http.protection import ProtectedApp, RateLimit
+from holdfast.interfaces.http.routes import API, Route, decode_body, decode_params
+from holdfast.interfaces.http.service import Call, Caller, Service
+from holdfast.interfaces.http.store_reads import STORE
+from holdfast.interfaces.http.thread_reads import THREADS
+from holdfast.interfaces.http.thread_writes import WRITES
+from holdfast.interfaces.http.values import StateParts, file_of
+
+_log = logging.getLogger("holdfast.http")
+
+ROUTES: tuple[Route, ...] = (*STORE.routes, *THREADS.routes, *WRITES.routes)
+"""All operations of the API."""
+
+_THREADS_AT_WORK = 16
+"""How many requests are worked on at a time; the rest wait."""
+
+_MAX_ANSWERS = 1000
+_MAX_SIGN_INS = 10
+"""How many wrong tokens an address may send at once."""
+
+
+class Server:
+    """Serves the operations of a service. Pages of the web interface use it, too."""
+
+    def __init__(self, service: Service, authenticator: Authenticator) -> None:
+        self.service = service
+        self.authenticator = authenticator
+        self.hub = EventHub(service)
+        self._rate = RateLimit(service.options.rate, service.options.burst)
+        self._wrong = RateLimit(0.2, _MAX_SIGN_INS)
+        self._answers = RepeatedChanges()
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def work(self, function: Callable[[], Any]) -> Any:
+        """Run a function that blocks in a thread."""
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(_THREADS_AT_WORK)
+        return await anyio.to_thread.run_sync(function, limiter=self._limiter)
+
+    async def authenticate(self, request: Request) -> Caller:
+        """Return who makes a request. Raises `DeniedError`, and `TransientError` after too many."""
+        header = request.headers.get("authorization", "")
+        address = request.client.host if request.client else ""
+        if header:
+            kind, _, text = header.partition(" ")
+            if kind.lower() != "bearer":
+                raise unauthenticated()
+            caller: Caller = await self.checked(address, partial(self.authenticator.by_token, text.strip()))
+        else:
+            value = cookie_value(request.headers.get("cookie", ""), request.headers.get("host", ""))
+            if not value:
+                raise unauthenticated()
+            caller = await self.checked(address, partial(self.authenticator.by_cookie, value))
+        self._rate.take(caller.key)
+        return caller
+
+    async def checked(self, address: str, check: Callable[[], Any]) -> Any:
+        """Check a token. An address that sends many wrong ones is told to wait; right ones always work."""
+        try:
+            return await self.work(check)
+        except DeniedError:
+            self._wrong.take(address)
+            raise
+
+    async def respond(self, route: Route, request: Request) -> Response:
+        """Run an operation for a request."""
+        caller = await self.authenticate(request)
+        if route.writes:
+            if not self.service.may_write(caller):
+                raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+            self.authenticator.check_csrf(caller, request.headers.get(CSRF_HEADER, ""))
+        params = decode_params(route.params, request.path_params, _query(request))
+        arguments: list[Any] = [Call(self.service, caller, _if_match(request)), params]
+        body = b""
+        if route.body is not None:
+            kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+            if kind != "application/json":
+                raise InvalidError("the body is JSON", where=f"Content-Type {kind[:40]}")
+            body = await request.body()
+            arguments.append(decode_body(route.body, body))
+        run = partial(_run, route, arguments)
+        key = request.headers.get("idempotency-key", "")
+        if route.writes and key:
+            run = partial(self._answers.once, (caller.key, key[:200]), (str(request.url), body), run)
+        return json_response(await self.work(run), route.status, request)
+
+    async def content(self, request: Request) -> Response:
+        """Send a value of a state as a file, or a range of it."""
+        caller = await self.authenticate(request)
+        params = decode_params(inputs.ContentParams, request.path_params, _query(request))
+        call = Call(self.service, caller)
+
+        def read() -> tuple[bytes, str]:
+            found = call.store.thread(params.thread).get(params.at, lazy=not caller.identity)
+            from holdfast.history import parse_path
+
+            return file_of(StateParts(found.state).value(parse_path(params.path)))
+
+        data, media = await self.work(read)
+        headers = {
+            "content-disposition": "attachment",
+            "accept-ranges": "bytes",
+            "cache-control": "private, no-cache",
+            "content-security-policy": "sandbox; default-src 'none'",
+        }
+        bounds = parse_range(request.headers.get("range", ""), len(data))
+        if bounds is None:
+            return Response(data, media_type=media, headers=headers)
+        start, stop = bounds
+        if start >= stop:
+            return Response(status_code=416, headers={**headers, "content-range": f"bytes */{len(data)}"})
+        headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+        return Response(data[start:stop], 206, media_type=media, headers=headers)
+
+    async def events(self, request: Request) -> Response:
+        """Send what changes in the store, as long as the connection lasts."""
+        caller = await self.authenticate(request)
+        since = request.headers.get("last-event-id") or request.query_params.get("since")
+        stream = self.hub.events(caller, since)
+        first = await anext(stream)
+
+        async def all_events() -> AsyncIterator[bytes]:
+            try:
+                yield first
+                async for event in stream:
+                    yield event
+            finally:
+                await stream.aclose()  # type: ignore[attr-defined]
+
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(all_events(), media_type="text/event-stream", headers=headers)
+
+
+class _Answer(NamedTuple):
+    request: Any
+    result: bytes | None
+
+
+class RepeatedChanges:
+    """Changes by their Idempotency-Key: one that is sent again is answered again, and not made again."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[Any, _Answer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def once(self, key: Any, request: Any, run: Callable[[], bytes]) -> bytes:
+        """Make a change, unless it was made before. `ConflictError` if it is under way, or another had the key."""
+        with self._lock:
+            found = self._answers.get(key)
+            if found is not None and found.request != request:
+                raise ConflictError("another change had this Idempotency-Key", hint="Use a new key for a new change")
+            if found is not None and found.result is None:
+                raise ConflictError("this change is under way", hint="Wait, and send it again", code="under-way")
+            if found is not None and found.result is not None:
+                return found.result
+            self._answers[key] = _Answer(request, None)
+            while len(self._answers) > _MAX_ANSWERS:
+                self._answers.popitem(last=False)
+        try:
+            result = run()
+        except BaseException:
+            with self._lock:
+                self._answers.pop(key, None)
+            raise
+        with self._lock:
+            self._answers[key] = _Answer(request, result)
+        return result
+
+
+def _run(route: Route, arguments: list[Any]) -> bytes:
+    return msgspec.json.encode(route.run(*arguments))
+
+
+def _query(request: Request) -> dict[str, str]:
+    items = request.query_params.multi_items()
+    query = dict(items)
+    if len(query) < len(items):
+        raise InvalidError("a parameter is given twice")
+    return query
+
+
+def _if_match(request: Request) -> str:
+    text = request.headers.get("if-match", "").strip()
+    return "" if text == "*" else text.removeprefix("W/").strip('"')
+
+
+def json_response(body: bytes, status: int, request: Request) -> Response:
+    """Return a response with an entity tag, or that the one that the caller has is current."""
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"etag": tag, "cache-control": "private, no-cache", "vary": "cookie, authorization"}
+    if request.method == "GET" and tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(body, status, media_type="application/json", headers=headers)
+
+
+def parse_range(header: str, size: int) -> tuple[int, int] | None:
+    """Return the range of bytes that a request asks for; None if it asks for all, or in a way that is not known."""
+    unit, _, text = header.partition("=")
+    first, dash, last = text.strip().partition("-")
+    if unit.strip() != "bytes" or not dash or "," in text:
+        return None
+    if not first:
+        return (max(0, size - int(last)), size) if last.isdecimal() else None
+    if not first.isdecimal() or (last and not last.isdecimal()):
+        return None
+    return int(first), min(size, int(last) + 1 if last else size)
+
+
+def problem_response(problem: Problem) -> Response:
+    """Return an error as a response."""
+    headers = {"cache-control": "no-store"}
+    if problem.status in (429, 503):
+        headers["retry-after"] = "1"
+    if problem.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(msgspec.json.encode(problem), problem.status, headers, MEDIA_TYPE)
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def reporting(endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint whose errors are responses."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except HoldfastError as error:
+            return problem_response(to_problem(error))
+        except Exception:  # noqa: BLE001 - reported, not swallowed
+            _log.exception("a request failed: %s %s", request.method, request.url.path)
+            return problem_response(internal_problem())
+
+    return guarded
+
+
+def api_routes(server: Server) -> list[BaseRoute]:
+    """Return the routes of the API."""
+    document = msgspec.json.encode(openapi_document(ROUTES))
+
+    async def send_document(request: Request) -> Response:
+        await server.authenticate(request)
+        return json_response(document, 200, request)
+
+    routes: list[BaseRoute] = [
+        StarletteRoute(f"{API}/openapi.json", reporting(send_document)),
+        StarletteRoute(f"{API}/events", reporting(server.events)),
+        StarletteRoute(f"{API}/threads/{{thread}}/checkpoints/{{at}}/content", reporting(server.content)),
+    ]
+    for path in dict.fromkeys(route.path for route in ROUTES):
+        # One endpoint for all methods of a path, so that another method is answered with 405.
+        at_path = {route.method: route for route in ROUTES if route.path == path}
+        routes.append(StarletteRoute(API + path, reporting(_endpoint(server, at_path)), methods=list(at_path)))
+    return routes
+
+
+def _endpoint(server: Server, routes: dict[str, Route]) -> Endpoint:
+    async def respond(request: Request) -> Response:
+        return await server.respond(routes["GET" if request.method == "HEAD" else request.method], request)
+
+    return respond
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    if status == 405:
+        problem = to_problem(InvalidError(f"{request.method} is not possible here"))
+        return problem_response(msgspec.structs.replace(problem, status=405, title="Not possible here"))
+    return problem_response(to_problem(NotFoundError("there is nothing at this address", where=request.url.path)))
+
+
+def build_app(
+    service: Service, authenticator: Authenticator, further: Callable[[Server], Iterable[BaseRoute]] | None = None
+) -> ProtectedApp:
+    """Return the ASGI application that serves a store: the API, and further routes."""
+    server = Server(service, authenticator)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001
+        yield
+        await server.hub.close()
+
+    routes = [*api_routes(server), *(further(server) if further is not None else ())]
+    handlers: Any = {404: _not_found, 405: _not_found}
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app.router.redirect_slashes = False
+    return ProtectedApp(app, service.options)

@@ -1,0 +1,131 @@
+"""Who makes a request: tokens in headers, and sessions of browsers, which a token starts.
+
+The token of the start is for the store's owner, and ends with the server. Others are stored, by their digests: see
+`store.access.issue_token`. A browser exchanges a token for a cookie, so that no page and no address has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple
+
+from holdfast.errors import DeniedError, HoldfastError
+from holdfast.interfaces.http.service import Caller
+from holdfast.store import Store
+
+CSRF_HEADER = "x-csrf-token"
+_LIFETIME = 12 * 3600.0
+_MAX_SESSIONS = 1000
+
+
+class BrowserSession(NamedTuple):
+    """A signed-in browser."""
+
+    caller: Caller
+    ends: float
+
+
+def unauthenticated(what: str = "this needs a token") -> DeniedError:
+    """Return the error for a request of nobody that is known."""
+    return DeniedError(
+        what,
+        hint="Open the address that the server printed, or send Authorization: Bearer with a token",
+        code="unauthenticated",
+    )
+
+
+class Authenticator:
+    """Finds out who makes requests."""
+
+    def __init__(self, store: Store, *, start_token: bool = True) -> None:
+        self._store = store
+        self.start_token = f"hf_start_{secrets.token_urlsafe(32)}" if start_token else ""
+        self._start_digest = _digest(self.start_token)
+        self._sessions: dict[str, BrowserSession] = {}
+        self._csrf_key = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+
+    def forget_start_token(self) -> None:
+        """Drop the text of the start's token, once it was printed. Its digest stays."""
+        self.start_token = ""
+
+    def by_token(self, text: str) -> Caller:
+        """Return who a token is for. Raises `DeniedError`."""
+        if text.startswith("hf_start_"):
+            if self._start_digest and hmac.compare_digest(_digest(text), self._start_digest):
+                return Caller()
+            raise unauthenticated("the token is not valid")
+        try:
+            token = self._store.access.find_token(text)
+        except HoldfastError as error:
+            raise unauthenticated("the token cannot be checked") from error
+        if token is None:
+            raise unauthenticated("the token is not valid, was revoked, or has expired")
+        return Caller(token.identity, token.read_only, token.id)
+
+    def sign_in(self, text: str) -> str:
+        """Start a session of a browser with a token. Returns the value of its cookie."""
+        caller = self.by_token(text)
+        value = secrets.token_urlsafe(32)
+        key = _digest(value)
+        with self._lock:
+            now = time.monotonic()
+            self._sessions = {each: found for each, found in self._sessions.items() if found.ends > now}
+            while len(self._sessions) >= _MAX_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+            self._sessions[key] = BrowserSession(caller._replace(session=key), now + _LIFETIME)
+        return value
+
+    def sign_out(self, value: str) -> None:
+        """End a session."""
+        with self._lock:
+            self._sessions.pop(_digest(value), None)
+
+    def by_cookie(self, value: str) -> Caller:
+        """Return who a cookie is for. Its token may have been revoked since. Raises `DeniedError`."""
+        key = _digest(value)
+        with self._lock:
+            session = self._sessions.get(key)
+        if session is None or session.ends < time.monotonic():
+            raise unauthenticated("the session has ended")
+        caller = session.caller
+        if caller.token and all(each.id != caller.token for each in self._store.access.tokens()):
+            raise unauthenticated("the token of the session was revoked, or has expired")
+        return caller
+
+    def csrf_token(self, caller: Caller) -> str:
+        """Return the text that a page of a session sends with every change."""
+        return hmac.new(self._csrf_key, caller.session.encode(), hashlib.sha256).hexdigest() if caller.session else ""
+
+    def check_csrf(self, caller: Caller, text: str) -> None:
+        """Raise `DeniedError` if a change by a session does not have that text: another site may have sent it."""
+        if caller.session and not hmac.compare_digest(self.csrf_token(caller), text):
+            raise DeniedError(
+                "a change by a browser needs the token of its page",
+                hint="Load the page again",
+                code="cross-site",
+            )
+
+
+def cookie_name(host: str) -> str:
+    """Return the name of the cookie of a server. It has the port, which browsers do not tell apart."""
+    port = host.rpartition(":")[2]
+    return f"holdfast_{port}" if port.isdecimal() else "holdfast"
+
+
+def cookie_value(header: str, host: str) -> str:
+    """Return the session in a Cookie header; empty if there is none."""
+    try:
+        found = SimpleCookie(header).get(cookie_name(host))
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest() if text else ""

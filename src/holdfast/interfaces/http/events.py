@@ -1,0 +1,136 @@
+"""Live changes as server-sent events. One look at the store serves all streams of a caller.
+
+An event has the token of the feed as its id: a browser that lost its connection sends it again, and gets what changed
+meanwhile. A stream that is slow gets one event for several: names of threads, each once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+
+from holdfast.errors import HoldfastError, InvalidError, TransientError
+from holdfast.interfaces.http.models import StoreChangesModel
+from holdfast.interfaces.http.service import Caller, Service
+
+_HEARTBEAT = 20.0
+"""After so many seconds without a change, a comment is sent, so that nothing on the way closes the connection."""
+
+
+class EventStream:
+    """What a stream has yet to send."""
+
+    def __init__(self) -> None:
+        self._ready = asyncio.Event()
+        self._threads: dict[str, None] = {}
+        self._agents: dict[str, None] = {}
+        self._scopes: dict[str, None] = {}
+        self._complete = True
+        self._token = ""
+
+    def add(self, token: str, changes: StoreChangesModel) -> None:
+        """Add changes to those that are yet to be sent."""
+        self._threads.update(dict.fromkeys(changes.threads))
+        self._agents.update(dict.fromkeys(changes.agents))
+        self._scopes.update(dict.fromkeys(changes.scopes))
+        self._complete &= changes.complete
+        self._token = token
+        self._ready.set()
+
+    async def next(self) -> bytes:
+        """Wait for changes, and return them as an event; after some time without any, a comment."""
+        try:
+            await asyncio.wait_for(self._ready.wait(), _HEARTBEAT)
+        except TimeoutError:
+            return b": nothing new\n\n"
+        self._ready.clear()
+        changes = StoreChangesModel(
+            threads=list(self._threads),
+            agents=list(self._agents),
+            scopes=list(self._scopes),
+            complete=self._complete,
+        )
+        for names in (self._threads, self._agents, self._scopes):
+            names.clear()
+        self._complete = True
+        return encode_event(self._token, changes)
+
+
+class EventHub:
+    """Looks for changes while streams are open, and passes them on."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._streams: dict[Caller, set[EventStream]] = {}
+        self._tasks: dict[Caller, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self.count = 0
+        """How many streams are open."""
+
+    async def events(self, caller: Caller, since: str | None) -> AsyncIterator[bytes]:
+        """Yield events: what changed since a token, and then what changes from now on."""
+        if self.count >= self._service.options.max_streams:
+            raise TransientError("too many streams are open", hint="Close some", code="rate-limited")
+        # The session and the token differ between browsers; what they see does not.
+        key = Caller(caller.identity, caller.read_only)
+        stream = EventStream()
+        self.count += 1
+        self._streams.setdefault(key, set()).add(stream)
+        try:
+            if key not in self._tasks:
+                begun = asyncio.Event()
+                self._tasks[key] = asyncio.create_task(self._follow(key, begun)), begun
+            # Only then: what changes between this look and the first of the task would be lost.
+            await self._tasks[key][1].wait()
+            token, changes = await self._look(key, since)
+            yield b"retry: 2000\n" + encode_event(token, changes)
+            while True:
+                yield await stream.next()
+        finally:
+            self.count -= 1
+            streams = self._streams.get(key, set())
+            streams.discard(stream)
+            if not streams:
+                self._streams.pop(key, None)
+                self._tasks.pop(key)[0].cancel()
+
+    async def _look(self, key: Caller, since: str | None) -> tuple[str, StoreChangesModel]:
+        def read() -> Any:
+            try:
+                return self._service.view(key).changes(since or None)
+            except InvalidError:  # a token of another store, or none at all
+                return self._service.view(key).changes()._replace(complete=False)
+
+        found = await anyio.to_thread.run_sync(read)
+        scopes = [str(scope) for scope in found.scopes]
+        return found.token, StoreChangesModel(
+            threads=found.threads, agents=found.agents, scopes=scopes, complete=found.complete
+        )
+
+    async def _follow(self, key: Caller, begun: asyncio.Event) -> None:
+        """Look for changes from time to time, and pass them to the streams of a caller."""
+        token: str | None = None
+        while True:
+            try:
+                token, changes = await self._look(key, token)
+            except HoldfastError:  # the store cannot be reached now: the next look has all
+                await asyncio.sleep(self._service.options.poll)
+                continue
+            begun.set()
+            if changes.threads or changes.agents or changes.scopes or not changes.complete:
+                for stream in tuple(self._streams.get(key, ())):
+                    stream.add(token, changes)
+            await asyncio.sleep(self._service.options.poll)
+
+    async def close(self) -> None:
+        """End the looks for changes."""
+        for task, _ in self._tasks.values():
+            task.cancel()
+
+
+def encode_event(token: str, changes: StoreChangesModel) -> bytes:
+    """Return an event as it is sent."""
+    return b"id: " + token.encode() + b"\nevent: changes\ndata: " + msgspec.json.encode(changes) + b"\n\n"

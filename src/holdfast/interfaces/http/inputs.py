@@ -1,0 +1,280 @@
+"""The parameters and bodies of requests. A field whose name is in the path of a route is a part of the path, and the
+others are in the query."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Input(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The parameters of a request, or its body. A name that is not known is an error, and not ignored."""
+
+
+class NoParams(Input):
+    """No parameters."""
+
+
+class PageParams(Input):
+    """A page: at most `limit` items, from where the `next` of another page says."""
+
+    limit: int = 100
+    cursor: str | None = None
+
+
+class ThreadsParams(PageParams):
+    """Which threads to list."""
+
+    prefix: str = ""
+    where: str | None = None
+    kind: Literal["thread", "agent", "scope", "session", "access", "audit", "system", "all"] = "thread"
+
+
+class ThreadParams(Input):
+    """A thread."""
+
+    thread: str
+
+
+class CheckpointParams(ThreadParams):
+    """A checkpoint of a thread, by a revision: `HEAD`, `draft`, `#12`, `HEAD~2`, a tag, the start of an id."""
+
+    at: str
+
+
+class LogParams(ThreadParams):
+    """Which checkpoints of a log to list, and from where on."""
+
+    at: str | None = None
+    all_branches: bool = False
+    first_parent: bool = False
+    where: str | None = None
+    limit: int = 100
+    cursor: str | None = None
+
+
+class ValueParams(CheckpointParams):
+    """A part of a state: the value at a path, and a page of what it contains. Without a path, the channels."""
+
+    path: str = ""
+    start: int = 0
+    limit: int = 50
+    internal: bool = False
+
+
+class ContentParams(CheckpointParams):
+    """A value of a state, as a file."""
+
+    path: str
+
+
+class MessagesParams(CheckpointParams):
+    """Messages of a state: the last ones, or those from `start` on, of a channel or of the first that has any."""
+
+    channel: str | None = None
+    start: int | None = None
+    limit: int = 50
+
+
+class DiffParams(ThreadParams):
+    """Two checkpoints to compare; without `a`, the parent of `b`."""
+
+    a: str | None = None
+    b: str = "HEAD"
+    other: str | None = None
+    large: bool = False
+    internal: bool = False
+
+
+class PathParams(ThreadParams, kw_only=True):
+    """A value of a state, in the history that leads to a checkpoint."""
+
+    path: str
+    at: str = "HEAD"
+    limit: int = 100
+    cursor: str | None = None
+
+
+class SearchParams(Input):
+    """A search for checkpoints."""
+
+    query: str
+    limit: int = 20
+    cursor: str | None = None
+    scan_limit: int = 10_000
+
+
+class ScopesParams(PageParams):
+    """Which scopes to list."""
+
+    prefix: str = ""
+    pattern: str = ""
+
+
+class ScopeItemsParams(PageParams, kw_only=True):
+    """Which keys of a scope to list, with their values."""
+
+    scope: str
+    prefix: str = ""
+
+
+class KeyHistoryParams(PageParams, kw_only=True):
+    """The changes of a key of a scope."""
+
+    scope: str
+    key: str
+
+
+class ArtifactsParams(PageParams):
+    """Which artifacts to list."""
+
+    type: str | None = None
+    producer: str | None = None
+
+
+class AgentsParams(PageParams):
+    """Which agents to list."""
+
+    prefix: str = ""
+    status: (
+        Literal["created", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped", "failed"]
+        | None
+    ) = None
+    state: str | None = None
+
+
+class AgentParams(PageParams, kw_only=True):
+    """An agent."""
+
+    id: str
+
+
+class VerifyParams(Input):
+    """What to verify: a thread, or the whole store, and how far."""
+
+    thread: str | None = None
+    level: Literal["structure", "hashes", "decode"] = "hashes"
+    after: str = ""
+    limit: int = 1000
+
+
+class AuditParams(PageParams):
+    """Which records of the audit to list."""
+
+    actor: str | None = None
+    scope: str | None = None
+    thread: str | None = None
+    kind: str = ""
+    action: str = ""
+    outcome: str = ""
+    since: str | None = None
+    until: str | None = None
+
+
+class StatsParams(Input):
+    """How to count."""
+
+    exact: bool = False
+
+
+# Changes ----------------------------------------------------------------------------------------------------------
+
+
+class ForkRequest(Input):
+    """A branch to start: at a checkpoint, perhaps with an edited state."""
+
+    branch: str
+    at: str = "HEAD"
+    changes: dict[str, Any] = {}
+    remove: list[str] = []
+
+
+class RestoreRequest(Input):
+    """A checkpoint whose state is saved again."""
+
+    at: str
+    branch: str | None = None
+
+
+class MergeRequest(Input):
+    """A branch, or a revision, to merge into another."""
+
+    theirs: str
+    into: str = "HEAD"
+    strategy: Literal["ours", "theirs", "union"] | None = None
+
+
+class SwitchRequest(Input):
+    """The branch to make the current one."""
+
+    branch: str
+
+
+class TagParams(ThreadParams, kw_only=True):
+    """A tag of a thread."""
+
+    tag: str
+
+
+class TagRequest(Input):
+    """The checkpoint that a tag names."""
+
+    at: str = "HEAD"
+    move: bool = False
+
+
+class LabelParams(ThreadParams, kw_only=True):
+    """A label of a thread."""
+
+    label: str
+
+
+class LabelRemovalParams(LabelParams):
+    """A label to remove: from one checkpoint, or from all of the thread."""
+
+    at: str | None = None
+
+
+class LabelRequest(Input):
+    """A checkpoint."""
+
+    at: str = "HEAD"
+
+
+class PinRequest(Input):
+    """A pin."""
+
+    at: str = "HEAD"
+    reason: str = ""
+
+
+class PinParams(ThreadParams):
+    """A pin to remove."""
+
+    at: str = "HEAD"
+    reason: str | None = None
+
+
+class BranchParams(ThreadParams, kw_only=True):
+    """A branch of a thread."""
+
+    branch: str
+    force: bool = False
+    dry_run: bool = False
+
+
+class PruneRequest(Input):
+    """Which checkpoints to keep. Nothing is removed unless `dry_run` is false."""
+
+    threads: list[str]
+    keep_last: int | None = None
+    keep_within: str | None = None
+    dry_run: bool = True
+
+
+class DeletionParams(Input):
+    """A thread to delete; its name is repeated in `confirm`."""
+
+    thread: str
+    confirm: str

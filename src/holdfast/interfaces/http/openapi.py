@@ -1,0 +1,141 @@
+"""The OpenAPI 3.1 document of the API, made from the table of routes and its models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.interfaces.http.inputs import ContentParams
+from holdfast.interfaces.http.models import Problem, StoreChangesModel
+from holdfast.interfaces.http.problems import MEDIA_TYPE
+from holdfast.interfaces.http.routes import API, Route
+
+_REF = "#/components/schemas/{name}"
+_DESCRIPTION = (
+    "Reads and changes a Holdfast store. Errors are problem details with the codes of the command line. Changes take "
+    "If-Match, with the id of the checkpoint that the caller has read as HEAD, and Idempotency-Key."
+)
+
+
+def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
+    """Return the document."""
+    types: list[Any] = [route.result for route in routes]
+    types += [route.body for route in routes if route.body is not None]
+    types += [route.params for route in routes] + [Problem, ContentParams, StoreChangesModel]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    by_type = dict(zip(map(repr, types), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(API + route.path, {})[route.method.lower()] = _operation(route, by_type, components)
+    paths[f"{API}/threads/{{thread}}/checkpoints/{{at}}/content"] = {"get": _content(components)}
+    paths[f"{API}/events"] = {"get": _events()}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Holdfast", "version": __version__, "description": _DESCRIPTION},
+        "security": [{"token": []}, {"session": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "holdfast"},
+            },
+            "responses": {
+                "Problem": {
+                    "description": "An error",
+                    "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}},
+                }
+            },
+        },
+    }
+
+
+def _operation(route: Route, by_type: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    success = {
+        "description": route.summary,
+        "headers": {"ETag": {"schema": {"type": "string"}}},
+        "content": {route.media: {"schema": by_type[repr(route.result)]}},
+    }
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": ["change" if route.writes else "read"],
+        "parameters": [*_parameters(components[route.params.__name__], route.path_names), *_headers(route)],
+        "responses": {str(route.status): success, "default": {"$ref": "#/components/responses/Problem"}},
+    }
+    if not route.writes:
+        operation["responses"]["304"] = {"description": "What the caller has is current"}
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": by_type[repr(route.body)]}},
+        }
+    return operation
+
+
+def _parameters(schema: dict[str, Any], in_path: Sequence[str]) -> list[dict[str, Any]]:
+    required = set(schema.get("required", ()))
+    return [
+        {
+            "name": name,
+            "in": "path" if name in in_path else "query",
+            "required": name in required or name in in_path,
+            "schema": each,
+        }
+        for name, each in schema["properties"].items()
+    ]
+
+
+def _headers(route: Route) -> list[dict[str, Any]]:
+    names = ("If-Match", "Idempotency-Key") if route.writes else ("If-None-Match",)
+    return [{"name": name, "in": "header", "required": False, "schema": {"type": "string"}} for name in names]
+
+
+def _content(components: dict[str, Any]) -> dict[str, Any]:
+    summary = "Read a value of a state as a file, or a range of its bytes."
+    body = {"description": summary, "content": {"*/*": {"schema": {"type": "string"}}}}
+    return {
+        "operationId": "get_content",
+        "summary": summary,
+        "tags": ["read"],
+        "parameters": [
+            *_parameters(components["ContentParams"], ["thread", "at"]),
+            {"name": "Range", "in": "header", "required": False, "schema": {"type": "string"}},
+        ],
+        "responses": {
+            "200": body,
+            "206": body,
+            "416": {"description": "There is no such range"},
+            "default": {"$ref": "#/components/responses/Problem"},
+        },
+    }
+
+
+def _events() -> dict[str, Any]:
+    summary = "Follow the changes of the store, as server-sent events."
+    return {
+        "operationId": "follow_events",
+        "summary": summary,
+        "tags": ["read"],
+        "parameters": [
+            {"name": "since", "in": "query", "required": False, "schema": {"type": "string"}},
+            {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"}},
+        ],
+        "responses": {
+            "200": {
+                "description": "Events named `changes`, whose data are of the type StoreChangesModel, and whose ids "
+                "are tokens to resume with.",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            },
+            "default": {"$ref": "#/components/responses/Problem"},
+        },
+    }
+
+
+def schema_name(kind: Any) -> str:
+    """Return the name of a model in the document."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", getattr(kind, "__name__", str(kind)))

@@ -1,0 +1,209 @@
+"""What every request passes first: names of the server, origins, sizes, rates and times; and headers of responses.
+
+A page of another site can make a browser send requests here, under our name or under one of its own that it lets point
+here. Cookies are not sent along (`SameSite=Strict`); the checks of `Host` and `Origin` do not depend on that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import DeniedError, HoldfastError, RequestTimeoutError, TooLargeError, TransientError
+from holdfast.interfaces.http.problems import MEDIA_TYPE, to_problem
+from holdfast.interfaces.http.service import ServiceOptions
+
+_log = logging.getLogger("holdfast.http")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types holdfast",
+    )
+)
+"""The Content-Security-Policy: nothing from elsewhere, no script or style in a page, and no text that becomes HTML but
+through the one place of ours."""
+
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
+)
+_SAFE = frozenset({"GET", "HEAD"})
+_MAX_BUCKETS = 10_000
+_PIECE = 64 << 10
+
+
+class RateLimit:
+    """Limits how often something is done, for each key: `rate` times a second, and `burst` times at once."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, key: str) -> None:
+        """Count one. Raises `TransientError` if there were too many."""
+        with self._lock:
+            now = time.monotonic()
+            level, then = self._levels.pop(key, (float(self._burst), now))
+            level = min(float(self._burst), level + (now - then) * self._rate)
+            enough = level >= 1
+            self._levels[key] = (level - 1 if enough else level, now)
+            while len(self._levels) > _MAX_BUCKETS:
+                self._levels.popitem(last=False)
+        if not enough:
+            raise TransientError(
+                "there were too many requests", hint=f"Wait {max(1, round(1 / self._rate))} s", code="rate-limited"
+            )
+
+
+class ProtectedApp:
+    """An ASGI application behind the checks."""
+
+    def __init__(self, app: App, options: ServiceOptions) -> None:
+        self._app = app
+        self._options = options
+        self._rate = RateLimit(options.rate * 2, options.burst * 2)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._app(scope, receive, send)
+            return
+        # Parts of paths are matched as they were sent: a quoted slash is part of a name.
+        raw = scope.get("raw_path")
+        scope = {**scope, "path": raw.decode("ascii", "replace") if raw else scope["path"]}
+        limits = _Transfer(self._options, receive, send)
+        try:
+            self._check(scope)
+            await self._app(scope, limits.receive, limits.send)
+        except HoldfastError as error:
+            if not limits.started:
+                await send_problem(limits.send, error)
+        except TimeoutError:
+            _log.info("a client did not take its response in time")  # and the server closes the connection
+
+    def _check(self, scope: Scope) -> None:
+        headers = _headers(scope)
+        host, options = headers.get("host", ""), self._options
+        if len([name for name, _ in scope["headers"] if name == b"host"]) != 1 or not _is_named(host, options.hosts):
+            raise DeniedError(
+                "this server does not have that name",
+                where=host[:80],
+                hint="Start it with --allowed-host NAME to reach it by another name",
+                code="wrong-host",
+            )
+        self._rate.take(_client(scope))
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+        foreign = origin is not None and origin.partition("://")[2] != host
+        # A link from elsewhere may lead to a page; nothing else of another site gets here.
+        navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in _SAFE
+        if foreign or (site not in ("same-origin", "none") and not navigates):
+            raise DeniedError("the request comes from another site", where=(origin or "")[:80], code="cross-site")
+        if scope["method"] not in _SAFE and "cookie" in headers and "authorization" not in headers and origin is None:
+            raise DeniedError("a change by a browser must say which site it comes from", code="cross-site")
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > options.max_body:
+            raise TooLargeError(f"the body of a request has at most {options.max_body:,} bytes")
+
+
+def _is_named(host: str, names: tuple[str, ...]) -> bool:
+    name, colon, port = host.lower().rpartition(":")
+    if not colon or not port.isdecimal():
+        name = host.lower()
+    return name in names
+
+
+def _client(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+class _Transfer:
+    """The parts of a request and its response: limited in size and time, with headers added."""
+
+    def __init__(self, options: ServiceOptions, receive: Receive, send: Send) -> None:
+        self._options = options
+        self._receive = receive
+        self._send = send
+        self._size = 0
+        self._ended = False
+        self.started = False
+        """Whether the response has begun."""
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        if self._ended:  # what follows is the end of the connection, for which one waits as long as it takes
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), self._options.timeout)
+        except TimeoutError:
+            raise RequestTimeoutError("the body of the request did not arrive in time") from None
+        self._size += len(message.get("body", b""))
+        self._ended = not message.get("more_body", False)
+        if self._size > self._options.max_body:
+            raise TooLargeError(f"the body of a request has at most {self._options.max_body:,} bytes")
+        return message
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            given = list(message.get("headers", ()))
+            names = {name.lower() for name, _ in given}
+            message = {**message, "headers": [*given, *(each for each in HEADERS if each[0] not in names)]}
+        body = message.get("body", b"")
+        # In pieces: the server waits for a client that does not take them before it accepts the next one.
+        while len(body) > _PIECE:
+            await self._pass_on({"type": message["type"], "body": body[:_PIECE], "more_body": True})
+            body = body[_PIECE:]
+        await self._pass_on({**message, "body": body} if "body" in message else message)
+
+    async def _pass_on(self, message: MutableMapping[str, Any]) -> None:
+        await asyncio.wait_for(self._send(message), self._options.timeout)
+
+
+async def send_problem(send: Send, error: HoldfastError) -> None:
+    """Respond to a request with an error."""
+    problem = to_problem(error)
+    body = msgspec.json.encode(problem)
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        *([(b"retry-after", b"1")] if problem.status in (429, 503) else []),
+        *([(b"www-authenticate", b"Bearer")] if problem.status == 401 else []),
+    ]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

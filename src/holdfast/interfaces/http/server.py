@@ -1,0 +1,139 @@
+"""The server: binds an address, and serves an application until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import resource
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from holdfast.errors import ConfigError
+from holdfast.interfaces.http.protection import ProtectedApp
+
+_HEADER_SECONDS = 10.0
+"""How long a client may take to send the head of a request."""
+
+_UNTAKEN_SECONDS = 30
+"""How long a client may leave what was sent to it."""
+
+_STOP_SECONDS = 2
+"""How long open connections may take to end when the server stops."""
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 with a limit on how long the head of a request may take: uvicorn itself waits as long as it takes."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            # What a client never takes would be held for it when the connection is closed.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNTAKEN_SECONDS * 1000)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if getattr(self.cycle, "response_complete", True):  # there is no request, or it was answered
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Bind an address. Port 0 is any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise ConfigError(
+            f"the server cannot use port {port}: {error.strerror or error}",
+            where=f"{host}:{port}",
+            hint="Choose another with --port, or --port 0 for any",
+        ) from error
+    return bound
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def address_of(bound: socket.socket) -> str:
+    """Return the address of a bound socket as in a URL: `127.0.0.1:8765`."""
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class HttpServer(uvicorn.Server):
+    """Serves an application on a bound socket. `run_bound` returns when it was stopped: by a signal, or by `stop`."""
+
+    def __init__(self, app: ProtectedApp, max_connections: int, started: Callable[[], None] | None = None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=TimedProtocol,
+                ws="none",
+                lifespan="on",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                limit_concurrency=max_connections,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=_STOP_SECONDS,
+                h11_max_incomplete_event_size=32 << 10,
+            )
+        )
+        self._on_start = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and report it."""
+        await super().startup(sockets=sockets)
+        if self.started and self._on_start is not None:
+            self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop. The signal that asked for it is not raised again: the store is yet to be closed."""
+        await super().shutdown(sockets=sockets)
+        self._captured_signals.clear()
+
+    def run_bound(self, bound: socket.socket) -> None:
+        """Serve until the server is stopped."""
+        raise_file_limit()
+        self.run(sockets=[bound])
+
+    def stop(self) -> None:
+        """Stop, from another thread."""
+        self.should_exit = True
+
+
+def raise_file_limit() -> None:
+    """Allow as many open connections as the system does: each is a file, and the usual limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,117 @@
+"""The service: the store that is served, by which options, and the caller of a request with the view that it has."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from holdfast import __version__
+from holdfast.errors import DeniedError
+from holdfast.interfaces.http.models import ServiceInfoModel
+from holdfast.store import IdentityView, Store
+
+_MAX_VIEWS = 256
+"""How many views of identities are cached."""
+
+
+class ServiceOptions(NamedTuple):
+    """How a store is served."""
+
+    write: bool = False
+    """Whether anybody may change the store."""
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
+    """The names by which the server is reached, without ports. Requests to others are refused: a page elsewhere may
+    have its own name point here."""
+    max_body: int = 1 << 20
+    """The largest body of a request, in bytes."""
+    rate: float = 100.0
+    """How many requests a second a caller may make, on average."""
+    burst: int = 400
+    """How many of them at once."""
+    timeout: float = 15.0
+    """How many seconds a client may take for the next part of a request, or to take the next part of a response."""
+    max_streams: int = 2000
+    """How many streams of events may be open."""
+    poll: float = 1.0
+    """How many seconds pass between two looks for changes."""
+
+
+class Caller(NamedTuple):
+    """Who makes a request. `session` is empty where a token is in its header, and no cookie."""
+
+    identity: str = ""
+    """Empty for the store's owner."""
+    read_only: bool = False
+    token: str = ""
+    """The id of the token; empty for that of the start."""
+    session: str = ""
+
+    @property
+    def key(self) -> str:
+        """What its requests are counted by."""
+        return f"{self.identity}|{self.token}"
+
+
+class Service:
+    """A store that is served."""
+
+    def __init__(self, store: Store, options: ServiceOptions | None = None) -> None:
+        self.store = store
+        self.options = ServiceOptions() if options is None else options
+        self._views: dict[tuple[str, bool], IdentityView] = {}
+        self._lock = threading.Lock()
+
+    def view(self, caller: Caller) -> Store | IdentityView:
+        """Return the store as a caller sees it."""
+        if not caller.identity:
+            return self.store
+        key = (caller.identity, caller.read_only or not self.options.write)
+        with self._lock:
+            found = self._views.get(key)
+            if found is None:
+                if len(self._views) >= _MAX_VIEWS:
+                    self._views.clear()
+                found = self.store.as_identity(caller.identity, mode="read-only" if key[1] else "strict")
+                self._views[key] = found
+            return found
+
+    def may_write(self, caller: Caller) -> bool:
+        """Whether a caller may change the store at all."""
+        return self.options.write and not caller.read_only
+
+
+class Call:
+    """A request to an operation of the API: who makes it, and the preconditions in its header."""
+
+    def __init__(self, service: Service, caller: Caller, if_match: str = "") -> None:
+        self.service = service
+        self.caller = caller
+        self.if_match = if_match
+
+    @property
+    def store(self) -> Store | IdentityView:
+        """The store as the caller sees it."""
+        return self.service.view(self.caller)
+
+    @property
+    def owned(self) -> Store:
+        """The store, for what only its owner may see."""
+        if self.caller.identity:
+            raise DeniedError(
+                f"{self.caller.identity} may not see this: it is the store owner's",
+                hint="Use a token of the store's owner",
+            )
+        return self.service.store
+
+    def info(self) -> ServiceInfoModel:
+        """Describe the service to the caller."""
+        store = self.service.store
+        # A repr has the URL without its password.
+        url = repr(store).partition(" ")[2].removesuffix(">").partition(", tenant ")[0]
+        return ServiceInfoModel(
+            version=__version__,
+            store=url if not self.caller.identity else "",
+            tenant=store.tenant,
+            writable=self.service.may_write(self.caller),
+            identity=self.caller.identity,
+        )

@@ -1,0 +1,319 @@
+"""Operations of the API that read threads: lists, logs, checkpoints, parts of states, differences, blame, search."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.codec import default_codec
+from holdfast.errors import InvalidError
+from holdfast.history import Change as HistoryChange
+from holdfast.history import CheckpointRef, Diff, path_text
+from holdfast.interfaces.cli.json_output import plain
+from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http.routes import RouteTable
+from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.values import StateParts, long_text, preview_of, small_json
+from holdfast.store import Checkpoint, LogReader, RenderedMessage, branch_names, messages
+from holdfast.store import LogEntry as ReaderEntry
+from holdfast.store import PendingWrite as StoredWrite
+
+THREADS = RouteTable()
+INTERRUPT = "__interrupt__"
+"""The channel of LangGraph's interrupts."""
+
+MAX_CHANGES = 500
+"""How many changes of a comparison are sent."""
+
+_LONGEST = 4000
+"""How many characters of a message, or of a side of a change, are sent."""
+
+_IMAGE = 256 << 10
+_IMAGES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;base64,", "data:image/webp;base64,")
+"""Images that are shown. SVG is not among them: it may contain scripts."""
+
+
+def fields_of(kind: type[msgspec.Struct], found: Any, **others: Any) -> dict[str, Any]:
+    """Return the fields of a model that an object has under the same names."""
+    names = [each.name for each in msgspec.structs.fields(kind) if each.name not in others]
+    return {name: _plain(getattr(found, name)) for name in names} | others
+
+
+def _plain(value: Any) -> Any:
+    return plain(dict(value)) if isinstance(value, Mapping) else value
+
+
+# Threads ----------------------------------------------------------------------------------------------------------
+
+
+@THREADS.get("/threads")
+def list_threads(call: Call, params: inputs.ThreadsParams) -> models.PageModel[models.ThreadModel]:
+    """List threads by name, or lines of another kind: those with a prefix, those that match a query."""
+    page = call.store.threads(
+        prefix=params.prefix, where=params.where, kind=params.kind, limit=params.limit, cursor=params.cursor
+    )
+    items = [models.ThreadModel(**fields_of(models.ThreadModel, each)) for each in page]
+    return models.PageModel(items=items, next=page.next)
+
+
+@THREADS.get("/threads/{thread}")
+def get_thread(call: Call, params: inputs.ThreadParams) -> models.ThreadDetailModel:
+    """Describe a thread: its size, its branches, tags, labels, pins and holds."""
+    thread = call.store.thread(params.thread)
+    info = thread.info()
+    return models.ThreadDetailModel(
+        thread=models.ThreadModel(**fields_of(models.ThreadModel, info)),
+        owner=thread.owner(),
+        head=None if info.latest is None else to_checkpoint(thread.resolve()),
+        branches=[models.BranchModel(**each._asdict()) for each in thread.branches()],
+        tags=thread.tags(),
+        labels=thread.labels(),
+        pins=[models.PinInfoModel(**each._asdict()) for each in thread.pins()],
+        holds=[models.HoldInfoModel(**each._asdict()) for each in thread.holds()],
+    )
+
+
+@THREADS.get("/threads/{thread}/branches")
+def list_branches(call: Call, params: inputs.ThreadParams) -> models.BranchListModel:
+    """List the branches of a thread."""
+    found = call.store.thread(params.thread).branches()
+    return models.BranchListModel(items=[models.BranchModel(**each._asdict()) for each in found])
+
+
+@THREADS.get("/threads/{thread}/log")
+def get_log(call: Call, params: inputs.LogParams) -> models.PageModel[models.LogEntryModel]:
+    """List the checkpoints that lead to one, to HEAD, or to all branches, with what each changed."""
+    if not 0 < params.limit <= 1000:
+        raise InvalidError("a page of a log has 1 to 1000 checkpoints")
+    reader = LogReader(call.store.thread(params.thread), first_parents=params.first_parent, where=params.where)
+    reader.start(params.at, all_branches=params.all_branches, cursor=params.cursor)
+    items = [_log_entry(reader, entry) for entry in reader.page(params.limit)]
+    return models.PageModel(items=items, next=reader.cursor)
+
+
+def _log_entry(reader: LogReader, entry: ReaderEntry) -> models.LogEntryModel:
+    readable = not entry.damage and bool(entry.id)
+    return models.LogEntryModel(
+        **fields_of(
+            models.LogEntryModel,
+            entry,
+            position=_position(entry.position),
+            parents=[_position(each) for each in entry.parents],
+            head=entry.names.head,
+            branches=entry.names.branches,
+            tags=entry.names.tags,
+            labels=entry.names.labels,
+            summary=entry.summary(),
+            message=entry.message,
+            metadata=plain(dict(reader.metadata(entry) or {})) if readable else {},
+        )
+    )
+
+
+def _position(position: tuple[int, int]) -> str:
+    return f"{position[0]}.{position[1]}"
+
+
+# Checkpoints ------------------------------------------------------------------------------------------------------
+
+
+@THREADS.get("/threads/{thread}/checkpoints/{at}")
+def get_checkpoint(call: Call, params: inputs.CheckpointParams) -> models.CheckpointDetailModel:
+    """Describe a checkpoint: its position, tags, labels and pins, its channels, and what is pending after it."""
+    thread = call.store.thread(params.thread)
+    found = _read(call, params)
+    branch = branch_names(thread).get(found.branch, "")
+    return models.CheckpointDetailModel(
+        checkpoint=to_checkpoint(found),
+        branch_name=branch,
+        revision=f"{branch}#{found.step}" if branch else found.id,
+        tags=[tag for tag, id in thread.tags().items() if id == found.id],
+        labels=[label for label, ids in thread.labels().items() if found.id in ids],
+        pins=[models.PinInfoModel(**each._asdict()) for each in thread.pins() if each.id == found.id],
+        channels=StateParts(found.state).names(),
+        pending=[_pending(each) for each in thread.pending_writes(found.id)],
+    )
+
+
+def _read(call: Call, params: inputs.CheckpointParams) -> Checkpoint[Any]:
+    """Read a checkpoint; for the store's owner, its state part by part."""
+    return call.store.thread(params.thread).get(params.at, lazy=not call.caller.identity)
+
+
+def to_checkpoint(found: Checkpoint[Any]) -> models.CheckpointModel:
+    """Return a checkpoint as a response."""
+    return models.CheckpointModel(**fields_of(models.CheckpointModel, found))
+
+
+def _pending(write: StoredWrite) -> models.PendingWriteModel:
+    return models.PendingWriteModel(
+        task_id=write.task_id,
+        channel=write.channel,
+        interrupt=write.channel == INTERRUPT,
+        value=small_json(write.value),
+        preview=preview_of(write.value),
+    )
+
+
+@THREADS.get("/threads/{thread}/checkpoints/{at}/value")
+def get_value(call: Call, params: inputs.ValueParams) -> models.ValuePartModel:
+    """Read a part of a state: the value at a path, or a page of what it contains; without a path, the channels."""
+    parts = StateParts(_read(call, params).state)
+    return parts.part(params.path, params.start, params.limit, internal=params.internal)
+
+
+@THREADS.get("/threads/{thread}/checkpoints/{at}/messages")
+def get_messages(call: Call, params: inputs.MessagesParams) -> models.ConversationModel:
+    """Read messages of a state: the last ones, or those from a number on."""
+    if not 0 < params.limit <= 500:
+        raise InvalidError("a page has 1 to 500 messages")
+    parts = StateParts(_read(call, params).state)
+    names = parts.names(internal=False) if params.channel is None else [params.channel]
+    for name in sorted(names, key=lambda each: each != "messages"):
+        node = parts.node((name,))
+        total = node.length or 0
+        if node.kind != "array" or not total:
+            continue
+        start = max(0, total - params.limit) if params.start is None else max(0, params.start)
+        items = parts.slice(name, start, start + params.limit)
+        rendered = messages(name, default_codec.pack_items(items))
+        if rendered is not None:
+            found = [_message(name, start + number, each) for number, each in enumerate(rendered)]
+            return models.ConversationModel(channel=name, items=found, start=start, total=total)
+    return models.ConversationModel(channel=None, items=[], start=0, total=0)
+
+
+def _message(channel: str, index: int, message: RenderedMessage) -> models.MessageModel:
+    tree = msgspec.json.decode(message.json)
+    tree = tree if isinstance(tree, dict) else {}
+    calls = tree.get("tool_calls")
+    return models.MessageModel(
+        index=index,
+        path=path_text((channel, index)),
+        role=message.role or "text",
+        name=message.name,
+        text=message.content[:_LONGEST],
+        complete=len(message.content) <= _LONGEST and message.json != "null",
+        tool_calls=[_tool_call(each) for each in calls if isinstance(each, dict)] if isinstance(calls, list) else [],
+        tool_call_id=str(tree.get("tool_call_id") or ""),
+        images=list(_images(tree.get("content"))),
+    )
+
+
+def _tool_call(call: Mapping[str, Any]) -> models.ToolCallModel:
+    function = call.get("function")
+    called = function if isinstance(function, dict) else call
+    arguments = called.get("args", called.get("arguments", {}))
+    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+    return models.ToolCallModel(
+        id=str(call.get("id") or ""), name=str(called.get("name") or ""), arguments=text[:_LONGEST]
+    )
+
+
+def _images(content: Any) -> Iterable[str]:
+    """Yield the small images in a message. An address elsewhere is not among them: nothing is fetched from there."""
+    for part in content if isinstance(content, list) else ():
+        found = part.get("image_url") if isinstance(part, dict) else None
+        url = found.get("url") if isinstance(found, dict) else found
+        if isinstance(url, str) and url.startswith(_IMAGES) and len(url) <= _IMAGE:
+            try:
+                base64.b64decode(url.partition(",")[2], validate=True)
+            except binascii.Error:
+                continue
+            yield url
+
+
+# Comparing --------------------------------------------------------------------------------------------------------
+
+
+@THREADS.get("/threads/{thread}/diff")
+def get_diff(call: Call, params: inputs.DiffParams) -> models.DiffModel:
+    """Compare two checkpoints; without `a`, a checkpoint with its parent."""
+    thread = call.store.thread(params.thread)
+    found = thread.diff(params.a, params.b, other=params.other, large=params.large)
+    return to_diff(found if params.internal else found.without_internal())
+
+
+def to_diff(diff: Diff) -> models.DiffModel:
+    """Return a difference as a response. Of many changes, the first."""
+    sides = [models.DiffSideModel(**side._asdict()) if side.id else None for side in (diff.old, diff.new)]
+    return models.DiffModel(
+        old=sides[0],
+        new=sides[1],
+        summary=[models.ChannelSummaryModel(**each._asdict()) for each in diff.summary],
+        changes=[_change(each) for each in diff.changes[:MAX_CHANGES]],
+        total=len(diff.changes),
+    )
+
+
+def _change(change: HistoryChange) -> models.ChangeModel:
+    has_old = change.kind in ("remove", "change")
+    has_new = change.kind in ("add", "change", "move")
+    old, old_whole = long_text(change.old, _LONGEST) if has_old else (None, True)
+    new, new_whole = long_text(change.new, _LONGEST) if has_new else (None, True)
+    words: Sequence[tuple[str, str]] = ()
+    if isinstance(change.old, str) and isinstance(change.new, str) and old_whole and new_whole:
+        words = [(span.kind, span.text) for span in change.words]
+    return models.ChangeModel(
+        kind=change.kind,
+        path=change.where,
+        was=path_text(change.was),
+        old=old,
+        new=new,
+        words=list(words),
+        complete=old_whole and new_whole,
+    )
+
+
+@THREADS.get("/threads/{thread}/blame")
+def get_blame(call: Call, params: inputs.PathParams) -> models.PageModel[models.BlameEntryModel]:
+    """Find the checkpoint that wrote the value at a path, or each item of a list."""
+    page = call.store.thread(params.thread).blame(params.path, params.at, limit=params.limit, cursor=params.cursor)
+    items = [
+        models.BlameEntryModel(path=each.where, preview=preview_of(each.value), writer=_writer(each.writer))
+        for each in page
+    ]
+    return models.PageModel(items=items, next=page.next)
+
+
+@THREADS.get("/threads/{thread}/history")
+def get_history(call: Call, params: inputs.PathParams) -> models.PageModel[models.ValueChangeModel]:
+    """List the checkpoints that changed the value at a path, the latest first."""
+    page = call.store.thread(params.thread).history(params.path, params.at, limit=params.limit, cursor=params.cursor)
+    items = [
+        models.ValueChangeModel(writer=_writer(each.writer), changes=[_change(change) for change in each.changes])
+        for each in page
+    ]
+    return models.PageModel(items=items, next=page.next)
+
+
+def _writer(found: CheckpointRef) -> models.WriterModel:
+    return models.WriterModel(**fields_of(models.WriterModel, found))
+
+
+@THREADS.get("/search")
+def search(call: Call, params: inputs.SearchParams) -> models.SearchPageModel:
+    """Search for checkpoints that match a query."""
+    if not 0 < params.scan_limit <= 1_000_000:
+        raise InvalidError("a search reads 1 to 1,000,000 checkpoints")
+    page = call.store.search(params.query, limit=params.limit, cursor=params.cursor, scan_limit=params.scan_limit)
+    items = [
+        models.SearchMatchModel(
+            **fields_of(
+                models.SearchMatchModel,
+                each,
+                hits=[
+                    models.SearchHitModel(**fields_of(models.SearchHitModel, hit, spans=list(hit.spans)))
+                    for hit in each.hits
+                ],
+            )
+        )
+        for each in page
+    ]
+    return models.SearchPageModel(
+        items=items, next=page.next, how=page.how, examined=page.examined, stopped=page.stopped
+    )

@@ -1,0 +1,136 @@
+"""The connection of the client: requests with a token, and errors of the server as those that a store raises."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, ConfigError, HoldfastError, UnavailableError
+from holdfast.interfaces.http.inputs import Input
+from holdfast.interfaces.http.models import Problem
+from holdfast.interfaces.http.problems import StaleError
+from holdfast.interfaces.http.routes import API
+
+_TIMEOUT = 60.0
+
+
+class HttpTransport:
+    """Sends requests to a server. Each thread of the program has a connection of its own."""
+
+    def __init__(self, url: str, token: str, *, timeout: float = _TIMEOUT) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError("the address of a server is http:// or https://", where=url[:80])
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._base = parts.path.rstrip("/")
+        self._token = token
+        self._timeout = timeout
+        self._local = threading.local()
+        self._opened: list[HTTPConnection] = []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._host}:{self._port or ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._opened:
+            self._opened.pop().close()
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        params: Input,
+        body: Input | None,
+        result: Any,
+        *,
+        if_match: str = "",
+        key: str = "",
+    ) -> Any:
+        """Send a request, and return its result. Errors of the server are raised as they were there."""
+        given = {name: value for name, value in msgspec.to_builtins(params).items() if value is not None}
+        address = self._base + API + path
+        for name in list(given):
+            if f"{{{name}}}" in address:
+                address = address.replace(f"{{{name}}}", quote(str(given.pop(name)), safe=""))
+        if given:
+            address = f"{address}?{urlencode({name: _text(value) for name, value in given.items()})}"
+        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        headers |= {"If-Match": f'"{if_match}"'} if if_match else {}
+        headers |= {"Idempotency-Key": key} if key else {}
+        content = None
+        if body is not None:
+            content, headers["Content-Type"] = msgspec.json.encode(body), "application/json"
+        status, data = self._exchange(method, address, content, headers)
+        if status >= 400:
+            raise _error(data, status)
+        return msgspec.json.decode(data, type=result)
+
+    def _exchange(self, method: str, address: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        connection: HTTPConnection | None = getattr(self._local, "connection", None)
+        # The server closes idle connections. Only a read is sent again: a change may have been made.
+        attempts = 2 if method == "GET" and connection is not None else 1
+        while True:
+            attempts -= 1
+            try:
+                connection = self._connect()
+                connection.request(method, address, body, dict(headers))
+                response: HTTPResponse = connection.getresponse()
+                return response.status, response.read()
+            except (OSError, HTTPException) as error:
+                self._drop()
+                if attempts < 1:
+                    raise UnavailableError(
+                        f"the server does not answer: {error}",
+                        where=f"{self._host}:{self._port or ''}",
+                        code="unreachable",
+                    ) from error
+
+    def _connect(self) -> HTTPConnection:
+        connection: HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            if self._secure:
+                context = ssl.create_default_context()
+                connection = HTTPSConnection(self._host, self._port, timeout=self._timeout, context=context)
+            else:
+                connection = HTTPConnection(self._host, self._port, timeout=self._timeout)
+            self._local.connection = connection
+            self._opened.append(connection)
+        return connection
+
+    def _drop(self) -> None:
+        connection: HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+            if connection in self._opened:
+                self._opened.remove(connection)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _error(data: bytes, status: int) -> HoldfastError:
+    """Return the error that a response reports."""
+    try:
+        problem = msgspec.json.decode(data, type=Problem)
+    except msgspec.MsgspecError:
+        return UnavailableError(f"the server answered with status {status}, and no reason", code="unreachable")
+    if problem.current is not None:
+        return StaleError(problem.current, problem.diff)
+    kind = FINER_CODES.get(problem.code) or ERRORS_BY_CODE.get(problem.code, HoldfastError)
+    return kind(problem.detail, where=problem.where, hint=problem.hint, code=problem.code)

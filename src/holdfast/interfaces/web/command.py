@@ -1,0 +1,144 @@
+"""`holdfast ui` and `holdfast serve`: a store in the browser, and for programs on other machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast._lazy import missing_extra
+from holdfast.errors import ConfigError, InvalidError
+from holdfast.interfaces.cli.base import CliContext, command
+from holdfast.interfaces.cli.formatting import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.store import Store
+
+_LOOPBACK = "127.0.0.1"
+_PORT = 8765
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--allowed-host", "names", multiple=True, metavar="NAME", help="A further name of the server."),
+        click.option("--write", is_flag=True, help="Allow changes; otherwise the store is only read."),
+        click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0 for any."),
+        click.option("--host", default=_LOOPBACK, show_default=True, help="The address to listen on."),
+        click.argument("location", metavar="[STORE]", required=False),
+    ):
+        function = option(function)
+    return function
+
+
+@command("ui")
+@_options
+@click.option("--no-browser", is_flag=True, help="Print the address, and open nothing.")
+def ui(
+    session: CliContext,
+    location: str | None,
+    host: str,
+    port: int,
+    write: bool,
+    names: tuple[str, ...],
+    no_browser: bool,
+) -> None:
+    """Look at a store in the browser.
+
+    Opening it changes no byte of the store, unless --write allows changes. The address that is printed has a token,
+    which is valid until the command ends.
+
+    \b
+    holdfast ui agents.db
+    holdfast ui agents.db --write --port 0
+    """
+    opened = _open(session, location, write=write, record=False)
+
+    def report(url: str) -> None:
+        if not no_browser and not session.json:
+            click.launch(url)
+
+    _serve(session, opened, host, port, write, names, start_token=True, started=report)
+
+
+@command("serve")
+@_options
+@click.option("--no-start-token", is_flag=True, help="Accept only tokens of `holdfast token issue`.")
+def serve(
+    session: CliContext,
+    location: str | None,
+    host: str,
+    port: int,
+    write: bool,
+    names: tuple[str, ...],
+    no_start_token: bool,
+) -> None:
+    """Serve a store over HTTP, to programs and to browsers.
+
+    Whoever uses it needs a token: that of the start, which is printed, or one of `holdfast token issue`. Reads of
+    identities are recorded in the audit. For another address than this machine's, put a proxy with TLS before it.
+
+    \b
+    holdfast serve agents.db
+    holdfast serve agents.db --host 0.0.0.0 --allowed-host agents.internal --no-start-token
+    """
+    opened = _open(session, location, write=write, record=True)
+    _serve(session, opened, host, port, write, names, start_token=not no_start_token)
+
+
+def _open(session: CliContext, location: str | None, *, write: bool, record: bool) -> Store:
+    if location is not None:
+        if session.store_name is not None:
+            raise InvalidError("the store is named twice", hint="Give it as an argument, or with --store")
+        session.store_name = location
+    if write:
+        return session.open(write=True)
+    return session.open_to_record() if record else session.open()
+
+
+def _serve(
+    session: CliContext,
+    store: Store,
+    host: str,
+    port: int,
+    write: bool,
+    names: tuple[str, ...],
+    *,
+    start_token: bool,
+    started: Callable[[str], None] | None = None,
+) -> None:
+    try:
+        from holdfast.interfaces.http.app import build_app
+        from holdfast.interfaces.http.authentication import Authenticator
+        from holdfast.interfaces.http.server import HttpServer, address_of, bind, is_loopback
+        from holdfast.interfaces.http.service import Service, ServiceOptions
+        from holdfast.interfaces.web.pages import page_routes
+    except ImportError as error:
+        raise missing_extra("ui", error) from error
+    if not is_loopback(host) and not names:
+        raise ConfigError(
+            "a server that other machines reach needs the names that they reach it by",
+            where=f"--host {host}",
+            hint="Give --allowed-host NAME, as browsers and programs write it",
+        )
+    own = tuple(name.lower() for name in names)
+    options = ServiceOptions(write=write, hosts=(*ServiceOptions().hosts, *own))
+    authenticator = Authenticator(store, start_token=start_token)
+    app = build_app(Service(store, options), authenticator, page_routes)
+    bound = bind(host, port)
+    address = address_of(bound)
+    url = f"http://{address}/" + (f"login?token={authenticator.start_token}" if start_token else "")
+    authenticator.forget_start_token()
+
+    def report() -> None:
+        if session.json:
+            session.emit({"url": url, "writable": write})
+        else:
+            session.out.line(safe(url))
+            session.note("Press Ctrl-C to stop." if write else "The store is only read. Press Ctrl-C to stop.")
+        session.out.flush()
+        if started is not None:
+            started(url)
+
+    HttpServer(app, options.max_streams + 500, report).run_bound(bound)

@@ -1,0 +1,119 @@
+"""What the overview and the list of threads show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from holdfast.errors import DeniedError, HoldfastError, InvalidError
+from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http.problems import to_problem
+from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.store_reads import get_stats, list_jobs
+from holdfast.interfaces.http.thread_reads import list_threads
+
+_READ = 2000
+"""How many threads are read to find those that changed last."""
+
+_RECENT = 8
+_DAYS = 14
+PAGE = 100
+ORDERS = ("name", "updated", "steps", "branches", "size")
+
+
+class DayBar(NamedTuple):
+    """A day in the chart of activity."""
+
+    day: str
+    threads: int
+    height: int
+
+
+class AttentionItem(NamedTuple):
+    """Something that somebody should look at."""
+
+    what: str
+    why: str
+    command: str
+
+
+def overview_values(call: Call) -> dict[str, Any]:
+    """Return what the overview shows."""
+    threads, complete = _read_threads(call)
+    stats: models.StatsModel | None = None
+    jobs: list[models.JobModel] = []
+    try:
+        stats = get_stats(call, inputs.StatsParams())
+        jobs = list_jobs(call, inputs.NoParams()).items
+    except DeniedError:
+        pass  # they are the store owner's
+    recent = sorted(threads, key=lambda each: each.updated, reverse=True)[:_RECENT]
+    return {
+        "stats": stats,
+        "recent": recent,
+        "largest": sorted(threads, key=lambda each: each.bytes, reverse=True)[:5],
+        "threads": len(threads),
+        "complete": complete,
+        "steps": sum(each.steps for each in threads),
+        "days": _days(threads),
+        "today": sum(each.updated > datetime.now(UTC) - timedelta(days=1) for each in threads),
+        "attention": list(_attention(call, jobs)),
+    }
+
+
+def _read_threads(call: Call) -> tuple[list[models.ThreadModel], bool]:
+    page = list_threads(call, inputs.ThreadsParams(limit=_READ))
+    return page.items, page.next is None
+
+
+def _days(threads: Sequence[models.ThreadModel]) -> list[DayBar]:
+    today = datetime.now(UTC).date()
+    days = [today - timedelta(days=back) for back in range(_DAYS - 1, -1, -1)]
+    counts = [sum(each.updated.date() == day for each in threads) for day in days]
+    most = max(1, *counts)
+    return [DayBar(f"{day:%d %b}", count, round(48 * count / most)) for day, count in zip(days, counts, strict=True)]
+
+
+def _attention(call: Call, jobs: Sequence[models.JobModel]) -> list[AttentionItem]:
+    found = []
+    for job in jobs:
+        if job.failures:
+            last = job.runs[0].message if job.runs else ""
+            why = f"failed {job.failures} times in a row. {last}"
+            found.append(AttentionItem(f"Job {job.name}", why, f"holdfast jobs log {job.name}"))
+    try:
+        for agent in call.store.agents.list(pending=True, limit=5):
+            what, why = f"Agent {agent.id}", f"left something half-done: {agent.pending}"
+            found.append(AttentionItem(what, why, f"holdfast agent resolve {agent.id}"))
+    except HoldfastError:
+        pass  # the agents of others are not shown
+    return found
+
+
+def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the list of threads shows: by name in pages, or in another order of the first ones."""
+    prefix, where, sort = params.get("prefix", ""), params.get("where", "").strip(), params.get("sort", "name")
+    sort = sort if sort in ORDERS else "name"
+    values: dict[str, Any] = {"prefix": prefix, "where": where, "sort": sort, "items": [], "next": None}
+    values |= {"problem": None, "complete": True, "orders": ORDERS, "filtered": bool(prefix or where)}
+    limit = PAGE if sort == "name" else _READ
+    try:
+        page = list_threads(
+            call,
+            inputs.ThreadsParams(prefix=prefix, where=where or None, limit=limit, cursor=params.get("cursor") or None),
+        )
+    except InvalidError as error:
+        return {**values, "problem": to_problem(error)}
+    items = page.items
+    if sort != "name":
+        keys: dict[str, Any] = {
+            "updated": lambda each: each.updated,
+            "steps": lambda each: each.steps,
+            "branches": lambda each: each.branches,
+            "size": lambda each: each.bytes,
+        }
+        values["complete"] = page.next is None
+        items = sorted(items, key=keys[sort], reverse=True)[:PAGE]
+        return {**values, "items": items}
+    return {**values, "items": items, "next": page.next}

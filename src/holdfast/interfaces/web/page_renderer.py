@@ -1,0 +1,170 @@
+"""Renders pages: the templates, and how values, times and texts are shown in them. Everything is escaped."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from holdfast.interfaces.cli.formatting import clock, plural, size
+from holdfast.interfaces.http.models import MessageModel, ToolCallModel
+
+_FENCE = re.compile(r"^```[^\n]*\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"`([^`\n]+)`")
+_BOLD = re.compile(r"\*\*([^*\n<>]+)\*\*")
+_SPANS = ((365 * 86400, "y"), (30 * 86400, "mo"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_MEDIA = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+class StaticFile(NamedTuple):
+    """A file that pages load."""
+
+    content: bytes
+    media: str
+
+
+@cache
+def static_files() -> Mapping[str, StaticFile]:
+    """Return the files that pages load, by name. There are no others, whatever is asked for."""
+    found = {}
+    for each in resources.files("holdfast.interfaces.web").joinpath("static").iterdir():
+        ending = each.name[each.name.rfind(".") :]
+        if ending in _MEDIA:
+            found[each.name] = StaticFile(each.read_bytes(), _MEDIA[ending])
+    return found
+
+
+@cache
+def static_version() -> str:
+    """Return a digest of the files: it is part of their addresses, so that browsers keep them until they change."""
+    contents = [file.content for _, file in sorted(static_files().items())]
+    return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12]
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates."""
+    made = Environment(
+        loader=PackageLoader("holdfast.interfaces.web", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "ago": time_tag,
+        "clock": clock,
+        "size": size,
+        "plural": plural,
+        "segment": segment,
+        "rich": rich_text,
+        "number": lambda value: f"{value:,}",
+        "python": python_text,
+        "shell": shell_text,
+    }
+    made.globals |= {"static": _static_url, "query": query_text}
+    return made
+
+
+def _static_url(name: str) -> str:
+    return f"/static/{static_version()}/{name}"
+
+
+def segment(text: object) -> str:
+    """Return text as one part of a path. Dots alone would be removed by browsers."""
+    return quote(str(text), safe="")
+
+
+def query_text(**params: object) -> str:
+    """Return parameters as the query of an address; those that are None or empty are left out."""
+    given = {name: str(value) for name, value in params.items() if value not in (None, "")}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def short_span(seconds: float) -> str:
+    """Return a time span in short: `2 min`."""
+    for span, unit in _SPANS:
+        if seconds >= span:
+            return f"{int(seconds // span)} {unit}"
+    return "0 s"
+
+
+def time_tag(moment: datetime | None) -> Markup:
+    """Return how long ago a time was, with the exact time beside it."""
+    if moment is None:
+        return Markup("")
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    text = "now" if seconds < 1 else f"{short_span(seconds)} ago"
+    iso = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(iso, text)
+
+
+def rich_text(text: str) -> Markup:
+    """Return a text of a message: as it is, with code in its own font, and bold words. Nothing else in it is markup."""
+    parts: list[Markup] = []
+    at = 0
+    for match in _FENCE.finditer(text):
+        parts += [_inline(text[at : match.start()]), Markup("<pre><code>{}</code></pre>").format(match[1].rstrip("\n"))]
+        at = match.end()
+    parts.append(_inline(text[at:]))
+    return Markup("").join(parts)
+
+
+def _inline(text: str) -> Markup:
+    stripped = text.strip("\n")
+    if not stripped:
+        return Markup("")
+    marked = _CODE.sub(lambda match: f"<code>{match[1]}</code>", str(escape(stripped)))
+    marked = _BOLD.sub(lambda match: f"<strong>{match[1]}</strong>", marked)
+    return Markup('<p dir="auto">{}</p>').format(Markup(marked))  # noqa: S704 - escaped above
+
+
+def python_text(text: object) -> str:
+    """Return text as a literal of Python."""
+    return repr(str(text))
+
+
+def shell_text(text: object) -> str:
+    """Return text as a word of a shell."""
+    plain = str(text)
+    return plain if re.fullmatch(r"[A-Za-z0-9_./:@%+=-]+", plain) else "'" + plain.replace("'", "'\\''") + "'"
+
+
+class CallLine(NamedTuple):
+    """A call of a tool, with the message that has its result, if there is one."""
+
+    call: ToolCallModel
+    result: MessageModel | None
+
+
+class MessageBlock(NamedTuple):
+    """A message as it is shown: with its calls, and whether the step added it."""
+
+    message: MessageModel
+    calls: list[CallLine]
+    new: bool
+
+
+def message_blocks(messages: Sequence[MessageModel], new: set[str]) -> Iterator[MessageBlock]:
+    """Yield messages, those of tools folded into the calls that they answer."""
+    results = {each.tool_call_id: each for each in messages if each.tool_call_id}
+    called = {call.id for each in messages for call in each.tool_calls if call.id in results}
+    for message in messages:
+        if message.tool_call_id in called:
+            continue
+        calls = [CallLine(call, results.get(call.id) if call.id else None) for call in message.tool_calls]
+        paths = {message.path, *(line.result.path for line in calls if line.result is not None)}
+        yield MessageBlock(message, calls, bool(paths & new))
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template."""
+    return environment().get_template(template).render(**values)

@@ -1,0 +1,252 @@
+"""The pages of the web interface. Each is an address that can be reloaded and shared, and complete without a script.
+
+Scripts fetch the same addresses with the header `X-Fragment`, and get the part of the page that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.interfaces.http import inputs
+from holdfast.interfaces.http.app import Server
+from holdfast.interfaces.http.authentication import cookie_name, cookie_value
+from holdfast.interfaces.http.problems import internal_problem, to_problem
+from holdfast.interfaces.http.service import Call, Caller
+from holdfast.interfaces.http.thread_reads import search as search_threads
+from holdfast.interfaces.web import thread_page
+from holdfast.interfaces.web.overview import overview_values, thread_list_values
+from holdfast.interfaces.web.page_renderer import query_text, render, segment, static_files
+
+THEMES = ("auto", "light", "dark")
+_PARTS = {
+    "step": "parts/step.html",
+    "history": "parts/history.html",
+    "rows": "parts/rows.html",
+    "value": "parts/value.html",
+    "inspect": "parts/inspect.html",
+    "table": "parts/thread_table.html",
+}
+"""The parts of pages that scripts fetch."""
+
+View = Callable[[Call, Request], tuple[str, dict[str, Any]]]
+"""What a page shows: its template, and the values in it."""
+
+
+class Pages:
+    """Renders pages for whoever is signed in."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def page(self, view: View) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page."""
+
+        async def respond(request: Request) -> Response:
+            caller = Caller()
+            try:
+                caller = await self._server.authenticate(request)
+                return await self._server.work(partial(self._render, view, caller, request))  # type: ignore[no-any-return]
+            except Redirection as target:
+                return RedirectResponse(target.address, 303)
+            except HoldfastError as error:
+                return self._failure(request, error, caller)
+            except Exception:  # noqa: BLE001 - reported, not swallowed
+                thread_page.log.exception("a page failed: %s", request.url.path)
+                return self._failure(request, None, caller)
+
+        return respond
+
+    def _render(self, view: View, caller: Caller, request: Request) -> Response:
+        call = Call(self._server.service, caller)
+        template, values = view(call, request)
+        part = _PARTS.get(request.headers.get("x-fragment", ""))
+        common = self._common(request, call)
+        return _html(render(part or template, **common, **values))
+
+    def _common(self, request: Request, call: Call) -> dict[str, Any]:
+        return {
+            "theme": _theme(request),
+            "info": call.info(),
+            "csrf": self._server.authenticator.csrf_token(call.caller),
+            "address": str(request.url.path),
+            "signed_in": True,
+        }
+
+    def _failure(self, request: Request, error: HoldfastError | None, caller: Caller) -> Response:
+        problem = internal_problem() if error is None else to_problem(error)
+        if problem.status == 401 and "x-fragment" not in request.headers:
+            body = render("login.html", theme=_theme(request), problem=None, signed_in=False, address="", info=None)
+            return _html(body, 401)
+        values: dict[str, Any] = {"theme": _theme(request), "problem": problem, "address": request.url.path}
+        signed_in = problem.status != 401 and bool(caller.session)
+        info = Call(self._server.service, caller).info() if signed_in else None
+        csrf = self._server.authenticator.csrf_token(caller)
+        template = "parts/problem.html" if "x-fragment" in request.headers else "error.html"
+        return _html(render(template, **values, signed_in=signed_in, info=info, csrf=csrf), problem.status)
+
+    async def sign_in(self, request: Request) -> Response:
+        """Exchange a token, in the address or in a form, for a cookie."""
+        if request.method == "POST":
+            token = await _form_value(request, "token")
+        else:
+            token = request.query_params.get("token", "")
+        theme = _theme(request)
+        if not token:
+            return _html(render("login.html", theme=theme, problem=None, signed_in=False, address="", info=None))
+        address = request.client.host if request.client else ""
+        try:
+            value = await self._server.checked(address, partial(self._server.authenticator.sign_in, token.strip()))
+        except HoldfastError as error:
+            problem = to_problem(error)
+            body = render("login.html", theme=theme, problem=problem, signed_in=False, address="", info=None)
+            return _html(body, problem.status)
+        response = RedirectResponse("/", 303, {"cache-control": "no-store"})
+        secure = request.url.scheme == "https"
+        name = cookie_name(request.headers.get("host", ""))
+        response.set_cookie(name, value, httponly=True, samesite="strict", path="/", secure=secure)
+        return response
+
+    async def sign_out(self, request: Request) -> Response:
+        """End the session."""
+        host = request.headers.get("host", "")
+        value = cookie_value(request.headers.get("cookie", ""), host)
+        try:
+            caller = await self._server.authenticate(request)
+            self._server.authenticator.check_csrf(caller, await _form_value(request, "csrf"))
+        except DeniedError as error:
+            return self._failure(request, error, Caller())
+        self._server.authenticator.sign_out(value)
+        response = RedirectResponse("/", 303)
+        response.delete_cookie(cookie_name(host), path="/", httponly=True, samesite="strict")
+        return response
+
+
+class Redirection(Exception):
+    """The page is at another address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
+async def _form_value(request: Request, name: str) -> str:
+    """Return a field of the form that was sent; empty if there is none."""
+    fields = parse_qs((await request.body()).decode("ascii", "replace"))
+    return fields.get(name, [""])[0]
+
+
+def _theme(request: Request) -> str:
+    chosen = request.cookies.get("holdfast_theme", "auto")
+    return chosen if chosen in THEMES else "auto"
+
+
+def _html(body: str, status: int = 200) -> Response:
+    headers = {"cache-control": "no-store", "vary": "x-fragment, cookie"}
+    return Response(body, status, headers, "text/html; charset=utf-8")
+
+
+async def _static(request: Request) -> Response:
+    found = static_files().get(request.path_params["name"])
+    if found is None:
+        return Response(status_code=404)
+    headers = {"cache-control": "public, max-age=31536000, immutable"}
+    return Response(found.content, headers=headers, media_type=found.media)
+
+
+# Views ------------------------------------------------------------------------------------------------------------
+
+
+def _overview(call: Call, request: Request) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
+    return "overview.html", overview_values(call)
+
+
+def _threads(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "threads.html", thread_list_values(call, request.query_params)
+
+
+def _search(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    query = request.query_params.get("q", "").strip()
+    values: dict[str, Any] = {"q": query, "page": None, "problem": None}
+    if query:
+        try:
+            params = inputs.SearchParams(query=query, cursor=request.query_params.get("cursor"))
+            values["page"] = search_threads(call, params)
+        except InvalidError as error:
+            values["problem"] = to_problem(error)
+    return "search.html", values
+
+
+def _thread(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "thread.html", thread_page.step_values(call, _name(request), "HEAD", request.query_params, _want(request))
+
+
+def _step(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    name, at = _name(request), unquote(request.path_params["at"])
+    return "thread.html", thread_page.step_values(call, name, at, request.query_params, _want(request))
+
+
+def _go(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    """Go to a step by its number, or by any revision."""
+    name, to = _name(request), request.query_params.get("to", "").strip() or "HEAD"
+    branch = request.query_params.get("branch", "")
+    if to.isdecimal():
+        to = f"{branch}#{to}" if branch else f"#{to}"
+    found = call.store.thread(name).resolve(to)
+    tab = request.query_params.get("tab", "")
+    raise Redirection(f"/threads/{segment(name)}/{segment(found.id)}{query_text(tab=tab)}")
+
+
+def _value(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    name, at = _name(request), unquote(request.path_params["at"])
+    return "value.html", thread_page.value_values(call, name, at, request.query_params)
+
+
+def _inspect(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    name, at = _name(request), unquote(request.path_params["at"])
+    return "inspect.html", thread_page.inspect_values(call, name, at, request.query_params)
+
+
+def _name(request: Request) -> str:
+    return unquote(request.path_params["thread"])
+
+
+def _want(request: Request) -> str:
+    return request.headers.get("x-fragment", "")
+
+
+def page_routes(server: Server) -> Iterable[BaseRoute]:
+    """Return the routes of the pages."""
+    pages = Pages(server)
+
+    async def nothing(request: Request) -> Response:
+        if request.url.path.startswith("/api/"):
+            raise HTTPException(404)
+
+        def view(call: Call, request: Request) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
+            raise NotFoundError("there is no page at this address", hint="Go to the overview")
+
+        return await pages.page(view)(request)
+
+    return [
+        Route("/login", pages.sign_in, methods=["GET", "POST"]),
+        Route("/logout", pages.sign_out, methods=["POST"]),
+        Route("/static/{version}/{name}", _static),
+        Route("/", pages.page(_overview)),
+        Route("/threads", pages.page(_threads)),
+        Route("/search", pages.page(_search)),
+        Route("/threads/{thread}", pages.page(_thread)),
+        Route("/go/{thread}", pages.page(_go)),
+        Route("/threads/{thread}/{at}", pages.page(_step)),
+        Route("/threads/{thread}/{at}/value", pages.page(_value)),
+        Route("/threads/{thread}/{at}/inspect", pages.page(_inspect)),
+        Route("/{rest:path}", nothing),
+    ]

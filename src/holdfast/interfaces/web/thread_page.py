@@ -1,0 +1,234 @@
+"""What the page of a thread shows: its history in lanes, and a step as conversation, state, difference and metadata."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
+from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http.problems import to_problem
+from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.thread_reads import (
+    get_blame,
+    get_checkpoint,
+    get_diff,
+    get_history,
+    get_log,
+    get_messages,
+    get_thread,
+    get_value,
+)
+from holdfast.interfaces.web.lanes import LaneRow, Lanes, width_of
+from holdfast.interfaces.web.page_renderer import message_blocks, short_span
+
+log = logging.getLogger("holdfast.web")
+
+TABS = ("conversation", "state", "diff", "pending", "metadata")
+ROWS = 80
+"""How many checkpoints of a history are shown at a time."""
+
+_AHEAD = 12
+"""How many later steps are shown above one that is far from the latest."""
+
+_MESSAGES = 30
+Params = Mapping[str, str]
+
+
+class HistoryRow(NamedTuple):
+    """A checkpoint in the history of a page."""
+
+    entry: models.LogEntryModel
+    lane: LaneRow
+    node: str
+    change: str
+    gap: str
+    """The time since the one before it."""
+
+
+class History(NamedTuple):
+    """A part of a history. `lanes` and `cursor` are what the next part starts with."""
+
+    rows: list[HistoryRow]
+    cursor: str | None
+    lanes: str
+    from_latest: bool
+    width: int
+
+
+# History ----------------------------------------------------------------------------------------------------------
+
+
+def _history(call: Call, name: str, params: Params, found: models.CheckpointDetailModel | None) -> History:
+    """Read a part of the history: from a cursor on; from the latest; or around a checkpoint that is further back."""
+    cursor = params.get("cursor")
+    if cursor:
+        return _rows(call, inputs.LogParams(thread=name, cursor=cursor, limit=ROWS), params.get("lanes", ""), False)
+    latest = _rows(call, inputs.LogParams(thread=name, all_branches=True, limit=ROWS), "", True)
+    if found is None or any(row.entry.id == found.checkpoint.id for row in latest.rows):
+        return latest
+    at = found.checkpoint.id
+    for ahead in range(_AHEAD, 0, -1):
+        if not found.branch_name:
+            break
+        try:
+            at = call.store.thread(name).resolve(f"{found.branch_name}#{found.checkpoint.step + ahead}").id
+            break
+        except NotFoundError:
+            continue
+    return _rows(call, inputs.LogParams(thread=name, at=at, limit=ROWS), "", False)
+
+
+def _rows(call: Call, params: inputs.LogParams, waiting: str, from_latest: bool) -> History:
+    page = get_log(call, params)
+    lanes = Lanes(waiting)
+    times = {each.position: each.time for each in page.items}
+    rows = [
+        HistoryRow(
+            each,
+            lanes.row(each.position, each.parents),
+            _node(each),
+            ", ".join(each.summary) or ("pruned" if not each.id else "no change"),
+            _gap(each.time, times.get(each.parents[0]) if each.parents else None),
+        )
+        for each in page.items
+    ]
+    return History(rows, page.next, lanes.waiting, from_latest, width_of(row.lane for row in rows))
+
+
+def _node(entry: models.LogEntryModel) -> str:
+    """Return what saved a checkpoint: the node of a graph, or its kind."""
+    for key in ("node", "langgraph_node", "by", "agent", "author", "source"):
+        found = entry.metadata.get(key)
+        if isinstance(found, str) and found:
+            return found
+    return entry.kind
+
+
+def _gap(time: datetime, before: datetime | None) -> str:
+    if before is None:
+        return ""
+    seconds = (time - before).total_seconds()
+    return f"+{short_span(seconds)}" if seconds >= 1 else ""
+
+
+# A step -----------------------------------------------------------------------------------------------------------
+
+
+def step_values(call: Call, name: str, at: str, params: Params, want: str) -> dict[str, Any]:
+    """Return what the page of a step shows. `want` is the part that a script asks for; empty for the whole page."""
+    if want == "rows":
+        return {"name": name, "history": _history(call, name, params, None), "selected": ""}
+    found = get_checkpoint(call, inputs.CheckpointParams(thread=name, at=at))
+    detail = get_thread(call, inputs.ThreadParams(thread=name))
+    checkpoint = found.checkpoint
+    pending = found.pending
+    tab = params.get("tab", "")
+    a = params.get("a") or None
+    if tab not in TABS:
+        tab = "diff" if a else "conversation"
+    values: dict[str, Any] = {
+        "name": name,
+        "found": found,
+        "detail": detail,
+        "selected": checkpoint.id,
+        "tab": tab,
+        "a": a,
+        "interrupts": [each for each in pending if each.interrupt],
+        "last": _last_step(detail, found),
+        "neighbours": _neighbours(call, name, found),
+        "names": [each.name for each in detail.branches if each.name],
+    }
+    if want != "step":
+        values["history"] = _history(call, name, params, found)
+    try:
+        values |= _tab_values(call, name, checkpoint, tab, a, params)
+        if tab == "conversation" and values["conversation"].channel is None and not params.get("tab"):
+            values["tab"] = "state"
+            values |= _tab_values(call, name, checkpoint, "state", a, params)
+    except CorruptError as error:  # said plainly; the rest of the page works
+        values["damage"] = to_problem(error)
+    return values
+
+
+def _last_step(detail: models.ThreadDetailModel, found: models.CheckpointDetailModel) -> int:
+    """Return the number of the last step of a branch."""
+    for branch in detail.branches:
+        if branch.branch == found.checkpoint.branch and detail.head is not None and branch.current:
+            return max(detail.head.step, found.checkpoint.step)
+    return max(found.checkpoint.step, detail.head.step if detail.head else 0)
+
+
+def _neighbours(call: Call, name: str, found: models.CheckpointDetailModel) -> dict[str, str | None]:
+    """Return the ids of the checkpoints before and after one, on its branch."""
+    after = None
+    if found.branch_name:
+        try:
+            after = call.store.thread(name).resolve(f"{found.branch_name}#{found.checkpoint.step + 1}").id
+        except HoldfastError:
+            after = None  # it is the last
+    return {"before": found.checkpoint.parent, "after": after}
+
+
+def _tab_values(
+    call: Call, name: str, checkpoint: models.CheckpointModel, tab: str, a: str | None, params: Params
+) -> dict[str, Any]:
+    at = checkpoint.id
+    if tab == "conversation":
+        limit = min(500, max(1, _number(params.get("messages"), _MESSAGES)))
+        found = get_messages(call, inputs.MessagesParams(thread=name, at=at, limit=limit))
+        diff = _diff(call, name, at, None)
+        new = {each.path for each in diff.changes if each.kind == "add"} if diff is not None else set[str]()
+        return {"conversation": found, "blocks": list(message_blocks(found.items, new)), "shown": limit}
+    if tab == "state":
+        internal = params.get("internal") == "1"
+        part = get_value(call, inputs.ValueParams(thread=name, at=at, internal=internal, limit=200))
+        return {"part": part, "internal": internal}
+    if tab == "diff":
+        return {"diff": _diff(call, name, at, a), "against": a}
+    if tab == "metadata":
+        return {"metadata": json.dumps(checkpoint.metadata, ensure_ascii=False, indent=2)}
+    return {}
+
+
+def _diff(call: Call, name: str, at: str, a: str | None) -> models.DiffModel | None:
+    """Compare a checkpoint with another, or with its parent; None if that was pruned."""
+    try:
+        return get_diff(call, inputs.DiffParams(thread=name, a=a, b=at))
+    except NotFoundError:
+        if a is not None:
+            raise
+        return None
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdecimal() else default
+
+
+# Values -----------------------------------------------------------------------------------------------------------
+
+
+def value_values(call: Call, name: str, at: str, params: Params) -> dict[str, Any]:
+    """Return what a part of a state shows: the value at a path, and a page of what it contains."""
+    path, start = params.get("path", ""), _number(params.get("start"), 0)
+    part = get_value(call, inputs.ValueParams(thread=name, at=at, path=path, start=start, internal=True))
+    return {"name": name, "at": at, "part": part, "path": path}
+
+
+def inspect_values(call: Call, name: str, at: str, params: Params) -> dict[str, Any]:
+    """Return what the inspector shows of a value: itself, who wrote it, and how it changed."""
+    path = params.get("path", "")
+    if not path:
+        raise InvalidError("a value is named by its path", hint="Choose one in the state")
+    part = get_value(call, inputs.ValueParams(thread=name, at=at, path=path, internal=True, limit=1))
+    values: dict[str, Any] = {"name": name, "at": at, "path": path, "part": part, "writer": None, "changes": []}
+    try:
+        wrote = get_blame(call, inputs.PathParams(thread=name, path=path, at=at, limit=1))
+        values["writer"] = wrote.items[0].writer if wrote.items else None
+        values["changes"] = get_history(call, inputs.PathParams(thread=name, path=path, at=at, limit=12)).items
+    except (NotFoundError, InvalidError):
+        pass  # a value inside an object of a class: it has no history of its own
+    return values

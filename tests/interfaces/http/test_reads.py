@@ -1,0 +1,188 @@
+"""Reading a store over HTTP: what comes is what the library says, in the form of the document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import openapi_spec_validator
+import pytest
+
+import holdfast
+from tests.interfaces.http.kit import DOCUMENT, ServedStore, checked, thread_path
+
+
+def test_the_document_is_openapi_3_1() -> None:
+    openapi_spec_validator.validate(DOCUMENT)
+    names = [each["operationId"] for path in DOCUMENT["paths"].values() for each in path.values()]
+    assert len(names) == len(set(names)) > 30
+
+
+READS = (
+    "",
+    "/stats",
+    "/threads",
+    "/threads/chat",
+    "/threads/chat/branches",
+    "/threads/chat/log",
+    "/threads/chat/checkpoints/HEAD",
+    "/threads/chat/checkpoints/HEAD/value",
+    "/threads/chat/checkpoints/HEAD/messages",
+    "/threads/chat/diff",
+    "/threads/chat/blame?path=plan",
+    "/threads/chat/history?path=count",
+    "/search?query=kelp",
+    "/scopes",
+    "/scopes/agent:writer/items",
+    "/scopes/agent:writer/keys/draft/history",
+    "/sessions",
+    "/artifacts",
+    "/agents",
+    "/jobs",
+    "/verify",
+    "/audit",
+)
+
+
+def test_every_operation_that_reads_fits_the_document(served: ServedStore) -> None:
+    for path in READS:
+        answer = served.get(path)
+        assert answer.status == 200, (path, answer.text)
+    reading = {
+        ("GET", path)
+        for path, operations in DOCUMENT["paths"].items()
+        if "application/json" in operations.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
+    }
+    assert reading - checked == {("GET", "/api/v1/agents/{id}/transitions")}  # no agent is here: see the test of agents
+
+
+def test_threads_come_in_pages(served: ServedStore) -> None:
+    names, cursor = [], None
+    while True:
+        page = served.get("/threads?limit=1" + (f"&cursor={quote(cursor, safe='')}" if cursor else "")).json
+        names += [each["thread"] for each in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert names == [each.thread for each in served.store.threads()] == ["a/b c?#%/ü", "chat"]
+
+
+def test_a_thread_with_an_odd_name_is_found(served: ServedStore) -> None:
+    assert served.get(thread_path("a/b c?#%/ü")).json["thread"]["name"] == "a/b c?#%/ü"
+
+
+def test_a_log_has_what_each_step_changed_and_comes_in_pages(served: ServedStore) -> None:
+    whole = served.get("/threads/chat/log?all_branches=true").json["items"]
+    assert len(whole) == 13
+    head = next(each for each in whole if each["head"])
+    assert (head["id"], head["step"], head["branches"], head["revision"]) == ("c9", 9, ["main"], "#9")
+    assert "count=9" in head["summary"]
+    assert head["message"] == "assistant: message 9 about kelp"
+    parts, cursor = [], None
+    while True:
+        page = served.get("/threads/chat/log?all_branches=true&limit=4" + (f"&cursor={cursor}" if cursor else "")).json
+        parts += page["items"]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert parts == whole
+
+
+def test_a_checkpoint_by_revisions(served: ServedStore) -> None:
+    for at, id in (("HEAD", "c9"), ("%233", "c3"), ("good", "c3"), ("HEAD~2", "c7"), ("what-if", "w2"), ("c5", "c5")):
+        found = served.get(f"/threads/chat/checkpoints/{at}").json
+        assert found["checkpoint"]["id"] == id, at
+    found = served.get("/threads/chat/checkpoints/c3").json
+    assert (found["tags"], found["branch_name"], found["channels"]) == (["good"], "main", ["messages", "count", "plan"])
+    assert served.get("/threads/chat/checkpoints/c5").json["pins"][0]["reason"] == "proof"
+
+
+def test_states_are_read_part_by_part(served: ServedStore) -> None:
+    channels = served.get("/threads/chat/checkpoints/HEAD/value").json
+    assert [(each["key"], each["kind"]) for each in channels["items"]] == [
+        ("messages", "array"),
+        ("count", "number"),
+        ("plan", "object"),
+    ]
+    page = served.get("/threads/chat/checkpoints/HEAD/value?path=messages&start=4&limit=2").json
+    assert (page["total"], [each["path"] for each in page["items"]]) == (10, ["messages[4]", "messages[5]"])
+    leaf = served.get("/threads/chat/checkpoints/HEAD/value?path=messages%5B4%5D.content").json
+    assert leaf["value"] == "message 4 about kelp"
+    assert served.get("/threads/chat/checkpoints/HEAD/value?path=nothing").json["code"] == "not-found"
+
+
+def test_a_large_value_is_read_by_range(tmp_path: Path) -> None:
+    text = "".join(f"line {number}\n" for number in range(40_000))
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("t", {"text": text, "data": bytes(range(256))})
+        with ServedStore(store) as served:
+            node = served.get("/threads/t/checkpoints/HEAD/value").json["items"][0]
+            assert (node["kind"], node["preview"]) == ("large", "")
+            assert node["bytes"] > len(text)
+            assert served.get("/threads/t/checkpoints/HEAD/value?path=text").json["value"] == text[: 64 << 10]
+            path = "/threads/t/checkpoints/HEAD/content?path=text"
+            whole = served.get(path)
+            assert (whole.text, whole.headers["content-disposition"]) == (text, "attachment")
+            part = served.get(path, headers={"Range": "bytes=100-199"})
+            assert (part.status, part.text) == (206, text[100:200])
+            assert part.headers["content-range"] == f"bytes 100-199/{len(text)}"
+            assert served.get(path, headers={"Range": "bytes=-7"}).text == text[-7:]
+            assert served.get(path, headers={"Range": f"bytes={len(text)}-"}).status == 416
+            data = served.get("/threads/t/checkpoints/HEAD/content?path=data")
+            assert (data.body, data.headers["content-type"]) == (bytes(range(256)), "application/octet-stream")
+
+
+def test_a_comparison_has_words_and_sides(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("t", {"text": "the kelp is green", "gone": 1}, id="a")
+        store.put("t", {"text": "the kelp was green", "new": [1]}, id="b")
+        with ServedStore(store) as served:
+            diff = served.get("/threads/t/diff?a=a&b=b").json
+    assert (diff["old"]["id"], diff["new"]["id"], diff["total"]) == ("a", "b", 3)
+    change = next(each for each in diff["changes"] if each["path"] == "text")
+    assert change["words"] == [["=", "the kelp "], ["-", "is"], ["+", "was"], ["=", " green"]]
+    assert {each["channel"]: each["kind"] for each in diff["summary"]} == {
+        "text": "change",
+        "gone": "remove",
+        "new": "add",
+    }
+
+
+def test_an_answer_that_the_caller_has_is_not_sent_again(served: ServedStore) -> None:
+    first = served.get("/threads/chat")
+    again = served.get("/threads/chat", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
+    assert served.get("/threads/chat", headers={"If-None-Match": '"other"'}).status == 200
+
+
+def test_transitions_of_an_agent(tmp_path: Path) -> None:
+    @holdfast.persistent(name="served.Worker", fields=[])
+    class Worker:
+        pass
+
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.agents.create(Worker, "w1")
+        with ServedStore(store) as served:
+            assert served.get("/agents").json["items"][0]["id"] == "w1"
+            assert served.get("/agents/w1/transitions").status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/threads/none", 404, "not-found"),
+        ("/threads/chat/checkpoints/nope", 404, "not-found"),
+        ("/threads/chat/log?limit=many", 400, "invalid"),
+        ("/threads/chat/log?limit=0", 400, "invalid"),
+        ("/threads?limit=1&limit=2", 400, "invalid"),
+        ("/threads?colour=red", 400, "invalid"),
+        ("/threads/chat?thread=other", 400, "invalid"),
+        ("/search?query=%28", 400, "invalid"),
+        ("/nothing", 404, "not-found"),
+        ("/threads/chat/", 404, "not-found"),
+    ],
+)
+def test_errors_are_problems_with_codes(served: ServedStore, path: str, status: int, code: str) -> None:
+    answer = served.get(path)
+    assert (answer.status, answer.json["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"

@@ -1,0 +1,304 @@
+"""Who may use a served store, and from where: tokens, sessions, other sites, sizes, rates, slow clients."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+import holdfast
+from holdfast.interfaces.http import server as server_module
+from tests.interfaces.http.kit import SECONDS, Answer, ServedStore
+
+READ = "/threads"
+
+
+def refused(answer: Answer, status: int, code: str) -> bool:
+    """Whether a request was refused so, and nothing of the store was sent."""
+    assert (answer.status, answer.json["code"]) == (status, code), answer.text
+    return b"chat" not in answer.body
+
+
+# Tokens -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "token", [None, "x", "hf_start_wrong", "hf_0000000000000000_" + "a" * 43, "hf_" + "0" * 16, "\xe4" * 20]
+)
+def test_without_a_valid_token_nothing_is_read(served: ServedStore, token: str | None) -> None:
+    assert refused(served.get(READ, token=token), 401, "unauthenticated")
+    assert served.get(READ).status == 200
+
+
+def test_expired_and_revoked_tokens_are_refused(filled: holdfast.Store) -> None:
+    store = filled
+    with ServedStore(store) as served:
+        revoked = store.access.issue_token(None)
+        assert served.get(READ, token=revoked.secret).status == 200
+        store.access.revoke_token(revoked)
+        assert refused(served.get(READ, token=revoked.secret), 401, "unauthenticated")
+        short = store.access.issue_token(None, until=0.5)
+        until = time.monotonic() + SECONDS
+        seen = set()
+        while time.monotonic() < until and 401 not in seen:
+            seen.add(served.get(READ, token=short.secret).status)
+        assert 401 in seen
+        assert refused(served.get(READ, token=short.secret), 401, "unauthenticated")
+
+
+def test_a_token_has_the_rights_of_its_identity(filled: holdfast.Store) -> None:
+    store = filled
+    store.as_identity("user:alice").thread("mine").put({"text": "of alice"})
+    token = store.access.issue_token("user:alice").secret
+    with ServedStore(store, write=True) as served:
+        assert [each["thread"] for each in served.get(READ, token=token).json["items"]] == ["mine"]
+        for path in ("", "/log", "/diff", "/branches", "/blame?path=count", "/history?path=count"):
+            answer = served.get(f"/threads/chat{path}", token=token)
+            assert (answer.status, answer.json["code"]) == (404, "not-found"), path
+        for path in ("", "/value", "/messages", "/value?path=count", "/content?path=count"):
+            answer = served.get(f"/threads/chat/checkpoints/c9{path}", token=token)
+            assert (answer.status, answer.json["code"]) == (404, "not-found"), path
+        assert served.get("/search?query=kelp", token=token).json["items"] == []
+        for path in ("/stats", "/audit", "/verify", "/jobs"):
+            assert refused(served.get(path, token=token), 403, "denied")
+        assert served.get("/threads/mine/checkpoints/HEAD/value", token=token).json["items"][0]["key"] == "text"
+        assert served.change("PUT", "/threads/mine/tags/v1", {}, token=token).status == 200
+        assert served.change("PUT", "/threads/chat/tags/v1", {}, token=token).status == 404
+        # A grant takes effect at once, and so does its end; a frozen identity has nothing.
+        grant = store.access.grant("user:alice", "read", thread="chat")
+        assert served.get("/threads/chat", token=token).status == 200
+        assert served.change("PUT", "/threads/chat/tags/v1", {}, token=token).status == 403
+        store.access.revoke(grant)
+        assert served.get("/threads/chat", token=token).status == 404
+        store.access.freeze("user:alice")
+        assert served.get("/threads/mine", token=token).status == 403
+    reads = {(each.actor, each.kind, each.thread) for each in store.audit.query(actor="user:alice")}
+    assert {("user:alice", "read", "mine"), ("user:alice", "read", "chat")} <= reads
+
+
+def test_a_read_only_token_changes_nothing(filled: holdfast.Store) -> None:
+    store = filled
+    for who in (None, "user:alice"):
+        token = store.access.issue_token(who, read_only=True).secret
+        with ServedStore(store, write=True) as served:
+            assert served.change("PUT", "/threads/chat/tags/v1", {}, token=token).status == 403
+            assert served.get(READ, token=token).status == 200
+
+
+def test_a_token_of_another_tenant_is_none(tmp_path: Path) -> None:
+    url = tmp_path / "a.db"
+    with holdfast.open(url, tenant="one") as one, holdfast.open(url, tenant="two") as two:
+        one.put("secret", {"text": "of one"})
+        two.put("chat", {"text": "of two"})
+        token = two.access.issue_token(None).secret
+        with ServedStore(one) as served_one, ServedStore(two) as served_two:
+            assert served_two.get(READ, token=token).json["items"][0]["thread"] == "chat"
+            answer = served_one.get(READ, token=token)
+            assert (answer.status, answer.json["code"]) == (401, "unauthenticated")
+            assert served_one.get(READ, token=served_two.token).status == 401
+
+
+def test_only_digests_of_tokens_are_stored(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        token = store.access.issue_token("user:alice", name="in-the-file")
+        secret = token.secret.split("_", 2)[2]
+        digest = hashlib.sha256(secret.encode()).hexdigest()
+        assert store.access.find_token(token.secret) == token._replace(secret="")
+        assert token.secret not in repr(token)
+        records = [repr(each) for each in store.audit.query(kind="access")]
+        store.export(tmp_path / "all.jsonl", kinds="all", format="json")
+    data = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    assert digest.encode() in data  # so a secret would be found, too
+    assert secret.encode() not in data
+    assert any("in-the-file" in each for each in records)
+    assert not any(secret in each or digest in each for each in records)
+
+
+def test_many_wrong_tokens_have_to_wait(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store) as served:
+        statuses = [served.get(READ, token=f"wrong{number}").status for number in range(12)]
+        assert statuses == [401] * 10 + [429] * 2
+        # Whoever has a right one is not kept out by others on the same machine.
+        assert served.get(READ).status == 200
+
+
+def test_too_many_requests_have_to_wait(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, rate=0.001, burst=5) as served:
+        statuses = [served.get(READ).status for _ in range(7)]
+        assert statuses == [200] * 5 + [429] * 2
+        assert "retry-after" in served.get(READ).headers
+
+
+# Other sites ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "", "localhost.:1"])
+def test_a_name_that_points_here_is_refused(served: ServedStore, host: str) -> None:
+    """DNS rebinding: a page of evil.example lets its name point to this machine."""
+    given = host.format(port=served.port)
+    assert refused(served.get(READ, headers={"Host": given}), 421, "wrong-host")
+    for name in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]"):
+        assert served.get(READ, headers={"Host": f"{name}:{served.port}"}).status == 200
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost"])
+def test_requests_of_other_sites_are_refused(served: ServedStore, origin: str) -> None:
+    assert refused(served.get(READ, headers={"Origin": origin}), 403, "cross-site")
+    assert served.get(READ, headers={"Origin": served.url}).status == 200
+    site = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    assert refused(served.get(READ, headers=site), 403, "cross-site")
+    assert "access-control-allow-origin" not in served.get(READ, headers={"Origin": served.url}).headers
+
+
+def test_a_session_needs_the_token_of_its_page_to_change(writable: ServedStore) -> None:
+    cookie = f"holdfast_{writable.port}={writable.authenticator.sign_in(writable.token)}"
+    own = {"Cookie": cookie, "Origin": writable.url}
+    caller = writable.authenticator.by_cookie(cookie.partition("=")[2])
+    right = {**own, "X-CSRF-Token": writable.authenticator.csrf_token(caller)}
+
+    def tag(headers: dict[str, str]) -> Answer:
+        return writable.change("PUT", "/threads/chat/tags/v1", {"move": True}, token=None, headers=headers)
+
+    assert writable.get(READ, token=None, headers={"Cookie": cookie}).status == 200
+    assert refused(tag(own), 403, "cross-site")
+    assert refused(tag({**right, "X-CSRF-Token": "0" * 64}), 403, "cross-site")
+    assert refused(tag({**right, "Origin": "https://evil.example"}), 403, "cross-site")
+    without_origin = {name: value for name, value in right.items() if name != "Origin"}
+    assert refused(tag(without_origin), 403, "cross-site")
+    # A form of another site can send this type without being asked.
+    answer = writable.change(
+        "PUT", "/threads/chat/tags/v1", b"{}", token=None, headers={**right, "Content-Type": "text/plain"}
+    )
+    assert answer.status == 400
+    assert tag(right).status == 200
+    # The token of one session is not that of another.
+    other = f"holdfast_{writable.port}={writable.authenticator.sign_in(writable.token)}"
+    assert refused(tag({**right, "Cookie": other}), 403, "cross-site")
+
+
+def test_a_session_ends_with_its_token(writable: ServedStore) -> None:
+    store, name = writable.store, f"holdfast_{writable.port}"
+    token = store.access.issue_token(None)
+    value = writable.authenticator.sign_in(token.secret)
+    headers = {"Cookie": f"{name}={value}"}
+    assert writable.get(READ, token=None, headers=headers).status == 200
+    store.access.revoke_token(token)
+    assert refused(writable.get(READ, token=None, headers=headers), 401, "unauthenticated")
+    start = writable.authenticator.sign_in(writable.token)
+    assert writable.get(READ, token=None, headers={"Cookie": f"{name}={start}"}).status == 200
+    writable.authenticator.sign_out(start)
+    assert refused(writable.get(READ, token=None, headers={"Cookie": f"{name}={start}"}), 401, "unauthenticated")
+
+
+# Sizes, paths, times ----------------------------------------------------------------------------------------------
+
+
+def test_a_body_that_is_too_large_is_refused(filled: holdfast.Store) -> None:
+    store = filled
+    with ServedStore(store, write=True, max_body=10_000) as served:
+        body = b'{"branch": "' + b"x" * 20_000 + b'"}'
+        answer = served.change("POST", "/threads/chat/forks", body, headers={"Content-Type": "application/json"})
+        assert (answer.status, answer.json["code"]) == (413, "too-large")
+        # In pieces, without a length.
+        with socket.create_connection(("127.0.0.1", served.port), SECONDS) as connection:
+            head = f"POST /api/v1/threads/chat/forks HTTP/1.1\r\nHost: {served.host}\r\n"
+            head += f"Authorization: Bearer {served.token}\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+            piece = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+            connection.sendall(piece * 4)
+            assert b" 413 " in connection.recv(4096).split(b"\r\n")[0]
+        assert served.get(READ).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/threads/..%2fetc",
+        "/threads/%00",
+        "/threads/%ff%fe",
+        "//",
+    ],
+)
+def test_tricks_with_paths_find_nothing(served: ServedStore, path: str) -> None:
+    answer = served.request("GET", "/api/v1" + path if not path.startswith("/..") else path)
+    assert answer.status in (400, 404)
+    assert b"root:" not in answer.body
+
+
+def test_clients_that_are_slow_to_send_are_dropped(filled: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_HEADER_SECONDS", 0.3)
+    store = filled
+    with ServedStore(store, write=True, timeout=0.3) as served:
+        connections = [socket.create_connection(("127.0.0.1", served.port), SECONDS) for _ in range(50)]
+        for each in connections:
+            each.sendall(b"GET /api/v1/threads HTTP/1.1\r\nHost: ")
+        assert served.get(READ).status == 200  # meanwhile
+        for each in connections:
+            assert each.recv(100) == b""
+            each.close()
+        with socket.create_connection(("127.0.0.1", served.port), SECONDS) as connection:
+            head = f"POST /api/v1/threads/chat/forks HTTP/1.1\r\nHost: {served.host}\r\n"
+            head += f"Authorization: Bearer {served.token}\r\nContent-Length: 100\r\n\r\n{{"
+            connection.sendall(head.encode())
+            assert b" 504 " in connection.recv(4096).split(b"\r\n")[0]
+
+
+def test_clients_that_are_slow_to_receive_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("t", {"data": bytes(30 << 20)})
+        with ServedStore(store, timeout=0.3) as served:
+            with socket.create_connection(("127.0.0.1", served.port), SECONDS) as connection:
+                path = "/api/v1/threads/t/checkpoints/HEAD/content?path=data"
+                head = f"GET {path} HTTP/1.1\r\nHost: {served.host}\r\nAuthorization: Bearer {served.token}\r\n\r\n"
+                with caplog.at_level("INFO", "holdfast.http"):
+                    connection.sendall(head.encode())
+                    assert connection.recv(10)
+                    assert served.get(READ).status == 200  # meanwhile
+                    until = time.monotonic() + SECONDS
+                    while "did not take" not in caplog.text and time.monotonic() < until:
+                        assert served.get(READ).status == 200
+                size = 0
+                try:
+                    while received := connection.recv(1 << 20):
+                        size += len(received)
+                except ConnectionError:
+                    pass
+                assert size < 30 << 20
+            assert served.get(READ).status == 200
+
+
+HOSTILE = "<script>alert(1)</script>\"'&</title>\r\nSet-Cookie: x=1"
+
+
+def test_stored_markup_is_only_ever_data(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        name = HOSTILE.replace("\r\n", "")
+        state = {"messages": [{"role": HOSTILE, "content": HOSTILE}], name: {HOSTILE: HOSTILE}}
+        store.put(name, state, metadata={HOSTILE: HOSTILE}, id="c1")
+        thread = store.thread(name)
+        thread.tag("<b>tag", "c1")
+        thread.label(name, "c1")
+        thread.fork("<i>branch", at="c1")
+        with ServedStore(store) as served:
+            path = f"/threads/{quote(name, safe='')}"
+            for further in (
+                "",
+                "/log",
+                "/diff",
+                "/checkpoints/c1",
+                "/checkpoints/c1/value",
+                "/checkpoints/c1/messages",
+            ):
+                answer = served.get(path + further)
+                assert answer.status == 200
+                assert answer.headers["content-type"] == "application/json"
+                assert "set-cookie" not in answer.headers
+            svg = served.get(f"{path}/checkpoints/c1/content?path=messages")
+            assert svg.headers["content-disposition"] == "attachment"
+            assert svg.headers["content-security-policy"].startswith("sandbox")

@@ -1,0 +1,126 @@
+"""Changing a store over HTTP: branches, tags, pins, pruning, deletion; preconditions, and changes sent again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast.errors import NotFoundError
+from tests.interfaces.http.kit import DOCUMENT, ServedStore, checked
+
+CHANGES = (
+    ("POST", "/threads/chat/forks", {"branch": "edited", "at": "c6", "changes": {"plan.goal": "work"}}),
+    ("POST", "/threads/chat/merges", {"theirs": "edited", "strategy": "theirs"}),
+    ("POST", "/threads/chat/restores", {"at": "c2"}),
+    ("POST", "/threads/chat/switches", {"branch": "what-if"}),
+    ("PUT", "/threads/chat/tags/v1", {"at": "c7"}),
+    ("DELETE", "/threads/chat/tags/v1", None),
+    ("PUT", "/threads/chat/labels/liked", {"at": "c7"}),
+    ("DELETE", "/threads/chat/labels/liked?at=c7", None),
+    ("POST", "/threads/chat/pins", {"at": "c8", "reason": "case 17"}),
+    ("DELETE", "/threads/chat/pins?at=c8", None),
+    ("DELETE", "/threads/chat/branches/edited?force=true", None),
+    ("POST", "/prunes", {"threads": ["chat"], "keep_last": 3}),
+    ("DELETE", "/threads/chat?confirm=chat", None),
+)
+
+
+def test_every_change_is_made_and_fits_the_document(writable: ServedStore) -> None:
+    thread = writable.store.thread("chat")
+    for method, path, body in CHANGES:
+        answer = writable.change(method, path, body)
+        assert answer.status in (200, 201), (method, path, answer.text)
+        if path.endswith("/forks"):
+            assert thread.get("edited").state["plan"] == {"goal": "work", "done": 2}
+        if path.endswith("/restores"):
+            assert thread.get().state == thread.get("c2").state
+        if path == "/prunes":
+            assert answer.json["dry_run"]
+            assert answer.json["dropped"] > 0
+            assert thread.get("c0")
+    with pytest.raises(NotFoundError):
+        thread.get()
+    changing = {
+        (method.upper(), path)
+        for path, operations in DOCUMENT["paths"].items()
+        for method in operations
+        if method != "get"
+    }
+    assert changing - checked == set()
+
+
+def test_a_store_that_is_only_read_refuses_every_change(served: ServedStore) -> None:
+    before = served.store.changes().token
+    for method, path, body in CHANGES:
+        answer = served.change(method, path, body)
+        assert (answer.status, answer.json["code"]) == (403, "denied"), path
+        assert "--write" in answer.json["hint"]
+    assert not served.store.changes(before).threads
+
+
+def test_a_stale_change_is_refused_with_what_changed(writable: ServedStore) -> None:
+    writable.store.thread("chat").update({"count": 77})
+    answer = writable.change("PUT", "/threads/chat/tags/v1", {}, headers={"If-Match": '"c9"'})
+    assert (answer.status, answer.json["code"]) == (412, "version-mismatch")
+    assert answer.json["diff"]["changes"][0]["path"] == "count"
+    current = answer.json["current"]
+    assert writable.change("PUT", "/threads/chat/tags/v1", {}, headers={"If-Match": f'"{current}"'}).status == 200
+    assert writable.store.thread("chat").tags()["v1"] == current
+
+
+def test_a_change_that_is_sent_again_is_made_once(writable: ServedStore) -> None:
+    thread, key = writable.store.thread("chat"), {"Idempotency-Key": "abc"}
+    steps = thread.info().steps
+    first = writable.change("POST", "/threads/chat/restores", {"at": "c2"}, headers=key)
+    again = writable.change("POST", "/threads/chat/restores", {"at": "c2"}, headers=key)
+    assert (first.status, again.status) == (201, 201)
+    assert first.json == again.json
+    assert thread.info().steps == steps + 1
+    other = writable.change("POST", "/threads/chat/restores", {"at": "c3"}, headers=key)
+    assert (other.status, other.json["code"]) == (409, "conflict")
+    # Without a key, it is another change.
+    writable.change("POST", "/threads/chat/restores", {"at": "c2"})
+    assert thread.info().steps == steps + 2
+
+
+def test_of_changes_sent_at_once_with_a_key_one_is_made(writable: ServedStore) -> None:
+    thread, statuses = writable.store.thread("chat"), []
+    steps = thread.info().steps
+
+    def send() -> None:
+        answer = writable.change("POST", "/threads/chat/restores", {"at": "c2"}, headers={"Idempotency-Key": "x"})
+        statuses.append(answer.status)
+
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert 201 in statuses
+    assert set(statuses) <= {201, 409}  # 409: it was under way
+    assert thread.info().steps == steps + 1
+
+
+WRONG: tuple[tuple[str, Any, int, str], ...] = (
+    ("/threads/chat/forks", {"branch": "what-if"}, 409, "conflict"),
+    ("/threads/chat/forks", {"branch": "x", "at": "none"}, 404, "not-found"),
+    ("/threads/chat/forks", {}, 400, "invalid"),
+    ("/threads/chat/forks", {"branch": "x", "more": 1}, 400, "invalid"),
+    ("/threads/chat/forks", b"{", 400, "invalid"),
+    ("/threads/chat/forks", b'{"branch": "\xff"}', 400, "invalid"),
+    ("/threads/chat/merges", {"theirs": "what-if"}, 409, "conflict"),
+    ("/prunes", {"threads": ["chat"]}, 400, "invalid"),
+)
+
+
+def test_wrong_changes_are_refused(writable: ServedStore) -> None:
+    for path, body, status, code in WRONG:
+        answer = writable.change("POST", path, body, headers={"Content-Type": "application/json"})
+        assert (answer.status, answer.json["code"]) == (status, code), answer.text
+
+
+def test_a_deletion_needs_the_name_again(writable: ServedStore) -> None:
+    assert writable.change("DELETE", "/threads/chat?confirm=chet").status == 400
+    assert writable.store.thread("chat").get()

@@ -1,0 +1,90 @@
+"""A served store, and a real browser to look at it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.interfaces.web.pages import page_routes
+from tests.interfaces.http.kit import ServedStore
+from tests.interfaces.web.chromium import INSTALL, find_browser
+from tests.interfaces.web.kit import fill_odd, fill_thread
+
+_ARGUMENTS = (
+    "--no-sandbox",  # the tests may run as root
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A Chromium. Without one, the tests fail where CI is set, and are skipped loudly elsewhere."""
+    from playwright.sync_api import Error, sync_playwright
+
+    with sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=find_browser(), args=list(_ARGUMENTS))
+        except Error as error:
+            what = f"there is no Chromium to test the pages in. Install one: {INSTALL}\n{error}"
+            if os.environ.get("CI"):
+                pytest.fail(what)
+            pytest.skip(what)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdfast.Store]:
+    """A store with a conversation of 120 steps, and odd threads."""
+    with holdfast.open(tmp_path_factory.mktemp("web") / "agents.db") as store:
+        fill_thread(store, "chat-1", 120)
+        fill_odd(store)
+        for number in range(3):
+            store.put(f"support-{number}", {"count": number})
+        yield store
+
+
+@pytest.fixture(scope="session")
+def served(filled: holdfast.Store) -> Iterator[ServedStore]:
+    """That store, served with its pages."""
+    with ServedStore(filled, page_routes) as served:
+        yield served
+
+
+@pytest.fixture
+def context(browser: Any, served: ServedStore) -> Iterator[Any]:
+    """A signed-in context of the browser."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(f"{served.url}/login?token={served.token}")
+    page.close()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: Any) -> Iterator[Any]:
+    """A page that reports every error and every refused load as a failure."""
+    page, problems = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.problems = problems
+    yield page
+    assert problems == []
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    """Where screenshots go: a folder that `HOLDFAST_SCREENSHOTS` names, or one of the test's own."""
+    folder = Path(os.environ.get("HOLDFAST_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

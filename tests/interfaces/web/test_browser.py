@@ -1,0 +1,240 @@
+"""The pages in a real browser: by mouse and by keyboard, live, in both themes and widths, and accessible."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+import holdfast
+from holdfast.interfaces.web.pages import page_routes
+from tests.interfaces.http.kit import ServedStore
+from tests.interfaces.web.kit import HOSTILE, fill_thread
+
+pytestmark = pytest.mark.nightly
+
+VIEWS = {
+    "overview": "/",
+    "threads": "/threads",
+    "search": "/search?q=haptera",
+    "conversation": "/threads/chat-1",
+    "state": "/threads/chat-1/00000050?tab=state",
+    "diff": "/threads/chat-1/00000050?tab=diff&a=00000040",
+    "pending": "/threads/chat-1?tab=pending",
+    "metadata": "/threads/chat-1?tab=metadata",
+    "inspect": "/threads/chat-1/00000050/inspect?path=plan.done",
+}
+
+
+def text_of(page: Any, selector: str) -> str:
+    """The text of the first element that a selector finds, once it is there."""
+    return str(page.locator(selector).first.inner_text())
+
+
+def test_steps_by_keys_clicks_and_numbers(page: Any, served: ServedStore) -> None:
+    page.goto(f"{served.url}/threads/chat-1/00000050")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url("**/00000049?tab=conversation")
+    page.wait_for_selector(".row[aria-current][data-id='00000049']")
+    assert text_of(page, ".facts b") == "#49"
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url("**/00000050?tab=conversation")
+    page.keyboard.press("k")  # up, to the next one
+    page.wait_for_url("**/00000051?tab=conversation")
+    page.keyboard.press("3")
+    page.wait_for_url("**/00000051?tab=diff")
+    page.wait_for_selector(".diffed")
+    page.on("dialog", lambda dialog: dialog.accept("7"))
+    page.keyboard.press("g")
+    page.wait_for_url("**/00000007?tab=diff")
+    page.wait_for_selector(".row[aria-current][data-id='00000007']")  # the history went there, too
+    page.locator("[data-slider]").evaluate(
+        "slider => { slider.value = 90; slider.dispatchEvent(new Event('change', {bubbles: true})); }"
+    )
+    page.wait_for_url("**/00000090?tab=diff")
+    page.go_back()
+    page.wait_for_selector(".bar[data-id='00000007']")
+    assert "#7" in page.title()
+
+
+def test_the_state_opens_as_a_tree_and_a_value_is_inspected(page: Any, served: ServedStore) -> None:
+    page.goto(f"{served.url}/threads/chat-1/00000050?tab=state")
+    page.locator("summary", has_text="messages").click()
+    page.wait_for_selector(".tree .tree .key >> text=49")
+    page.locator("summary", has_text="plan").first.click()
+    page.wait_for_selector(".leaf >> text=done")
+    page.locator(".node", has=page.locator(".leaf .key", has_text="done")).last.locator("[data-inspect]").click(
+        force=True
+    )
+    page.wait_for_selector(".inspector:not([hidden]) >> text=Set by")
+    assert "plan.done" in text_of(page, ".inspector h2")
+    assert page.locator(".timeline li").count() >= 2
+    page.keyboard.press("Escape")
+    assert page.locator(".inspector").is_hidden()
+
+
+def test_two_ticked_steps_are_compared(page: Any, served: ServedStore) -> None:
+    page.goto(f"{served.url}/threads/chat-1/00000050")
+    for id in ("00000052", "00000044"):
+        page.locator(f".row[data-id='{id}'] input").check(force=True)
+    page.wait_for_url("**/00000052?tab=diff&a=00000044")
+    page.wait_for_selector(".sides >> text=#44")
+    assert page.locator(".summary li").count() == 3
+
+
+def test_older_steps_load_as_one_scrolls(page: Any, served: ServedStore) -> None:
+    page.goto(f"{served.url}/threads/chat-1")
+    page.locator("[data-history]").evaluate("list => list.scrollTo(0, list.scrollHeight)")
+    page.wait_for_selector(".row[data-id='00000000']", state="attached")
+    assert page.locator(".row[data-id]").count() == 129  # 120 steps, 2 forks of 4, and a merge
+
+
+def test_a_new_step_appears_by_itself_and_not_while_paused(tmp_path: Path, browser: Any) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("live", {"messages": [{"role": "user", "content": "first"}]}, id="a")
+        with ServedStore(store, page_routes) as served:
+            own = browser.new_context()
+            page, other = own.new_page(), own.new_page()
+            page.goto(f"{served.url}/login?token={served.token}")
+            page.goto(f"{served.url}/threads/live")
+            other.goto(f"{served.url}/threads")
+            page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
+            deadline = time.monotonic() + 60
+            while served_streams(served) < 1:
+                assert time.monotonic() < deadline
+                page.wait_for_timeout(20)
+            store.put("live", {"messages": [{"role": "user", "content": "second"}]}, id="b")
+            page.wait_for_selector(".row[data-id='b'][aria-current]")
+            page.wait_for_selector(".said >> text=second")
+            assert served_streams(served) == 1  # one for both tabs
+            page.locator("[data-live]").click()
+            store.put("live", {"messages": [{"role": "user", "content": "third"}]}, id="c")
+            store.put("fresh", {"n": 1})
+            other.wait_for_selector("text=fresh")  # the other tab goes on
+            assert page.locator(".row[data-id='c']").count() == 0
+            page.locator("[data-live]").click()
+            page.wait_for_selector(".row[data-id='c']")
+            own.close()
+
+
+def served_streams(served: ServedStore) -> int:
+    """How many streams of events are open."""
+    return served.hub.count
+
+
+def test_stored_markup_does_not_run(page: Any, served: ServedStore) -> None:
+    name = quote(HOSTILE, safe="")
+    page.on(
+        "request",
+        lambda request: (
+            page.problems.append(request.url)
+            if served.url not in request.url and not request.url.startswith("data:")
+            else None
+        ),
+    )
+    for path in (
+        f"/threads/{name}/c1",
+        f"/threads/{name}/c1?tab=state",
+        f"/threads/{name}/c2?tab=diff&a=c1",
+        "/threads",
+    ):
+        page.goto(served.url + path)
+        assert page.title() != "owned"
+    page.goto(f"{served.url}/threads/{name}/c1?tab=state")
+    page.locator(".tree > li", has_text="onerror").locator("summary").first.click()
+    page.wait_for_selector(".tree .tree")
+    page.locator("[data-inspect]").first.click(force=True)
+    page.wait_for_selector(".inspector:not([hidden]) pre")
+    assert page.title() != "owned"
+
+
+def test_the_policy_stops_what_would_run(page: Any, served: ServedStore) -> None:
+    """The control of the test above: what escaped every other check is stopped by the browser."""
+    page.goto(f"{served.url}/threads")
+    refused = page.evaluate(
+        """() => {
+            const script = document.createElement("script");
+            try { script.textContent = "document.title = 'owned'"; } catch (error) { return error.name; }
+            document.body.append(script);
+            return "ran";
+        }"""
+    )
+    assert refused == "TypeError"
+    assert page.title() != "owned"
+    page.problems.clear()
+
+
+def check_accessible(page: Any) -> list[str]:
+    """What a check of accessibility objects to."""
+    from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+
+    found = Axe().run(page).response["violations"]
+    return [f"{each['id']}: {each['nodes'][0]['html'][:120]}" for each in found]
+
+
+def check_layout(page: Any) -> int:
+    """By how many pixels a page is wider than the window."""
+    return int(page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def test_a_view_is_accessible_and_fits(page: Any, served: ServedStore) -> None:
+    page.goto(served.url + VIEWS["conversation"])
+    assert check_layout(page) <= 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_every_view_in_both_themes_and_widths(
+    browser: Any, served: ServedStore, theme: str, width: int, screenshots: Path
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
+    page = context.new_page()
+    page.goto(f"{served.url}/login?token={served.token}")
+    for name, path in VIEWS.items():
+        page.goto(served.url + path)
+        page.screenshot(path=str(screenshots / f"{name}-{width}-{theme}.png"))
+        assert check_layout(page) <= 0, name
+        assert check_accessible(page) == [], name
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def long_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStore]:
+    """A thread of 5,000 steps with forks."""
+    with holdfast.open(tmp_path_factory.mktemp("long") / "agents.db") as store:
+        fill_thread(store, "long", 5000, forks=4)
+        with ServedStore(store, page_routes) as served:
+            yield served
+
+
+@pytest.mark.nightly
+def test_a_thread_of_5000_steps_is_quick(browser: Any, long_thread: ServedStore) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(f"{long_thread.url}/login?token={long_thread.token}")
+    first = []
+    for _ in range(5):
+        start = time.perf_counter()
+        page.goto(f"{long_thread.url}/threads/long")
+        first.append(time.perf_counter() - start)
+    assert statistics.median(first) < 1.0
+    measure = """async (key) => {
+        const before = document.querySelector(".bar").dataset.id;
+        const start = performance.now();
+        document.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+        while (document.querySelector(".bar").dataset.id === before) await new Promise(requestAnimationFrame);
+        return performance.now() - start;
+    }"""
+    page.goto(f"{long_thread.url}/threads/long/00002500?tab=conversation")
+    assert statistics.median(page.evaluate(measure, "ArrowLeft") for _ in range(15)) < 100
+    page.goto(f"{long_thread.url}/threads/long/00002500?tab=diff")
+    assert statistics.median(page.evaluate(measure, "ArrowLeft") for _ in range(15)) < 200
+    assert re.search(r"#24\d\d", page.title())
+    context.close()

@@ -1,0 +1,271 @@
+"""Pages as they are sent: complete without a script, escaped, and only for who is signed in."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+import holdfast
+from holdfast.interfaces.http.client import HttpClient
+from holdfast.interfaces.web.lanes import Lanes
+from holdfast.interfaces.web.page_renderer import rich_text, static_version
+from holdfast.interfaces.web.pages import page_routes
+from tests.interfaces.http.kit import SECONDS, Answer, ServedStore
+from tests.interfaces.web.kit import HOSTILE
+
+
+def signed_in(served: ServedStore) -> dict[str, str]:
+    """The cookie of a new session."""
+    return {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(served.token)}"}
+
+
+def get(served: ServedStore, path: str, **headers: str) -> Answer:
+    """Load a page, signed in."""
+    return served.request("GET", path, token=None, headers={**signed_in(served), **headers})
+
+
+PAGES = (
+    "/",
+    "/threads",
+    "/threads?prefix=chat&sort=updated",
+    "/search?q=haptera",
+    "/threads/chat-1",
+    "/threads/chat-1/00000050",
+    "/threads/chat-1/00000050?tab=state",
+    "/threads/chat-1/00000050?tab=diff&a=00000040",
+    "/threads/chat-1?tab=pending",
+    "/threads/chat-1?tab=metadata",
+    "/threads/chat-1/00000050/value?path=messages",
+    "/threads/chat-1/00000050/inspect?path=plan.done",
+)
+
+
+class Markup(HTMLParser):
+    """Collects what a page could run, and checks that its elements are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.scripts: list[str | None] = []
+        self.images: list[str] = []
+        self.suspicious: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        if tag == "img":
+            self.images.append(given.get("src") or "")
+        if tag == "script":
+            self.scripts.append(given.get("src"))
+        self.suspicious += [f"{tag} {name}" for name in given if name.startswith("on") or name == "style"]
+        for name in ("href", "src", "action"):
+            value = given.get(name) or "/"
+            if not value.startswith(("/", "#", "data:image/")):
+                self.suspicious.append(f"{tag} {name}={value}")
+
+
+def read(answer: Answer) -> Markup:
+    """Read a page."""
+    found = Markup()
+    found.feed(answer.text)
+    return found
+
+
+def test_every_page_is_complete_and_runs_only_our_files(served: ServedStore) -> None:
+    for path in PAGES:
+        answer = get(served, path)
+        assert answer.status == 200, path
+        found = read(answer)
+        assert found.tags.count("main") == found.tags.count("h1") == 1 or "/inspect" in path, path
+        assert found.suspicious == [], path
+        assert all(src and src.startswith(f"/static/{static_version()}/") for src in found.scripts), path
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> None:
+    text = get(served, "/threads/chat-1").text
+    for part in ("Brittle stars", "HEAD", "what-if", "May I send this answer", "#120"):
+        assert part in text, part
+    assert "<strong>no nutrients</strong>" in text
+    diff = get(served, "/threads/chat-1/00000050?tab=diff&a=00000040").text
+    assert "plan.done" in diff
+    inspected = get(served, "/threads/chat-1/00000050/inspect?path=plan.done").text
+    assert "Set by" in inspected
+    assert "History" in inspected
+
+
+def test_nothing_is_shown_without_a_session(served: ServedStore) -> None:
+    for path in PAGES:
+        answer = served.request("GET", path, token=None)
+        assert answer.status == 401
+        assert "Sign in" in answer.text
+        assert "chat-1" not in answer.text
+    assert served.request("GET", "/", token=None, headers={"Cookie": f"holdfast_{served.port}=x"}).status == 401
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(served: ServedStore) -> None:
+    answer = served.request("GET", f"/login?token={served.token}", token=None)
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith(f"holdfast_{served.port}=")
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert served.token not in cookie
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    value = cookie.partition(";")[0]
+    assert served.request("GET", "/", token=None, headers={"Cookie": value}).status == 200
+    assert served.request("GET", "/login?token=hf_start_wrong", token=None).status == 401
+    form = b"token=" + served.token.encode()
+    own = {"Origin": served.url, "Content-Type": "application/x-www-form-urlencoded"}
+    assert served.request("POST", "/login", form, token=None, headers=own).status == 303
+    foreign = {**own, "Origin": "https://evil.example"}
+    assert served.request("POST", "/login", form, token=None, headers=foreign).status == 403
+
+
+def test_signing_out_ends_the_session_and_needs_its_page(served: ServedStore) -> None:
+    cookie = signed_in(served)
+    page = served.request("GET", "/", token=None, headers=cookie).text
+    csrf = re.findall(r'name="csrf" value="([0-9a-f]+)"', page)[0]
+    own = {**cookie, "Origin": served.url, "Content-Type": "application/x-www-form-urlencoded"}
+    assert served.request("POST", "/logout", b"csrf=0", token=None, headers=own).status == 403
+    assert served.request("GET", "/", token=None, headers=cookie).status == 200
+    assert served.request("POST", "/logout", f"csrf={csrf}".encode(), token=None, headers=own).status == 303
+    assert served.request("GET", "/", token=None, headers=cookie).status == 401
+
+
+def test_stored_markup_is_shown_as_text(served: ServedStore) -> None:
+    name = quote(HOSTILE, safe="")
+    pages = [f"/threads/{name}/c1{query}" for query in ("", "?tab=state", "?tab=metadata")]
+    pages += ["/", "/threads", "/search?q=owned", f"/search?q={name}"]
+    pages += [f"/threads/{name}/c2?tab=diff&a=c1", f"/threads/{name}/c2/inspect?path=text"]
+    for path in pages:
+        answer = get(served, path)
+        found = read(answer)
+        assert found.suspicious == [], path
+        assert all(src and src.startswith("/static/") for src in found.scripts), path
+        assert not {src for src in found.images if not src.startswith("/static/")}, path
+    shown = get(served, f"/threads/{name}/c1").text
+    assert "&lt;script&gt;" in shown
+    assert "مرحبا" in shown
+
+
+def test_the_check_of_markup_finds_what_could_run() -> None:
+    found = Markup()
+    found.feed(
+        '<a href="javascript:x">a</a><p style="x" onclick="y"><script>z</script><img src="https://evil.example">'
+    )
+    assert found.suspicious == ["a href=javascript:x", "p style", "p onclick", "img src=https://evil.example"]
+    assert found.scripts == [None]
+
+
+def test_a_text_has_code_and_bold_words_and_no_other_markup() -> None:
+    text = "a `b<i>` **c** <b>\n```py\n<x>\n```\n**<d>**"
+    assert rich_text(text) == (
+        '<p dir="auto">a <code>b&lt;i&gt;</code> <strong>c</strong> &lt;b&gt;</p>'
+        "<pre><code>&lt;x&gt;</code></pre>"
+        '<p dir="auto"><strong>&lt;d&gt;</strong></p>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/nothing", 404),
+        ("/threads/none", 404),
+        ("/threads/chat-1/none", 404),
+        ("/threads/chat-1/00000050/value?path=none", 404),
+        ("/threads/chat-1/00000050/inspect", 400),
+        ("/static/x/../app.css", 404),
+        ("/static/x/%2e%2e%2fpages.py", 404),
+    ],
+)
+def test_errors_say_what_to_do(served: ServedStore, path: str, status: int) -> None:
+    answer = get(served, path)
+    assert answer.status == status
+    if not path.startswith("/static"):
+        assert "holdfast explain" in answer.text
+    part = get(served, path, **{"X-Fragment": "step"})
+    assert part.status == status
+    assert "<html" not in part.text
+
+
+def test_a_step_is_found_by_its_number(served: ServedStore) -> None:
+    for query, id in (("to=42", "00000042"), ("to=HEAD~1", "00000119"), ("to=asked", "00000060")):
+        answer = get(served, f"/go/chat-1?{query}")
+        assert (answer.status, answer.headers["location"]) == (303, f"/threads/chat-1/{id}")
+    assert get(served, "/go/chat-1?to=7&branch=main&tab=state").headers["location"].endswith("/00000007?tab=state")
+
+
+def test_lanes_join_at_forks_and_merges() -> None:
+    lanes = Lanes()
+    head = lanes.row("0.3", ["0.2", "1.0"])
+    assert (head.x, len(head.lines)) == (14, 2)
+    assert lanes.waiting == "0.2,1.0"
+    side = lanes.row("1.0", ["0.1"])
+    assert side.x == 28
+    resumed = Lanes(lanes.waiting)
+    assert resumed.row("0.2", ["0.1"]).x == 14
+    fork = resumed.row("0.1", [])
+    assert fork.x == 14
+    assert len(fork.lines) == 2  # both lanes lead to it
+    assert resumed.waiting == ""
+
+
+def test_opening_a_store_changes_no_byte(tmp_path: Path) -> None:
+    file = tmp_path / "agents.db"
+    with holdfast.open(file) as store:
+        store.put("chat", {"messages": [{"role": "user", "content": "hello"}]})
+        store.state(agent="a")["key"] = 1
+
+    def contents() -> dict[str, bytes]:
+        return {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+
+    before = contents()
+    command = [sys.executable, "-m", "holdfast", "ui", str(file), "--port", "0", "--no-browser", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            url = re.findall(r'"url":"([^"]+)"', line)[0]
+            base, _, token = url.partition("login?token=")
+            with HttpClient(base, token) as client:
+                assert [each.thread for each in client.list_threads().items] == ["chat"]
+                assert not client.get_service().writable
+                client.get_value("chat", "HEAD")
+                client.search("hello")
+                client.query_audit()
+                client.list_items("agent:a")
+        finally:
+            process.terminate()
+            process.wait(SECONDS)
+    assert contents() == before
+
+
+def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
+        assert "store.put(" in get(served, "/").text
+        assert "There are no threads yet" in get(served, "/threads").text
+
+
+def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("secret", {"text": "of the owner"})
+        store.as_identity("user:alice").thread("mine").put({"messages": [{"role": "user", "content": "hello"}]})
+        token = store.access.issue_token("user:alice").secret
+        with ServedStore(store, page_routes) as served:
+            cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
+
+            def load(path: str) -> Answer:
+                return served.request("GET", path, token=None, headers=cookie)
+
+            for path in ("/", "/threads", "/threads/mine", "/threads/mine?tab=state", "/search?q=hello"):
+                answer = load(path)
+                assert answer.status == 200, path
+                assert "secret" not in answer.text
+            assert load("/threads/secret").status == 404
