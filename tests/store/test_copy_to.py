@@ -431,6 +431,21 @@ def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
     assert run(verify(EngineContext(on.inner), Line("", "t"))).findings == []
 
 
+def test_a_thread_that_is_deleted_meanwhile_is_no_conflict() -> None:
+    on, target = InterferingBackend(), store_on(MemoryBackend())
+    source = store_on(on)
+    source.put("t", {"n": 1})
+    source.copy_to(target)
+    source.put("t", {"n": 2})
+
+    def of_steps(queries: Sequence[Query]) -> bool:
+        return any(isinstance(query, Scan) and query.space is STEPS and not query.reverse for query in queries)
+
+    with on.interfere(lambda: store_on(on.inner).delete("t"), "read", where=of_steps):
+        assert source.copy_to(target).changing == ()
+    assert target.get("t").state == {"n": 1}  # as if it had been deleted before the copy
+
+
 def test_threads_that_keep_changing_are_named() -> None:
     busy = InterferingBackend()
     source = store_on(busy)

@@ -242,6 +242,9 @@ class StoreCopier:
         steps = await _listing(self._source, STEPS, line)
         writer = _LineWriter(self._engine.context, line, existing[0].columns if existing else None)
         if existing:
+            (now,) = await self._source.read([Get(LINES, [tuple(line)])])
+            if now != found:
+                return False  # deleted since: the steps listed are not those of the line that was found
             _check_history(line, found[0], existing[0], steps, target[STEPS], self._target.url)
             _check_protected(line, steps, target, self._target.url)
         try:
