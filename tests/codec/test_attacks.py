@@ -1246,6 +1246,10 @@ def test_a_value_that_holds_itself_many_times_is_refused_in_time(most: int) -> N
         [[0.5] * ({most} // 160)] * 100,
         ["x" * 1_000_000] * 10_000,
     ]
+    start = time.process_time()
+    for number in range({most}):
+        number + 1
+    limit = max(10, 10 * (time.process_time() - start))  # a slow machine counts slowly, too
     for i, value in enumerate(values):
         for pack in (codec.pack, lambda v: codec.pack_items([v])):
             start = time.process_time()
@@ -1253,10 +1257,10 @@ def test_a_value_that_holds_itself_many_times_is_refused_in_time(most: int) -> N
                 pack(value)
             except HoldfastError:
                 pass
-            if time.process_time() - start > 10:
-                print("SLOW", i, time.process_time() - start)
+            if time.process_time() - start > limit:
+                print("SLOW", i, time.process_time() - start, limit)
     """
-    assert "SLOW" not in run(PRELUDE + textwrap.dedent(code), seconds=300, megabytes=3000)
+    assert "SLOW" not in run(PRELUDE + textwrap.dedent(code), seconds=600, megabytes=3000)
 
 
 def test_values_that_another_thread_changes(subtests: pytest.Subtests) -> None:
