@@ -312,6 +312,21 @@ def test_keys_of_nested_scopes_that_expire_without_a_change() -> None:
         assert watch.poll() == []
 
 
+@pytest.mark.parametrize("on_end", ["delete", "archive"])
+def test_a_nested_session_is_read_again_at_its_end_only_if_that_deletes_it(on_end: Any) -> None:
+    clock, counting = Clock(), CountingBackend(MemoryBackend())
+    with store_on(counting, clock) as store:
+        session = store.sessions.start("s1", user="u", ttl=10, on_end=on_end)
+        session.state["k"] = 1
+        watch = store.state(user="u").watch(nested=True)
+        assert watch.poll() == []
+        clock.sleep(11)
+        counting.reset()
+        assert [change.action for change in watch.poll()] == (["deleted"] if on_end == "delete" else [])
+        assert watch.poll() == []
+        assert (counting.queries > 0) == (on_end == "delete")
+
+
 def test_nested_scopes_with_more_than_a_page_of_changes(store: Store) -> None:
     inner = store.state(workflow="w", step="s")
     watch = store.state(workflow="w").watch(nested=True)

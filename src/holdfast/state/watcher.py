@@ -252,7 +252,8 @@ class WatchOperations:
             place = places.get(scope, _WatchPosition())
             if not self._is_over(limit):
                 due[scope] = await telling.add(trail, scope, place, last, rows)
-                if (ends := parse_limit(limit)) is not None:
+                ends = parse_limit(limit)
+                if ends is not None and ends.on_end == "delete":  # other sessions leave their history
                     due[scope] = min(due[scope], ends.ends)
             elif place.number:
                 telling.add_deleted(trail, scope)
