@@ -115,7 +115,7 @@ def peak() -> Iterator[list[int]]:
 
 
 def test_content_takes_a_few_megabytes_of_memory(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    size = 48 * MB
+    size = 24 * MB
     with holdfast.open(tmp_path / "a.db") as store:
         with peak() as whole:
             assert len(bytes(size)) == size

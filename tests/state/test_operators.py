@@ -181,7 +181,7 @@ def test_asyncio(store: Store) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=("sqlite", "file", "postgres", "mongodb", "redis")))
+@pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=("sqlite", "file", "postgres")))
 def test_concurrent_changes_on_every_store(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url, tenant="acme") as one, holdfast.open(url, tenant="acme") as two:

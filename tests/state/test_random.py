@@ -317,8 +317,10 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
-        ("memory", 40),
-        ("sqlite", 15),
+        ("memory", 20),
+        pytest.param("memory", 40, marks=pytest.mark.nightly),
+        ("sqlite", 6),
+        pytest.param("sqlite", 15, marks=pytest.mark.nightly),
         pytest.param("postgres", 6, marks=pytest.mark.nightly),
         pytest.param("mongodb", 5, marks=pytest.mark.nightly),
     ],

@@ -225,7 +225,7 @@ def test_documents_in_a_session(store: Store, clock: Clock) -> None:
         plan.save({"n": 2}, 0)
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=("sqlite", "file", "postgres", "mongodb", "redis")))
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=("sqlite", "file", "postgres")))
 def test_limits_on_every_store(kind: str, tmp_path: Path) -> None:
     where = Place(place(kind, tmp_path))
     try:

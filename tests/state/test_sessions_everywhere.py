@@ -13,7 +13,7 @@ from tests.servers.places import KINDS, place
 from tests.support.nightly import mostly_nightly
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=[kind for kind in KINDS if kind != "pgbouncer"]))
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=("sqlite", "file", "postgres")))
 def test_sessions_and_artifacts(kind: str, tmp_path: Path) -> None:
     content = bytes(range(256)) * (CHUNK // 128)
     with holdfast.open(place(kind, tmp_path), tenant="acme") as store:
