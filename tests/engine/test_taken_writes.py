@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
 from typing import Any
 
@@ -293,6 +294,31 @@ def test_a_copy_has_the_writes_before_its_last_step_whatever_others_do_meanwhile
 
     at_every_moment(scenario, at_least=2)
     assert later
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_copy_in_another_store_has_the_writes_after_its_last_step_whatever_others_do_meanwhile(takes: bool) -> None:
+    ends: Counter[int] = Counter()
+
+    def scenario(moment: Moment) -> None:
+        inner, target, clock = MemoryBackend(), MemoryBackend(), Clock()
+        backend = InterferingBackend(inner)
+        store, writer, other = (store_on(each, clock=clock) for each in (backend, inner, inner))
+        store.put("t", {"n": 1}, id="1")
+        run(writer._engine.writes.put(LINE, "1", ROWS))
+
+        def act() -> None:
+            (writer if takes else other).put("t", {"n": 2}, id="2")
+
+        with moment.interfere(backend, act):
+            run(StoreCopier(store._engine, store_on(target)._engine)._copy(LINE))
+        steps = len(rows_of(target)["steps"])
+        ends[steps] += 1
+        if steps:
+            assert writes_of(store_on(target), LINE, "1") == ROWS
+
+    at_every_moment(scenario, ["read"], at_least=2)
+    assert set(ends) >= {1, 2}
 
 
 def test_a_copy_that_is_brought_up_to_date_has_no_writes_of_pruned_steps() -> None:

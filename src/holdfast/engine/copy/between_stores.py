@@ -40,7 +40,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.projection.rows import clear_state
-from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, Line, StepRef
+from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, Line, StepRef, open_writes, write_row
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, QuotaError, UnsupportedError
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
@@ -106,6 +106,7 @@ class StoreCopier:
     ) -> None:
         """`apply` returns how the batch is applied that makes a line visible or current in the target."""
         self._source = source.context.backend
+        self._source_writes = source.writes
         self._target = target.context.backend
         self._engine = target
         self._progress = progress
@@ -252,7 +253,10 @@ class StoreCopier:
                 await writer.write(_hide_stale(line, steps, target[STEPS]))
             for table in _ALL:
                 source = steps if table is STEPS else _of_steps(table, await _listing(self._source, table, line), steps)
-                await self._copy_table(table, source, target[table], writer)
+                missing = source
+                if table is WRITES:
+                    missing, source = await self._copy_last_writes(source, steps, target[table], writer)
+                await self._copy_table(table, missing, target[table], writer)
                 # Rows of a failed copy, or that the line no longer has.
                 writer.deletions += (
                     Delete(table, key) for key in target[table] if key not in source and not _protects(table, key)
@@ -277,6 +281,30 @@ class StoreCopier:
         await self._engine.projector.follow(line)
         await self._engine.indexer.follow(line)
         return True
+
+    async def _copy_last_writes(
+        self, source: _Listing, steps: _Listing, target: _Listing, writer: _LineWriter
+    ) -> tuple[_Listing, _Listing]:
+        """Copy the pending writes after the last step of each branch, as of one moment: a newer step, which is left for
+        the next pass, may take them over meanwhile. Returns the writes that are left to copy, and all of the copy."""
+        line = writer.line
+        last = {key[2]: StepRef.of(Row(key, columns)) for key, columns in sorted(steps.items())}
+        tips = [tip for tip in last.values() if not tip.pruned]
+        *pages, following = await self._source.read(self._source_writes.queries(line, tips))
+        taking = {row.key[2]: row for row in following}
+        copied: dict[Key, tuple[Scalar, ...]] = {}
+        for tip, rows in zip(tips, pages, strict=True):
+            next_step = taking.get(tip.branch)
+            taken = [] if next_step is None else open_writes(next_step, self._engine.context.max_bytes)
+            found = {row.key: row for row in (*(write_row(line, tip.id, write) for write in taken), *rows)}
+            for row in found.values():
+                if _is_mark(WRITES, row.key) or target.get(row.key) != row.columns:
+                    self._check_size(line, WRITES, row)
+                    await writer.put(Put(WRITES, row))
+            copied.update((row.key, row.columns) for row in found.values())
+        ids = {tip.id for tip in tips}
+        rest = {key: columns for key, columns in source.items() if key[2] not in ids}
+        return rest, {**rest, **copied}
 
     async def _copy_table(self, table: Table, source: _Listing, target: _Listing, writer: _LineWriter) -> None:
         missing = [key for key, columns in source.items() if _is_mark(table, key) or target.get(key) != columns]
