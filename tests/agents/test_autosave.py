@@ -228,13 +228,13 @@ def test_hundreds_of_agents_share_one_thread_which_ends_with_them() -> None:
     until(lambda: not threads())  # those of other tests
     store, _ = wobbly()
     with store:
-        agents = [Noter().attach(store, f"a{number}", autosave=QUICK) for number in range(300)]
+        agents = [Noter().attach(store, f"a{number}", autosave=QUICK) for number in range(100)]
         for agent in agents:
             agent.notes.append("x")
             agent.mark_changed()
         assert len(threads()) == 1
         until(lambda: not any(each.metrics.unsaved for each in agents))
-        assert all(steps(store, agent) == 1 for agent in agents[::100])
+        assert all(steps(store, agent) == 1 for agent in agents[::30])
         agents.clear()
         del agent
         until(lambda: gc.collect() >= 0 and not threads())

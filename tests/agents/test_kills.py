@@ -35,6 +35,7 @@ from tests.agents.kills import (
     vanish,
 )
 from tests.agents.workers import path
+from tests.support.nightly import mostly_nightly
 
 HALF = [scene for scene in SCENES if scene.batches == 2]
 """Those that may be left half-done."""
@@ -189,9 +190,10 @@ def gone_at(scene: Scene, base: Base, at: int, policy: str) -> None:
     After(scene, base, at, backend, effects.copy).resolve(policy)
 
 
-def test_gone_at_every_place(subtests: pytest.Subtests) -> None:
+@pytest.mark.parametrize("part", mostly_nightly([0, 1, 2], daily=[0]))
+def test_gone_at_every_place(part: int, subtests: pytest.Subtests) -> None:
     turns = itertools.cycle(POLICIES)
-    for scene in STILL:
+    for scene in STILL[part::3]:
         base, _, _ = dies(scene, -1)
         resolved = set()
         for at in counted(scene, base):
@@ -241,9 +243,9 @@ def gone_again(scene: Scene, how: OnIncomplete, first: int, step: int) -> None:
 
 def test_gone_again_at_some_places_of_the_next_start(subtests: pytest.Subtests) -> None:
     for number, scene in enumerate(RESOLVED):
-        for how in HOW:
-            with subtests.test(scene=scene.name, how=how):
-                gone_again(scene, how, number, len(RESOLVED))
+        how = HOW[number % len(HOW)]
+        with subtests.test(scene=scene.name, how=how):
+            gone_again(scene, how, number, 3 * len(RESOLVED))
 
 
 @pytest.mark.nightly

@@ -13,6 +13,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import FOLD_EVERY
 from tests.engine.lines import store_on
 from tests.support.counting import CountingBackend
+from tests.support.nightly import mostly_nightly
 
 
 def counted() -> CountingBackend:
@@ -44,13 +45,14 @@ class Chat:
         self.store.put("chat", {"messages": self.messages, "turn": self.count})
 
 
-def test_an_append_writes_no_more_after_five_thousand_steps() -> None:
+@pytest.mark.parametrize("steps", mostly_nightly([1_000, 5_000], daily=[1_000]))
+def test_an_append_writes_no_more_after_thousands_of_steps(steps: int) -> None:
     counting = counted()
     chat = Chat(counting)
     for _ in range(20):
         chat.turn()
     early = bytes_per_append(counting, 2 * FOLD_EVERY, chat.turn)
-    while chat.count < 5_000:
+    while chat.count < steps:
         chat.turn()
     late = bytes_per_append(counting, 2 * FOLD_EVERY, chat.turn)
     assert late < 1.5 * early
