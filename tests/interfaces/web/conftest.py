@@ -25,7 +25,7 @@ _ARGUMENTS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # it keeps an event loop running in this thread, which other tests must not find
 def browser() -> Iterator[Any]:
     """A Chromium. Without one, the tests fail where CI is set, and are skipped loudly elsewhere."""
     from playwright.sync_api import Error, sync_playwright
