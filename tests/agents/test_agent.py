@@ -21,7 +21,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 from tests.codec.values import values
-from tests.support.nightly import examples
+from tests.support.nightly import fewer_examples
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +214,7 @@ def test_names_are_those_of_one_class() -> None:
     assert registry.of(First).factory is First
 
 
-@settings(max_examples=examples(40))
+@settings(fewer_examples())
 @given(st.dictionaries(st.text(max_size=5), values, max_size=3), st.lists(values, max_size=3))
 def test_whatever_can_be_saved_comes_back(notes: dict[str, Any], messages: list[Any]) -> None:
     backend = MemoryBackend()

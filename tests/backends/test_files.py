@@ -33,8 +33,9 @@ from tests.damaged import flipped
 
 
 class TestConformance(BackendConformance):
-    histories = 20
+    histories = 10
     kills = 2
+    watched = 30
 
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:

@@ -11,8 +11,9 @@ from tests.backends.postgres_databases import emptied, emptied_pooled
 
 
 class TestConformance(BackendConformance):
-    histories = 20
+    histories = 10
     kills = 2
+    watched = 30
 
     @pytest.fixture
     def stores(self) -> Stores:

@@ -44,7 +44,7 @@ from tests.engine.pruned import (
 )
 from tests.engine.test_histories import Thread, scripts
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
-from tests.support.nightly import examples
+from tests.support.nightly import examples, mostly_nightly
 from tests.support.sqlite.powercut import Labels, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
@@ -232,7 +232,14 @@ def states_of(store: Store) -> dict[str, Any]:
     return {each.id: store.get("t", each.id).state for each in store.log("t").all()}
 
 
-@pytest.mark.parametrize("dropped", [("0", "4", "5"), ("6", "7", "81"), ("3", "80")], ids=["early", "late", "base"])
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        pytest.param(("0", "4", "5"), marks=pytest.mark.nightly, id="early"),
+        pytest.param(("6", "7", "81"), marks=pytest.mark.nightly, id="late"),
+        pytest.param(("3", "80"), id="base"),
+    ],
+)
 def test_others_go_on_meanwhile(fresh: Backends, dropped: tuple[str, ...]) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
@@ -364,7 +371,8 @@ def test_killed_at_any_point(fresh: Backends) -> None:
     assert left[6] >= 2, "killed after it"
 
 
-def test_power_cuts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cuts", mostly_nightly([100, 300], daily=[100]))
+def test_power_cuts(cuts: int) -> None:
     states: dict[str, Any] = {}
     dropped = ("0", "2", "5", "7", "80")
 
@@ -397,7 +405,7 @@ def test_power_cuts(tmp_path: Path) -> None:
         finally:
             run(opened.close())
 
-    check_cuts(record(workload), verify, cuts=300)
+    check_cuts(record(workload), verify, cuts=cuts)
     assert all(left.values()), "some cuts are before the switch, and some after it"
 
 

@@ -50,7 +50,7 @@ SEALED = [table for table in TABLES if table not in (JOURNAL, WORDS, *READABLE)]
 sealed_tables = pytest.mark.parametrize("table", SEALED, ids=[table.name for table in SEALED])
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=[pytest.param("memory", marks=pytest.mark.nightly), "sqlite"])
 def backends(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Backends]:
     opened = Backends(request.param, tmp_path)
     yield opened

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-EVERYDAY_EXAMPLES = 20
+EVERYDAY_EXAMPLES = 12
 """How many examples the ordinary run tries of a law."""
 
 

@@ -20,7 +20,7 @@ from tests.interfaces.langgraph.savers import HOLDFAST, OTHERS, holdfast_saver
 from tests.interfaces.langgraph.sessions import Session, on
 from tests.support.nightly import mostly_nightly
 
-THREADS = 32
+THREADS = 16
 LOOPS = 4
 TURNS = 3
 

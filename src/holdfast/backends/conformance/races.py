@@ -78,7 +78,7 @@ class Races(Suite):
     def test_compare_and_set_loses_no_update(self, plain: Driven, handles: list[Backend]) -> None:
         key = ("tenant", "line")
         plain.fill(LINES, [row_of(LINES, *key)])
-        each = 15
+        each = 10
 
         def count(worker: int) -> None:
             done = 0
