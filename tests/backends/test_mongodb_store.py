@@ -160,6 +160,7 @@ def _parts(plain: Database[dict[str, Any]]) -> int:
     return plain.parts.count_documents({})
 
 
+@pytest.mark.nightly
 def test_a_body_of_40_megabytes(store: Driven, plain: Database[dict[str, Any]]) -> None:
     row = row_of(OBJECTS, *LINE, b"d", 0, body=_body(40 * MIB))
     assert store.apply(Create(OBJECTS, row), Create(STEPS, step(1))) is None
@@ -177,6 +178,7 @@ def test_a_body_of_40_megabytes(store: Driven, plain: Database[dict[str, Any]]) 
     assert plain.commits.count_documents({"_id.upload": {"$exists": True}}) == 0
 
 
+@pytest.mark.nightly
 def test_many_bodies_that_are_too_much_together(store: Driven, plain: Database[dict[str, Any]]) -> None:
     rows = [row_of(OBJECTS, *LINE, b"d", n, body=_body(MIB + n)) for n in range(40)]
     other = row_of(OBJECTS, "tenant", "other", b"d", 0, body=_body(9 * MIB))
@@ -463,6 +465,7 @@ class _ServerWithLogin(MongoServer):
         return [*super().command(), "--auth", "--keyFile", self.directory / "key"]
 
 
+@pytest.mark.nightly
 def test_a_user_who_may_only_read_and_write_verifies_and_repairs() -> None:
     with _ServerWithLogin().start() as server:
         with MongoClient[dict[str, Any]](server.url, directConnection=True) as client:
@@ -587,6 +590,7 @@ def test_a_forked_child_has_connections_of_its_own(url: str, store: Driven) -> N
     assert len(store.scan(STEPS)) == 3
 
 
+@pytest.mark.nightly
 def test_saving_goes_on_when_the_server_is_back() -> None:
     with mongodb_server() as server:
         store = _open(server.fresh(), timeout=150)

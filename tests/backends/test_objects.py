@@ -38,7 +38,7 @@ def place(server: str = "s3") -> tuple[str, dict[str, Any]]:
 
 
 class TestSeaweedFS(ShortConformance):
-    histories = 10  # each takes half a second
+    histories = 5  # each takes half a second
 
     @pytest.fixture
     def stores(self) -> Stores:

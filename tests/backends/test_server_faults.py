@@ -64,6 +64,7 @@ def test_the_server_dies_in_the_middle_of_commits(place: Rig) -> None:
         writers.check(url)
 
 
+@pytest.mark.nightly
 @on("pgbouncer", kinds=["pgbouncer"])
 def test_a_pooler_is_restarted(place: Rig) -> None:
     url = place.fresh()

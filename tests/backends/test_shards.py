@@ -955,7 +955,7 @@ class Counted(Double):
         return self.counted
 
 
-@pytest.mark.parametrize("quarter", mostly_nightly([250, 500], daily=[250]))
+@pytest.mark.parametrize("quarter", mostly_nightly([100, 250, 500], daily=[100]))
 def test_a_step_costs_hardly_more_than_one_object_however_long_the_line(quarter: int) -> None:
     blobs = Counted.counted = InMemory()
     store = Store(Engine(EngineContext(run(Counted.open("blobs://counted")))), tenant="")

@@ -25,6 +25,7 @@ from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite.continuity import LastRow, last_row
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.errors import CorruptError, HoldfastError, TransientError, UnavailableError
+from tests.support.nightly import mostly_nightly
 from tests.support.sqlite.vfs_faults import FaultyVFS, write_error
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="files are limited, replaced and mounted as on Linux")
@@ -323,7 +324,7 @@ def fill(store: Store) -> int:
 
 
 @linux_only
-@pytest.mark.parametrize("reopened", [False, True], ids=["open", "reopened"])
+@pytest.mark.parametrize("reopened", mostly_nightly([False, True], daily=[False]), ids=["open", "reopened"])
 def test_space_can_be_freed_on_a_disk_that_the_store_has_filled(small_disk: Path, reopened: bool) -> None:
     path = small_disk / "store.db"
     store = holdfast.open(path)

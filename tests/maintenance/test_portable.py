@@ -456,6 +456,7 @@ def test_a_thread_that_is_deleted_meanwhile(tmp_path: Path) -> None:
     assert target.import_(tmp_path / "f").threads == ("thread 0", "thread 2")
 
 
+@pytest.mark.nightly
 def test_threads_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not all at once: what lies on the disk beside is one thread at a time, and a log of 16 MB."""
     beside = tmp_path / "beside"

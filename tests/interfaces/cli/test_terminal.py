@@ -83,6 +83,7 @@ def test_the_pager_is_the_users_own(long: str, tmp_path: Path) -> None:
     assert kit.spawn("log", "t1", "--store", long, env={"PAGER": "sed s/^/paged:/"}).out.startswith("checkpoint")
 
 
+@pytest.mark.nightly
 def test_a_pager_that_reads_nothing(long: str) -> None:
     with kit.in_terminal("log", "long", "--store", long, env={"PAGER": "true"}) as terminal:
         assert terminal.wait() == 0

@@ -68,7 +68,7 @@ class ShortConformance(SyncOnly, Histories, Values, Lifetime):
     competing tasks and event loops, several processes that write at the same time, and cancelled readers.
     """
 
-    histories = 10
+    histories = 6
     kills = 1
     watched = 10
 
