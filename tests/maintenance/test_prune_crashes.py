@@ -19,13 +19,15 @@ from holdfast.errors import UnavailableError
 from tests.engine.lines import Backends, Clock, store_on
 from tests.engine.pruned import Mortal, filled
 from tests.maintenance.test_prune import states_of
+from tests.support.nightly import mostly_nightly
 from tests.support.sqlite.powercut import Labels, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
 LATER = Clock().now + 3600 * 10**9
 
 
-def test_power_cuts() -> None:
+@pytest.mark.parametrize("cuts", mostly_nightly([60, 200], daily=[60]))
+def test_power_cuts(cuts: int) -> None:
     whole: dict[str, Any] = {}
 
     def workload(folder: Path, recorder: Recorder) -> None:
@@ -62,7 +64,7 @@ def test_power_cuts() -> None:
         finally:
             run(opened.close())
 
-    check_cuts(record(workload), verify, cuts=200)
+    check_cuts(record(workload), verify, cuts=cuts)
     assert {(10, 6), (3, 3)} <= seen
 
 

@@ -29,6 +29,7 @@ with holdfast.open(sys.argv[1], cache_bytes=cache_bytes) as store:
 """
 
 
+@pytest.mark.nightly
 def test_many_threads_with_a_writer(tmp_path: Path) -> None:
     found = pruned(30, 60, 20, tmp_path)
     assert found["dropped"] >= 30 * 40

@@ -239,7 +239,7 @@ def test_a_store_is_not_repaired_from_itself() -> None:
         run(repair(engine, "", [engine]))
 
 
-@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("copy", mostly_nightly([False, True], daily=[True]))
 def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_again(copy: bool) -> None:
     rows = small(pruned=True)
     spoilt = broken(rows)

@@ -199,7 +199,7 @@ DAMAGED_HOLDS = {
 }
 
 
-@pytest.mark.parametrize("column", mostly_nightly(DAMAGED_HOLDS, daily=["name", "thread"]))
+@pytest.mark.parametrize("column", mostly_nightly(DAMAGED_HOLDS, daily=["name"]))
 def test_a_damaged_hold_forbids_deleting_until_a_copy_restores_it(good: Path, tmp_path: Path, column: str) -> None:
     path, empty = tmp_path / "agents.db", f"sqlite:///{tmp_path}/empty.db"
     shutil.copy(good, path)

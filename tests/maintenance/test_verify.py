@@ -23,6 +23,7 @@ from holdfast.store.store import Store
 from tests.engine.lines import store_on
 from tests.maintenance import damage
 from tests.maintenance.damage import LINE, found_in, loaded, memory, small
+from tests.support.nightly import mostly_nightly
 
 
 @pytest.mark.parametrize("pruned", [False, True])
@@ -31,7 +32,7 @@ def test_nothing_is_found_in_a_sound_thread(pruned: bool, level: VerifyLevel) ->
     assert found_in(loaded(small(pruned=pruned)), level) == []
 
 
-@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("pruned", mostly_nightly([False, True], daily=[True]))
 def test_every_missing_and_every_altered_row_is_found(pruned: bool) -> None:
     rows = small(pruned=pruned)
     for what, damaged in (*damage.missing(rows), *damage.altered(rows)):

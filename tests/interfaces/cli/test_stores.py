@@ -17,6 +17,7 @@ from holdfast.backends.config import to_url
 from holdfast.backends.urls import url_to_path
 from tests.interfaces.cli import kit
 from tests.interfaces.cli.conftest import fill
+from tests.support.nightly import mostly_nightly
 
 PATHS: list[tuple[str, str]] = [
     ("agents.db", "sqlite:///agents.db"),
@@ -136,7 +137,7 @@ def as_nobody(*arguments: str) -> kit.Result:
     return kit.Result(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+@pytest.mark.parametrize("scheme", mostly_nightly(["sqlite", "file"], daily=["sqlite"]))
 def test_a_store_that_may_only_be_read(place: Path, scheme: str) -> None:
     url = f"{scheme}:///{place}/store"
     with holdfast.open(url) as store:

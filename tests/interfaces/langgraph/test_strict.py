@@ -20,7 +20,7 @@ KEPT = {
 
 
 TYPES = {"known": "Known", "models": "list", "colour": "Colour", "message": "HumanMessage"}
-KINDS = ("memory", "sqlite", "serialized", "langgraph")
+KINDS = ("sqlite", "serialized", "langgraph")
 
 
 def test_strict(tmp_path: Path) -> None:
