@@ -342,24 +342,30 @@ def migrate_state(
     target: Version,
     where: str,
     engine: Engine,
+    *,
+    whole: bool = False,
 ) -> PackedMap:
-    """Return a packed state in another version, together with what was kept aside. Errors say where the state is."""
-    own = {key: value for key, value in packed.items() if key not in _RESERVED}
-    internal: PackedMap = {}
-    if _KEPT in packed:
+    """Return a packed state in another version, together with what was kept aside. Errors say where the state is.
+
+    The result is checked against its schema, as far as it may have changed, or as a `whole`."""
+    codec, is_graph = engine.context.codec, _KEPT in packed
+    own, aside, internal = packed, dict[bytes, Packed](), dict[bytes, Packed]()
+    if is_graph or _ASIDE in packed:
+        own = {key: value for key, value in packed.items() if key not in _RESERVED}
+        aside = as_map(packed.get(_ASIDE, b"\x80")) or {}
+    if is_graph:
         internal = {key: value for key, value in own.items() if is_internal(unpack_name(key))}
         own = {key: value for key, value in own.items() if key not in internal}
-    aside = as_map(packed.get(_ASIDE, b"\x80")) or {}
+    path = schemas.prepared_path(name, source, target)
     try:
-        result = schemas.migrate_packed(name, own, aside, source, target, codec=engine.context.codec)
+        result = path.migrate(own, aside, codec, whole=("partial" if is_graph else "complete") if whole else None)
     except HoldfastError as error:
         error.where = f"{where}; {error.where}" if error.where else where
         raise
     state = result.state
-    if _KEPT in packed:
-        steps = schemas.path(name, source, target)
-        kept = migrate_bookkeeping(engine.context.codec, packed[_KEPT], steps)
-        state = {_KEPT: kept, **state, **migrate_channels(internal, steps)}
+    if is_graph:
+        kept = migrate_bookkeeping(codec, packed[_KEPT], path.steps)
+        state = {_KEPT: kept, **state, **migrate_channels(internal, path.steps)}
     return {**state, _ASIDE: result.aside} if result.aside else state
 
 
