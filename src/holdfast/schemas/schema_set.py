@@ -41,7 +41,8 @@ class SchemaSet:
 
     def _add(self, part: object) -> None:
         if isinstance(part, Migration):
-            self._migrations.append(part)
+            if not any(part is each for each in self._migrations):  # sets of one module have some in common
+                self._migrations.append(part)
             return
         if not isinstance(part, Schema):
             raise InvalidError(f"a set consists of schemas and migrations, not of {type(part).__name__}")
