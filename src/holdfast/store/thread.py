@@ -503,27 +503,34 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         line, engine = self._line, self._engine
         head = await engine.lines.read_step(line, point, partial(engine.step_info.head, line))
         schema = None if engine.schemas is None or not migrate else engine.schemas.find(line)
-        if schema is not None and schema.reference != head.header.schema:
-            state: Any = await engine.lines.read_step(line, point, partial(self._upgraded, schema, head))
-            head = head._replace(header=head.header._replace(schema=schema.reference))
-        elif lazy:
-            from holdfast.store.lazy_state import AsyncLazyState, LazyState
+        is_old = schema is not None and schema.reference != head.header.schema and schema.applies_to(head.header.schema)
+        if lazy:
+            from holdfast.store.lazy_state import AsyncLazyState, LazyState, UpgradedReader
 
             part = engine.state_reader(line, point)
-            state = LazyState(part) if isinstance(self, SyncApi) else AsyncLazyState(part)
+            if is_old and schema is not None:
+                part = UpgradedReader(engine, line, point, partial(self._packed_upgraded, schema, head))
+            kind = LazyState if isinstance(self, SyncApi) else AsyncLazyState
+            state: Any = kind(part, hides_aside=schema is not None)
+        elif is_old and schema is not None:
+            state = await engine.lines.read_step(line, point, partial(self._upgraded, schema, head))
         else:
             state = await engine.lines.read_step(line, point, partial(engine.state, line))
             if schema is not None:
                 from holdfast.engine.schema_bindings import ASIDE
 
                 state.pop(ASIDE, None)
+        if is_old and schema is not None:
+            head = head._replace(header=head.header._replace(schema=schema.reference))
         return self._checkpoint(head, state)
 
     async def _upgraded(self, schema: LineSchema, head: StepInfo, point: StepRef) -> dict[str, Any]:
         """Return the state at a step in the version of a schema."""
-        engine, line = self._engine, self._line
-        packed = await engine.states.values(line, point)
-        return unpack_state(self._handle.codec, await schema.upgrade(line, point, head.header.schema, packed))
+        return unpack_state(self._handle.codec, await self._packed_upgraded(schema, head, point))
+
+    async def _packed_upgraded(self, schema: LineSchema, head: StepInfo, point: StepRef) -> PackedMap:
+        packed = await self._engine.states.values(self._line, point)
+        return await schema.upgrade(self._line, point, head.header.schema, packed)
 
     def _checkpoint(self, head: StepInfo, state: Any = None) -> Checkpoint[S]:
         return Checkpoint.from_step(self._line, head, self._handle.codec, state)

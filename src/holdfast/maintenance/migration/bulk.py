@@ -25,7 +25,7 @@ from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.operations import apply_map
 from holdfast.engine.model.packed_state import PackedMap, flatten, pack_name
 from holdfast.engine.row_format import LEASE, Line, StepRef, open_step, readable
-from holdfast.engine.schema_bindings import KEPT_SCHEMA
+from holdfast.engine.schema_bindings import MIGRATED_SCHEMA
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
@@ -385,7 +385,7 @@ class BulkMigration:
             stays_beside=True,
             kind=KIND,
             schema=target.schema.schema_reference,
-            line_schema=KEPT_SCHEMA,
+            line_schema=MIGRATED_SCHEMA,
             is_limited=False,
             **step_fields(engine, line, metadata, unread),
         )
