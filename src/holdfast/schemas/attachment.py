@@ -327,7 +327,7 @@ class Attachment:
                 self._require_accepted(reference, line)
             elif version < self.schema.version:
                 packed = self._upgraded(line, point, reference, packed)
-        return {key: value for key, value in packed.items() if key != _ASIDE} if _ASIDE in packed else packed
+        return without_aside(packed)
 
     def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:
         """Return the writes that follow a checkpoint in this version. `reference` is the schema of the checkpoint, and
@@ -372,6 +372,11 @@ class Attachment:
         if source is None or source >= self.schema.version:
             return {}
         return renamed_nodes(self.schemas.path(self.schema.name, source, self.schema.version))
+
+
+def without_aside(packed: PackedMap) -> PackedMap:
+    """Return a packed state as its readers see it, without what was kept aside."""
+    return {key: value for key, value in packed.items() if key != _ASIDE} if _ASIDE in packed else packed
 
 
 def migrate_state(

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest, Edit
     from holdfast.engine.schema_bindings import LineSchema
     from holdfast.history.blame import BlameEntry, ValueChange
+    from holdfast.history.comparison import ComparedPoint
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
+    from holdfast.schemas.schema_set import SchemaSet
     from holdfast.store.checkpoint_fields import CheckpointFields
 
 
@@ -231,26 +233,47 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         other: str | None = None,
         state: Mapping[str, Any] | None = None,
         large: bool = False,
+        migrate: bool | SchemaSet = False,
     ) -> Diff:
         """Compare two states: a summary in numbers, then path by path, or as a JSON Patch.
 
         Without `a`, it is what `b` changed of its parent. With `other`, `b` is a revision of that other thread, and `a`
         the latest of this one unless it is given; with `state`, `a` is compared with that state. Nodes that both sides
         share are not read. Large values that differ are fetched only with `large`.
+
+        States are compared as they are stored. With `migrate` both are brought to one version of their schema first:
+        that which is attached to the thread, or the newest of the schemas that are passed.
         """
         from holdfast.history import comparison
 
         engine = self._engine
         if other is None and state is None:
-            return await comparison.compare_revisions(engine, self._line, a, b, large=large)
+            if migrate is False:
+                return await comparison.compare_revisions(engine, self._line, a, b, large=large)
+            new = await comparison.find_point(engine, self._line, b)
+            if a is None:
+                old = await comparison.find_parent(engine, new)
+            else:
+                old = await comparison.find_point(engine, self._line, a)
+            return await self._compare_migrated(old, new, migrate)
         old = await comparison.find_point(engine, self._line, "HEAD" if a is None else a)
         if state is not None:
             if other is not None or b != "HEAD":
                 raise InvalidError("a checkpoint is compared with another or with a state, not with both")
+            if migrate is not False:
+                raise InvalidError("a state that is passed has no version to migrate from", hint="Leave out migrate")
             return await comparison.compare(engine, old, validation.require_mapping(state, "state"), large=large)
         line = self._handle.thread_line(other or "")
         async with thread_access(self._handle, line, ["read"]):
-            return await comparison.compare(engine, old, await comparison.find_point(engine, line, b), large=large)
+            new = await comparison.find_point(engine, line, b)
+            if migrate is not False:
+                return await self._compare_migrated(old, new, migrate)
+            return await comparison.compare(engine, old, new, large=large)
+
+    async def _compare_migrated(self, old: ComparedPoint, new: ComparedPoint, migrate: bool | SchemaSet) -> Diff:
+        from holdfast.store.migrated_diff import compare_migrated
+
+        return await compare_migrated(self._engine, (old, new), True if isinstance(migrate, bool) else migrate)
 
     @sync_and_async
     @needs("read")
