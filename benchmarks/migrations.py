@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 import holdfast
-from benchmarks import servers
 from benchmarks.measure import Figure, missing
 from holdfast.backends.interface import Create, Row
 from holdfast.backends.runtime.drivers import run
@@ -85,6 +84,8 @@ def bulk_migration(states: int = STATES) -> list[Figure]:
 
 def bulk_migration_on_postgres(states: int = STATES_ON_SERVER) -> list[Figure]:
     """The rate of an upgrade of many small states on PostgreSQL, beside SQLite"""
+    from benchmarks import servers  # the drivers of all stores, which a process that migrates does not need
+
     what = "upgrade on PostgreSQL / on SQLite"
     try:
         url = servers.postgres().fresh()

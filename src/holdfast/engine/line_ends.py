@@ -22,9 +22,9 @@ from holdfast.engine.leases import pause_key
 from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.operations import EditMap, apply_map
 from holdfast.engine.model.packed_state import POINTER, PackedMap
-from holdfast.engine.model.steps import Step, StepHeader, StepParent
+from holdfast.engine.model.steps import Step, StepHeader, StepParent, decode_edit
 from holdfast.engine.namespaces import index_key
-from holdfast.engine.row_format import AT_HEAD, Line, LineInfo, StepRef, info_of, open_step, step_body
+from holdfast.engine.row_format import AT_HEAD, Line, LineInfo, StepRef, info_of, open_body, open_step, step_body
 from holdfast.engine.trace_context import NO_TRACE
 
 _STEPS_PER_LINE = 8
@@ -202,8 +202,7 @@ class LineEnds:
                 if stored is None or stored != row:
                     states.append(None)
                     continue
-                step = open_step(end.line, stored, self._context.max_bytes)
-                states.append(apply_map(step.edit, end.state))
+                states.append(apply_map(decode_edit(open_body(stored, self._context.max_bytes)), end.state))
         return states
 
 
