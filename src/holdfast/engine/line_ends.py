@@ -81,14 +81,15 @@ class LineEnds:
             and current_authority() is OWNER
         )
 
-    async def find_short(self, tenant: str, rows: Sequence[Row]) -> list[ShortLine]:
-        """Return those of some lines, by consecutive rows of `lines`, that have one branch and are not folded."""
-        if not rows or not self.is_usable():
+    async def find_short(self, lines: Sequence[Line]) -> list[ShortLine]:
+        """Return those of some consecutive lines of a tenant that have one branch and are not folded."""
+        if not lines or not self.is_usable():
             return []
-        first, last = str(rows[0].key[1]), str(rows[-1].key[1])
-        bounds, limit = ((tenant,), (first,), (last + "\0",)), _STEPS_PER_LINE * len(rows)
-        steps, branches, refs, index = await self._context.unchecked.read(
+        tenant, first, last = lines[0].tenant, lines[0].name, lines[-1].name
+        bounds, limit = ((tenant,), (first,), (last + "\0",)), _STEPS_PER_LINE * len(lines)
+        infos, steps, branches, refs, index = await self._context.backend.read(
             [
+                Scan(LINES, *bounds, limit=limit + 1),
                 Scan(STEPS, *bounds, limit=limit + 1, bodies=False),
                 Scan(BRANCHES, *bounds, limit=limit + 1, bodies=False),
                 Scan(REFS, *bounds, limit=limit + 1, bodies=False),
@@ -104,10 +105,10 @@ class LineEnds:
             by_line.setdefault(str(row.key[1]), []).append(StepRef.of(row))
         if len(steps) > limit:
             by_line.pop(str(steps[-1].key[1]))  # there are more of it
-        found = []
-        for row in rows:
+        names, found = {line.name for line in lines}, []
+        for row in infos:
             points = by_line.get(name := str(row.key[1]))
-            if points and name not in others and self._is_short(points):
+            if points and name in names and name not in others and self._is_short(points):
                 found.append(ShortLine(Line(tenant, name), info_of(row), tuple(points)))
         return found
 
