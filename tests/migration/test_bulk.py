@@ -12,12 +12,17 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Backend
+from holdfast.backends.interface import Backend, Batch, Change, Create
 from holdfast.backends.memory import MemoryBackend
-from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
+from holdfast.backends.tables import STEPS
+from holdfast.backends.wrappers import Wrapper
+from holdfast.engine.line_ends import LineEnd, LineEnds
+from holdfast.engine.row_format import Line
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, TransientError
 from holdfast.maintenance.migration import bulk, plan
 from holdfast.schemas import Migration, SchemaSet, convert
 from holdfast.store import Store
+from tests.damaged import flipped
 from tests.engine.lines import store_on
 from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TO_2, TWO, first, second
 from tests.servers.places import KINDS, place
@@ -192,7 +197,7 @@ def test_a_state_that_fails_later(store: Store, on_error: Any) -> None:
         assert "convert count" in failed.value.where
     states = without_aside(stored(store, 10))
     expected = {
-        "stop": SECONDS[:4] + FIRSTS[4:10],
+        "stop": SECONDS[:6] + FIRSTS[6:10],
         "skip": SECONDS[:6] + FIRSTS[6:7] + SECONDS[7:10],
         "rollback": FIRSTS[:10],
     }
@@ -228,27 +233,80 @@ def test_writers_go_on_meanwhile(store: Store) -> None:
             assert count == str(100 + number)
 
 
-def test_a_writer_between_reading_and_writing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_a_writer_between_reading_and_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_branches: bool
+) -> None:
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "a.db") as other:
         fill(store, 4)
-        build = bulk.BulkMigration._build
-        struck: list[int] = []
+        if has_branches:
+            for number in range(4):
+                store.thread(f"chat-{number:02}").fork("side")
+        struck: list[bool] = []
 
-        async def interfere(self: Any, head: Any) -> Any:
-            step = await build(self, head)
-            if head.line.name == "chat-02" and not struck:
-                struck.append(1)
+        def interfere(line: Line) -> None:
+            if line.name == "chat-02" and not struck:
+                struck.append(True)
                 other.put("chat-02", first(2) | {"count": 99})
+
+        build, prepare = bulk.BulkMigration._build, LineEnds.prepare
+
+        async def build_one(self: Any, head: Any) -> Any:
+            step = await build(self, head)
+            interfere(head.line)
             return step
 
-        bulk.BulkMigration._build = interfere  # type: ignore[method-assign]
-        try:
-            report = store.schemas.up(TWO)
-        finally:
-            bulk.BulkMigration._build = build  # type: ignore[method-assign]
+        def prepare_one(self: Any, end: LineEnd, *fields: Any) -> Any:
+            assert not has_branches, "lines with branches are not short"
+            interfere(end.line)
+            return prepare(self, end, *fields)
+
+        monkeypatch.setattr(bulk.BulkMigration, "_build", build_one)
+        monkeypatch.setattr(LineEnds, "prepare", prepare_one)
+        report = store.schemas.up(TWO)
         assert struck
         assert report.migrated == 4
-        assert store.get("chat-02").state["count"] == "99"
+        assert without_aside(stored(store, 4)) == [second(number) for number in (0, 1)] + [
+            second(2) | {"count": "99"},
+            second(3),
+        ]
+        assert [each.kind for each in store.log("chat-02")] == ["migrate", "save", "save"]
+
+
+class Lying(Wrapper):
+    """A store that acknowledges steps of migrations, and loses or alters them."""
+
+    def __init__(self, inner: Backend, alter: bool) -> None:
+        super().__init__(inner)
+        self._alter = alter
+        self.lies = 0
+
+    async def apply(self, batch: Batch) -> int | None:
+        changes: list[Change] = []
+        for change in batch:
+            if isinstance(change, Create) and change.space is STEPS and change.row.columns[5] == "migrate":
+                self.lies += 1
+                if self._alter:
+                    changes.append(Create(STEPS, change.row._replace(body=flipped(change.row.body, -20))))
+            else:
+                changes.append(change)
+        return await self.inner.apply(changes)
+
+
+@pytest.mark.parametrize("alter", [False, True])
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_what_was_written_is_read_again(alter: bool, has_branches: bool) -> None:
+    inner = MemoryBackend()
+    honest = store_on(inner)
+    fill(honest, 3)
+    if has_branches:
+        for number in range(3):
+            honest.thread(f"chat-{number:02}").fork("side")
+    lying = Lying(inner, alter)
+    with pytest.raises(CorruptError) as found:
+        store_on(lying).schemas.up(TWO)
+    assert lying.lies
+    assert "chat-0" in found.value.where
 
 
 # Kills ---------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,13 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.schema_bindings import ASIDE, SchemaRequest
 from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.errors import ConflictError, HoldfastError, UnsupportedError
-from holdfast.schemas.graph_checkpoint import is_internal, migrate_bookkeeping, migrate_channels, migrate_writes
+from holdfast.schemas.graph_checkpoint import (
+    is_internal,
+    migrate_bookkeeping,
+    migrate_channels,
+    migrate_writes,
+    renamed_nodes,
+)
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
 from holdfast.schemas.schema import Schema, invalid_value
 from holdfast.schemas.schema_declaration import Declaration
@@ -48,7 +54,7 @@ class Attachment:
         engine: Engine,
         registry: SchemaRegistry,
         declaration: Declaration,
-        unversioned: Version,
+        unversioned: Version | None,
     ) -> None:
         self._engine = engine
         self._registry = registry
@@ -58,6 +64,7 @@ class Attachment:
         self.schema: Final = declaration.schema
         self.reference: Final = declaration.schema.schema_reference
         self.unversioned: Final = unversioned
+        """The version of states without a reference to a schema; None if they have none until they are saved anew."""
         self._validate = declaration.validate
         self._accepted: set[Version] = set()
         """Newer versions whose states this program may read and write: it keeps the channels that it does not know."""
@@ -125,6 +132,20 @@ class Attachment:
         request.convert = partial(self._convert, request, request.schema)
         request.schema = self.reference
 
+    def prepare_kept(self, request: SchemaRequest) -> None:
+        """Let a step be saved that keeps the version of its parent, such as a merge, on the same condition."""
+        request.permit = both_preconditions(request.permit, self.conditions)
+        if self._validate != "off":
+            request.convert = partial(self._check_kept, request.line)
+
+    async def _check_kept(
+        self, line: Line, new: PackedMap | Edit, parent: StepRef | None, loaded: LoadedState | None
+    ) -> PackedMap | Edit:
+        if isinstance(new, dict) or parent is None or loaded is None:
+            return new
+        version = self._version(await self._reference(line, parent, loaded))
+        return partial(self._checked_edit, line, new) if version == self.schema.version else new
+
     async def _convert(
         self,
         request: SchemaRequest,
@@ -145,6 +166,12 @@ class Attachment:
             return new
         stored = await self._reference(line, parent, loaded)
         version = self._version(stored)
+        if version is None:
+            if not isinstance(new, dict):
+                whole = await self._engine.states.whole(line, loaded)
+                new = apply_map(await new(parent, loaded), await self._engine.states.resolve_pointers(line, whole))
+            self._check_state(new, {}, line)
+            return new
         if version == self.schema.version:
             if isinstance(new, dict):
                 before = None if loaded.known is None or loaded.known[1] else loaded.known[0]
@@ -188,8 +215,7 @@ class Attachment:
         return {**new, **{key: value for key, value in unknown.items() if key not in new}}
 
     def _require_accepted(self, reference: str, line: Line) -> None:
-        version = self._version(reference)
-        if version in self._accepted:
+        if self._version(reference) in self._accepted:
             return
         raise UnsupportedError(
             f"the state is of {reference}, which is newer than this program's {self.schema.version}",
@@ -209,7 +235,11 @@ class Attachment:
             return loaded.schema
         return (await self._engine.step_info.head(line, point)).header.schema
 
-    def _version(self, reference: str) -> Version:
+    def applies_to(self, reference: str) -> bool:
+        """Return whether a state with this reference has the schema, in any version."""
+        return bool(reference) or self.unversioned is not None
+
+    def _version(self, reference: str) -> Version | None:
         if not reference:
             return self.unversioned
         name, version = parse_reference(reference)
@@ -289,13 +319,15 @@ class Attachment:
         """Return a stored state in this version, as its reader sees it: without what was kept aside."""
         if reference != self.reference:
             version = self._version(reference)
+            if version is None:
+                return packed
             if version > self.schema.version:
                 if version not in self._accepted:
                     self.check(await self._registry.load(refresh=True))
                 self._require_accepted(reference, line)
             elif version < self.schema.version:
                 packed = self._upgraded(line, point, reference, packed)
-        return {key: value for key, value in packed.items() if key != _ASIDE} if _ASIDE in packed else packed
+        return without_aside(packed)
 
     def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:
         """Return the writes that follow a checkpoint in this version. `reference` is the schema of the checkpoint, and
@@ -303,9 +335,9 @@ class Attachment:
         found: list[PendingWriteRow] = []
         for row in rows:
             version = self._version(row.schema or reference)
-            if version > self.schema.version:
+            if version is not None and version > self.schema.version:
                 self._require_accepted(row.schema or reference, line)
-            if version >= self.schema.version:
+            if version is None or version >= self.schema.version:
                 found.append(row)
             else:
                 found += migrate_writes(
@@ -329,9 +361,22 @@ class Attachment:
         return found
 
     def _migrate(self, packed: PackedMap, reference: str, where: str) -> PackedMap:
-        return migrate_state(
-            self.schemas, self.schema.name, packed, self._version(reference), self.schema.version, where, self._engine
-        )
+        source = self._version(reference)
+        if source is None:
+            return packed
+        return migrate_state(self.schemas, self.schema.name, packed, source, self.schema.version, where, self._engine)
+
+    def renamed_nodes(self, reference: str) -> Mapping[str, str]:
+        """Return the nodes of a graph that were renamed since a version: the new names by the old ones."""
+        source = self._version(reference)
+        if source is None or source >= self.schema.version:
+            return {}
+        return renamed_nodes(self.schemas.path(self.schema.name, source, self.schema.version))
+
+
+def without_aside(packed: PackedMap) -> PackedMap:
+    """Return a packed state as its readers see it, without what was kept aside."""
+    return {key: value for key, value in packed.items() if key != _ASIDE} if _ASIDE in packed else packed
 
 
 def migrate_state(
@@ -342,24 +387,30 @@ def migrate_state(
     target: Version,
     where: str,
     engine: Engine,
+    *,
+    whole: bool = False,
 ) -> PackedMap:
-    """Return a packed state in another version, together with what was kept aside. Errors say where the state is."""
-    own = {key: value for key, value in packed.items() if key not in _RESERVED}
-    internal: PackedMap = {}
-    if _KEPT in packed:
+    """Return a packed state in another version, together with what was kept aside. Errors say where the state is.
+
+    The result is checked against its schema, as far as it may have changed, or as a `whole`."""
+    codec, is_graph = engine.context.codec, _KEPT in packed
+    own, aside, internal = packed, dict[bytes, Packed](), dict[bytes, Packed]()
+    if is_graph or _ASIDE in packed:
+        own = {key: value for key, value in packed.items() if key not in _RESERVED}
+        aside = as_map(packed.get(_ASIDE, b"\x80")) or {}
+    if is_graph:
         internal = {key: value for key, value in own.items() if is_internal(unpack_name(key))}
         own = {key: value for key, value in own.items() if key not in internal}
-    aside = as_map(packed.get(_ASIDE, b"\x80")) or {}
+    path = schemas.prepared_path(name, source, target)
     try:
-        result = schemas.migrate_packed(name, own, aside, source, target, codec=engine.context.codec)
+        result = path.migrate(own, aside, codec, whole=("partial" if is_graph else "complete") if whole else None)
     except HoldfastError as error:
-        error.where = f"{where}; {error.where}" if error.where else where
+        error.where = "; ".join(each for each in (where, error.where) if each)
         raise
     state = result.state
-    if _KEPT in packed:
-        steps = schemas.path(name, source, target)
-        kept = migrate_bookkeeping(engine.context.codec, packed[_KEPT], steps)
-        state = {_KEPT: kept, **state, **migrate_channels(internal, steps)}
+    if is_graph:
+        kept = migrate_bookkeeping(codec, packed[_KEPT], path.steps)
+        state = {_KEPT: kept, **state, **migrate_channels(internal, path.steps)}
     return {**state, _ASIDE: result.aside} if result.aside else state
 
 

@@ -17,9 +17,16 @@ log: Final = logging.getLogger("holdfast.schemas")
 
 
 async def attach(
-    declaration: Declaration, engine: Engine, tenant: str, actor: str = "", patterns: tuple[str, ...] = ()
+    declaration: Declaration,
+    engine: Engine,
+    tenant: str,
+    actor: str = "",
+    patterns: tuple[str, ...] = (),
+    *,
+    takes_unversioned: bool = True,
 ) -> Attachment:
-    """Check the version against what the store has, and register it."""
+    """Check the version against what the store has, and register it. States without a reference to a schema are taken
+    for the oldest version, if `takes_unversioned`, in threads that match the patterns."""
     registry = SchemaRegistry(engine, tenant, actor)
     registered = await registry.load()
     name = declaration.schema.name
@@ -27,7 +34,8 @@ async def attach(
     unversioned = declaration.unversioned or (
         min(declaration.schemas.versions(name)) if record is None else record.unversioned
     )
-    attachment = Attachment(engine, registry, declaration, unversioned)
+    attachment = Attachment(engine, registry, declaration, unversioned if takes_unversioned else None)
+    patterns = patterns if takes_unversioned else ()
     attachment.check(registered)
     migrations = _migrations_in_use(declaration, registered)
     for edited in registered.edited(declaration.schemas.migrations(name)):

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from holdfast.security.handle import StoreHandle
 
 
+_ALL = "**"
+"""The pattern of all threads."""
+
+
 class SchemasOperations:
     """Operations on the schemas of a store. `Schemas` and `AsyncSchemas` have these as methods."""
 
@@ -36,7 +40,7 @@ class SchemasOperations:
         schemas: SchemaSet | Schema,
         reference: str | None = None,
         *,
-        threads: str = "**",
+        threads: str = _ALL,
         validate: ValidationMode = "refuse",
         unversioned: str | Version | None = None,
     ) -> str:
@@ -46,7 +50,8 @@ class SchemasOperations:
         version is registered in the store. From now on states of older versions are upgraded when they are read, and
         stored so at the next step; what is saved is validated: what does not fit is refused, or warned of, or with
         `off` not checked. `unversioned` is the version of states that were saved before there was a schema, by default
-        the oldest.
+        the oldest. If neither that nor a pattern is given, any thread may have them, and they are left as they are
+        until they are saved anew.
 
         Raises `NotFoundError` with the skeleton of a migration if states of some version cannot be upgraded, and
         `ConflictError` if the store has states of a version that this program does not get along with.
@@ -61,12 +66,19 @@ class SchemasOperations:
         def belongs(line: Line) -> bool:
             return line.tenant == tenant and is_thread(line.name) and matches(line.name)
 
-        attachment = await attach(declaration, self._handle.engine, tenant, self._handle.guard.actor, (threads,))
+        attachment = await attach(
+            declaration,
+            self._handle.engine,
+            tenant,
+            self._handle.guard.actor,
+            (threads,),
+            takes_unversioned=threads != _ALL or declaration.unversioned is not None,
+        )
         bindings.bind(f"threads {threads}", belongs, attachment)
         return attachment.reference
 
     @sync_and_async
-    async def detach(self, *, threads: str = "**") -> bool:
+    async def detach(self, *, threads: str = _ALL) -> bool:
         """Remove the schema of a pattern from this program. The registry stays as it is."""
         bindings = self._handle.engine.schemas
         return bindings is not None and bindings.unbind(f"threads {threads}")

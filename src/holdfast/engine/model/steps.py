@@ -100,7 +100,8 @@ class PendingWriteRow(NamedTuple):
 Stored: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Each channel's stored operation, by the channel's packed name."""
 
-_NO_REST = encode_operation(EditMap())
+_NOTHING = EditMap()
+_NO_REST = encode_operation(_NOTHING)
 """The rest of most steps: nothing is removed or moved."""
 
 Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -153,17 +154,26 @@ class Step:
         """Decode a step from its stored form, and what its row says. `CorruptError` if it is not valid; whether it is
         the right one, its commit hash tells."""
         found = _parts(data)
-        flat = found.operations
-        if not flat or len(flat) % 2:
-            raise CorruptError("a stored step holds no changes of a state")
-        stored = tuple(zip(flat[::2], flat[1::2], strict=True))
-        operations = [(key, decode_operation(operation)) for key, operation in stored]
-        _, rest = operations.pop()
-        if not isinstance(rest, EditMap):
-            raise CorruptError("a stored step holds no changes of a state")
-        step = cls(_header(found, id, schema), EditMap(rest.removed, tuple(operations), rest.moved))
+        stored, edit = _edit(found.operations)
+        step = cls(_header(found, id, schema), edit)
         step._stored = stored  # the hash covers the bytes as they are stored
         return step
+
+
+def decode_edit(data: bytes) -> EditMap:
+    """Return the changes in the stored form of a step, without its header."""
+    return _edit(_parts(data).operations)[1]
+
+
+def _edit(flat: list[bytes]) -> tuple[Stored, EditMap]:
+    if not flat or len(flat) % 2:
+        raise CorruptError("a stored step holds no changes of a state")
+    stored = tuple(zip(flat[::2], flat[1::2], strict=True))
+    operations = [(key, decode_operation(operation)) for key, operation in stored[:-1]]
+    rest = _NOTHING if flat[-1] == _NO_REST else decode_operation(flat[-1])
+    if not isinstance(rest, EditMap):
+        raise CorruptError("a stored step holds no changes of a state")
+    return stored, EditMap(rest.removed, tuple(operations), rest.moved)
 
 
 def commit_hash(header: StepHeader, digests: Digests, salt: bytes) -> bytes:
