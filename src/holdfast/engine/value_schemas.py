@@ -1,4 +1,4 @@
-"""Which schema single values have, where a program declared one: keys of scopes, and metadata of artifacts and sessions.
+"""Which schema single values have, where a program declared one: keys of scopes, metadata of artifacts and sessions.
 
 A value has a mark beside it, wherever it is stored: the version that it has, and what migrations keep aside of it.
 """
@@ -100,7 +100,7 @@ class ValueBindings:
         return next((each[4] for each in self._bound if each[:2] == (name, tenant)), None)
 
     def find(self, tenant: str, kind: ValueKind, owner: str, key: str = "") -> ValueSchema | None:
-        """Return the schema of a value; None if it has none. The owner is a scope, a type of artifacts, or a session."""
+        """Return the schema of a value; None if it has none. An owner is a scope, a type of artifact, or a session."""
         try:
             return self._cache[tenant, kind, owner, key]
         except KeyError:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
-from holdfast.engine.model.packed_state import Packed, PackedMap, unpack, unpack_name
+from holdfast.engine.model.packed_state import Packed, unpack, unpack_name
 from holdfast.errors import ConflictError, UnsupportedError
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
 from holdfast.schemas.schema import Schema, invalid_value

@@ -9,7 +9,8 @@ from holdfast.engine.append import Edit
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import both_preconditions
-from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.loaded_states import unfolded_state
+from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import EditMap, Set, apply, apply_map
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_name, unpack_name
 from holdfast.engine.model.steps import PendingWriteRow
@@ -72,7 +73,8 @@ class Attachment(AttachedVersion):
             return await self._write_newer(request, stored, new, parent, loaded, whole)
         upgraded = self._upgraded(line, parent, stored, whole)
         if not isinstance(new, dict):
-            new = apply_map(await new(parent, LoadedState(EMPTY, 0, known=(upgraded, ()))), upgraded)
+            state = unfolded_state(upgraded, {}, WrittenBy(parent.branch, parent.seq))
+            new = apply_map(await new(parent, state), upgraded)
         elif _ASIDE in upgraded and _ASIDE not in new:
             new = {**new, _ASIDE: upgraded[_ASIDE]}
         self._check_state(new, upgraded, line)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast.engine.engine import Engine
-from holdfast.schemas.attachment import Attachment
+from holdfast.schemas.attached_version import AttachedVersion
 from holdfast.schemas.migration import Migration
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRecord, SchemaRegistry
 from holdfast.schemas.schema_declaration import Declaration
@@ -15,11 +16,20 @@ from holdfast.schemas.version import Version
 
 log: Final = logging.getLogger("holdfast.schemas")
 
+A = TypeVar("A", bound=AttachedVersion)
+
 
 async def attach(
-    declaration: Declaration, engine: Engine, tenant: str, actor: str = "", patterns: tuple[str, ...] = ()
-) -> Attachment:
-    """Check the version against what the store has, and register it."""
+    declaration: Declaration,
+    engine: Engine,
+    tenant: str,
+    actor: str = "",
+    patterns: tuple[str, ...] = (),
+    places: tuple[str, ...] = (),
+    *,
+    kind: Callable[[Engine, SchemaRegistry, Declaration, Version], A],
+) -> A:
+    """Check the version against what the store has, and register it. `kind` is the class of what is attached."""
     registry = SchemaRegistry(engine, tenant, actor)
     registered = await registry.load()
     name = declaration.schema.name
@@ -27,19 +37,24 @@ async def attach(
     unversioned = declaration.unversioned or (
         min(declaration.schemas.versions(name)) if record is None else record.unversioned
     )
-    attachment = Attachment(engine, registry, declaration, unversioned)
+    attachment = kind(engine, registry, declaration, unversioned)
     attachment.check(registered)
     migrations = _migrations_in_use(declaration, registered)
     for edited in registered.edited(declaration.schemas.migrations(name)):
         log.warning("the migration %s was edited after it was applied to states of this store", edited)
-    if _is_new(declaration, registered, record, migrations, unversioned, patterns):
+    if _is_new(declaration, registered, record, migrations, unversioned, patterns, places):
 
         def update(stored: SchemaRecord | None) -> SchemaRecord:
             if stored is None:
-                return SchemaRecord(declaration.schema.version, unversioned, patterns=patterns)
+                return SchemaRecord(declaration.schema.version, unversioned, patterns=patterns, places=places)
             current = stored.current if stored.is_pinned else max(stored.current, declaration.schema.version)
-            known = tuple(dict.fromkeys((*stored.patterns, *patterns)))
-            return replace(stored, current=current, unversioned=unversioned, patterns=known)
+            return replace(
+                stored,
+                current=current,
+                unversioned=unversioned,
+                patterns=tuple(dict.fromkeys((*stored.patterns, *patterns))),
+                places=tuple(dict.fromkeys((*stored.places, *places))),
+            )
 
         used = [declaration.schema.schema_reference]
         needed = [declaration.schemas.get(reference) for reference in sorted(declaration.schema.references)]
@@ -67,6 +82,7 @@ def _is_new(
     migrations: list[Migration],
     unversioned: Version,
     patterns: tuple[str, ...],
+    places: tuple[str, ...],
 ) -> bool:
     reference = declaration.schema.schema_reference
     known = next((each for each in registered.schemas if each.schema_reference == reference), None)
@@ -78,5 +94,6 @@ def _is_new(
         or record.unversioned != unversioned
         or (record.current < declaration.schema.version and not record.is_pinned)
         or not set(patterns) <= set(record.patterns)
+        or not set(places) <= set(record.places)
         or any(str(each) not in registered.fingerprints for each in migrations)
     )

@@ -31,7 +31,6 @@ from holdfast.security.access.grant import BELOW_ALL
 from holdfast.security.access.policy import check_rights
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.retain import removal_request
-from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at
 from holdfast.state.session_guard import SessionLimit, ended_key, limit_row, session_active
 from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, time_key
@@ -219,9 +218,7 @@ class SessionLifecycle:
             if view.point is None:
                 return LineChange()
             done.lines[each.line.name] = view.point.seq + 1
-            gone = []
-            for key, stored in (await _all_keys(view)).items():
-                gone += [key] + [names.ttl_name(key)] * bool(stored.expires)
+            gone = [*await _all_keys(view), *await view.internal()]
             pin = Row((*each.line, PIN, _REASON, view.point.id), (view.point.id, self._handle.now()))
             return LineChange(removed=gone, rows=[Put(REFS, pin)])
 
@@ -384,24 +381,21 @@ class SessionLifecycle:
         """Return the request for the step that restores a line to what it was after so many steps."""
 
         async def edit(_: ScopeView) -> LineChange:
-            point, content = await self._content_at(line, count)
-            put: dict[str, Packed] = {}
-            for key, stored in content.items():
-                put[key] = stored.entry.value
-                if stored.expires:
-                    put[names.ttl_name(key)] = self._handle.codec.pack(stored.expires)
-            return LineChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point))])
+            point = await self._engine.lines.find(line, Position(0, count - 1))
+            put = await read_line_at(self._handle, line, point, _all_channels)
+            request.schema = (await self._engine.step_info.head(line, point)).header.schema
+            return LineChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point.id))])
 
-        return edit_request(self._handle, line, "restore", edit)
-
-    async def _content_at(self, line: Line, count: int) -> tuple[str, dict[str, StoredValue]]:
-        point = await self._engine.lines.find(line, Position(0, count - 1))
-        return point.id, await read_line_at(self._handle, line, point, _all_keys)
+        request = edit_request(self._handle, line, "restore", edit)
+        return request
 
     async def archived(self, line: Line, record: SessionRecord) -> dict[str, StoredValue]:
         """Return the state that a line of an archived session had when it ended."""
         count = record.lines.get(line.name, 0)
-        return (await self._content_at(line, count))[1] if count else {}
+        if not count:
+            return {}
+        point = await self._engine.lines.find(line, Position(0, count - 1))
+        return await read_line_at(self._handle, line, point, _all_keys)
 
     # Collecting -------------------------------------------------------------------------------------------------
 
@@ -513,6 +507,13 @@ async def _all_keys(view: ScopeView) -> dict[str, StoredValue]:
     keys = [*await view.keys(), *await view.expired()]
     found = {key: await view.find(key) for key in keys}
     return {key: stored for key, stored in found.items() if stored is not None}
+
+
+async def _all_channels(view: ScopeView) -> dict[str, Packed]:
+    """Return all that is stored of a scope: the values of its keys, and what belongs to them."""
+    keys = [*await view.keys(), *await view.expired()]
+    found = {key: await view.find_stored(key) for key in keys}
+    return {key: stored.entry.value for key, stored in found.items() if stored is not None} | await view.internal()
 
 
 def _busy_error(id: str) -> ConflictError:
