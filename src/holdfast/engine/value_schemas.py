@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from holdfast.backends.interface import Change
     from holdfast.codec import Codec
 
-ValueKind: TypeAlias = Literal["key", "artifact", "session"]
-"""What has the value: a key of a scope, or an artifact or a session, whose metadata it is."""
+ValueKind: TypeAlias = Literal["key", "agent", "artifact", "session"]
+"""What has the value: a key of a scope, an agent, whose fields it is, an artifact or a session, whose metadata."""
 
 _MAX_CACHED = 4096
 """The number of values whose schema is cached."""
@@ -100,7 +100,7 @@ class ValueBindings:
         return next((each[4] for each in self._bound if each[:2] == (name, tenant)), None)
 
     def find(self, tenant: str, kind: ValueKind, owner: str, key: str = "") -> ValueSchema | None:
-        """Return the schema of a value; None if it has none. An owner is a scope, a type of artifact, or a session."""
+        """Return the schema of a value; None if it has none. An owner is a scope, a class, a type, or a session."""
         try:
             return self._cache[tenant, kind, owner, key]
         except KeyError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.storage.conflicts import HINT
 from holdfast.agents.storage.record import CONVERSATION, DICTS, AgentPosition, AgentRecord, build_record
@@ -36,6 +36,9 @@ from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import parse_time
+
+if TYPE_CHECKING:
+    from holdfast.engine.value_schemas import ValueSchema
 
 PREFIX = AGENTS
 """The prefix of the names of agents' lines."""
@@ -187,15 +190,18 @@ class AgentLine:
         permit: Permit,
         id: str = "",
         instead_of: StepRef | None = None,
+        schema: ValueSchema | None = None,
     ) -> AppendRequest:
         """Build the request that appends a step, alone or together with those of other agents. The step follows the
-        newest; or an older one, on a branch of its own, if the newest is to be skipped."""
+        newest; or an older one, on a branch of its own, if the newest is to be skipped. It is saved on condition that
+        the version of its schema may still be written."""
         audit = StepAudit(self.handle.engine, self.line, self.handle.guard.actor)
         edit = delta.to_operation()
 
         async def get_edit(parent: StepRef | None, state: LoadedState | None) -> EditMap:  # noqa: ARG001 - it is that of the delta
             return edit
 
+        conditions = both_preconditions(permit.guards, self._require_newest(instead_of or parent, instead_of))
         request = AppendRequest(
             self.line,
             get_edit,
@@ -204,11 +210,13 @@ class AgentLine:
             id=id,
             kind=kind,
             attached_changes=audit.rows,
-            preconditions=both_preconditions(permit.guards, self._require_newest(instead_of or parent, instead_of)),
+            preconditions=conditions if schema is None else both_preconditions(conditions, schema.conditions),
             new_branch="" if instead_of is None else f"after-{instead_of.id}",
             moves_head=instead_of is not None,
         )
         audit.describe(request, self.handle.now(), events, summary, self.handle.codec.pack)
+        if schema is not None and "fields" in delta.put:
+            request.key_schemas = ((pack_name("fields"), schema.reference),)
         return request
 
     def _require_newest(self, point: StepRef | None, skipped: StepRef | None) -> Preconditions:
@@ -241,6 +249,8 @@ class AgentLine:
         try:
             heads = await self.handle.engine.writer.save(*requests)
         except (ConflictError, NotFoundError) as error:
+            if error.code.startswith(("schema-", "migration-")):
+                raise
             raise self.conflict_error() from error
         return [head.point for head in heads]
 

@@ -1,0 +1,240 @@
+"""Schemas of agents' fields: a class declares them, and its agents are upgraded when they are loaded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import pytest
+
+import holdfast
+from holdfast.agents import AgentBuilder, PersistentAgent
+from holdfast.backends.memory import MemoryBackend
+from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, add, convert, remove, rename
+from holdfast.store import Store
+from tests.servers.places import KINDS, place
+from tests.support.counting import CountingBackend
+from tests.support.nightly import mostly_nightly
+
+
+class Fields1(TypedDict):
+    """The first version."""
+
+    names: list[str]
+    count: int
+    note: NotRequired[str]
+
+
+class Fields2(TypedDict):
+    """A field is renamed, one retyped, one removed, one added."""
+
+    greeted: list[str]
+    count: float
+    mood: str
+
+
+class Fields21(TypedDict):
+    """A field more, which older releases need not know."""
+
+    greeted: list[str]
+    count: float
+    mood: str
+    extra: NotRequired[int]
+
+
+ONE = SchemaSet(Schema("greeter", "1.0.0", Fields1))
+TO_2 = Migration(
+    "greeter",
+    "1.0.0",
+    "2.0.0",
+    rename("names", "greeted"),
+    convert("count", float, int),
+    remove("note"),
+    add("mood", default="calm"),
+)
+TWO = SchemaSet(ONE, Schema("greeter", "2.0.0", Fields2), TO_2)
+TWO_ONE = SchemaSet(TWO, Schema("greeter", "2.1.0", Fields21))
+FIRST: dict[str, Any] = {"names": ["Ada"], "count": 1, "note": "n"}
+SECOND: dict[str, Any] = {"greeted": ["Ada"], "count": 1.0, "mood": "calm"}
+
+
+def release(schema: Any, fields: dict[str, Any], **options: Any) -> Any:
+    """Declare the class as a release of the application has it."""
+    space = {"__annotations__": dict.fromkeys(fields, Any), **fields, "__module__": __name__}
+    return type("Greeter", (PersistentAgent,), space, name="tests: greeter in versions", schema=schema, **options)
+
+
+@pytest.fixture(params=mostly_nightly([kind for kind in KINDS if kind != "memory"], daily=("sqlite",)))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return place(request.param, tmp_path)
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[Callable[[], Store]]:
+    stores: list[Store] = []
+
+    def another() -> Store:
+        stores.append(holdfast.open(url))
+        return stores[-1]
+
+    yield another
+    for store in stores:
+        store.close()
+
+
+def saved(store: Store, schema: Any = ONE, fields: dict[str, Any] | None = None, id: str = "a") -> Any:
+    """Save an agent, and return it."""
+    agent = release(schema, FIRST if fields is None else fields)().attach(store, id)
+    agent.save()
+    return agent
+
+
+def test_an_agent_is_upgraded_when_it_is_restored_and_stored_so_at_the_next_step(opened: Callable[[], Store]) -> None:
+    saved(opened())
+    store = opened()
+    kind = release(TWO, SECOND)
+    agent = store.agents.restore("a", kind)
+    assert (agent.greeted, agent.count, agent.mood) == (["Ada"], 1.0, "calm")
+    record = store.agents.load("a")
+    assert (record.fields, record.schema) == (FIRST, "greeter@1.0.0"), "nothing was written yet"
+    agent.greeted.append("Bob")
+    agent.save()
+    record = store.agents.load("a")
+    assert (record.fields, record.schema) == ({**SECOND, "greeted": ["Ada", "Bob"]}, "greeter@2.0.0")
+    assert store.agents.load("a", version=1).fields == FIRST, "history keeps the original"
+    agent.save()
+    agent = store.agents.restore("a", kind)
+    agent.rollback(1)
+    assert (agent.greeted, store.agents.load("a").schema) == (["Ada"], "greeter@1.0.0")
+    agent.save()
+    assert store.agents.load("a").fields == SECOND
+    assert store.maintenance.verify().ok
+
+
+def test_a_live_agent_of_an_older_release_is_refused_at_its_next_save(opened: Callable[[], Store]) -> None:
+    old = saved(opened())
+    old.names.append("Bob")
+    old.save()  # the control
+    new = release(TWO, SECOND)().attach(opened(), "b")
+    new.save()
+    old.names.append("Cy")
+    for policy in ("raise", "merge"):
+        agent = old.attach(opened(), "a", on_conflict=policy)
+        with pytest.raises(ConflictError) as refused:
+            agent.save()
+        assert refused.value.code == "schema-outdated"
+    store = opened()
+    assert store.agents.load("a").fields["names"] == ["Ada", "Bob"]
+    with pytest.raises(ConflictError, match="does not get along"):
+        release(ONE, FIRST)().attach(store, "c").save()
+
+
+def test_an_older_release_that_gets_along_keeps_what_it_does_not_know(opened: Callable[[], Store]) -> None:
+    older = saved(opened(), TWO, SECOND)
+    store = opened()
+    newer = store.agents.restore("a", release(TWO_ONE, {**SECOND, "extra": 5}))
+    newer.save()
+    again = older.attach(opened(), "a", on_conflict="merge")
+    again.mood = "glad"
+    again.save()
+    record = store.agents.load("a")
+    assert (record.fields, record.schema) == ({**SECOND, "mood": "glad", "extra": 5}, "greeter@2.1.0")
+
+
+def test_both_sides_of_a_conflict_are_merged_in_one_version(opened: Callable[[], Store]) -> None:
+    saved(opened())
+    mine = opened().agents.restore("a", release(TWO, SECOND), on_conflict="merge")
+    theirs = opened().agents.restore("a", release(TWO, SECOND))
+    theirs.mood = "glad"
+    theirs.save()
+    mine.greeted.append("Bob")
+    mine.save()
+    store = opened()
+    assert store.agents.load("a").fields == {**SECOND, "mood": "glad", "greeted": ["Ada", "Bob"]}
+
+
+def test_fields_are_validated(opened: Callable[[], Store]) -> None:
+    store = opened()
+    agent = saved(store)
+    agent.names.append(5)
+    with pytest.raises(InvalidError) as refused:
+        agent.save()
+    assert (refused.value.code, refused.value.where) == ("schema-mismatch", "names[1] of agent 'a'")
+    assert store.agents.load("a").fields == FIRST
+    lax = release(ONE, FIRST, validation="warn")().attach(store, "b")
+    lax.count = "many"
+    with pytest.warns(SchemaWarning, match="count"):
+        lax.save()
+    off = release(ONE, FIRST, validation="off")().attach(store, "c")
+    off.count = "many"
+    off.save()
+    with pytest.raises(InvalidError):
+        release(5.0, FIRST)
+
+
+def test_agents_from_before_there_was_a_schema(opened: Callable[[], Store]) -> None:
+    saved(opened(), "1")
+    store = opened()
+    agent = store.agents.restore("a", release(TWO, SECOND))
+    assert agent.mood == "calm"
+    agent.save()
+    with pytest.raises(UnsupportedError):  # the class does not declare it any more
+        opened().agents.restore("a", release("1", SECOND))
+
+
+def test_a_class_of_a_builder(opened: Callable[[], Store]) -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.names, self.count = ["x"], 1
+
+    store = opened()
+    spec = AgentBuilder("tests: built plain").fields("names", "count").schema(ONE).build(Plain)
+    handle = store.agents.create(spec, "p")
+    assert store.agents.load("p").schema == "greeter@1.0.0"
+    handle.agent.count = "x"
+    with pytest.raises(InvalidError):
+        handle.save()
+    handle.agent.count = 2
+
+
+# Costs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_schema_costs_no_call_of_the_store() -> None:
+    calls = []
+    for schema in ("1", TWO):
+        backend = CountingBackend(MemoryBackend())
+        store = Store(Engine(EngineContext(backend)), "")
+        kind = release(schema, SECOND)
+        kind().attach(store, "first").save()  # attaches the schema
+        agent = kind().attach(store, "a")
+        agent.save()
+        entered = 0
+
+        def profile(frame: Any, event: str, _: Any) -> None:
+            nonlocal entered
+            if event == "call" and "/holdfast/schemas/" in frame.f_code.co_filename:
+                entered += 1
+
+        backend.reset()
+        for number in range(10):
+            agent.count = float(number)
+            agent.save()
+        saves = (backend.reads, backend.applies)
+        backend.reset()
+        sys.setprofile(profile)
+        try:
+            store.agents.restore("a", kind)
+        finally:
+            sys.setprofile(None)
+        calls.append((saves, backend.reads, backend.applies))
+        if schema is TWO:
+            assert entered == 0
+            with pytest.raises(NotFoundError):  # the control
+                store.agents.restore("a", release(SchemaSet(Schema("greeter", "3.0.0", Fields1)), SECOND))
+    assert calls[0] == calls[1]
