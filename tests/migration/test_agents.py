@@ -10,7 +10,7 @@ from typing import Any, NotRequired, TypedDict
 import pytest
 
 import holdfast
-from holdfast.agents import AgentBuilder, PersistentAgent
+from holdfast.agents import AgentBuilder, Machine, PersistentAgent
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
@@ -200,6 +200,28 @@ def test_a_class_of_a_builder(opened: Callable[[], Store]) -> None:
     with pytest.raises(InvalidError):
         handle.save()
     handle.agent.count = 2
+
+
+def test_a_state_of_a_machine_may_have_a_schema(opened: Callable[[], Store]) -> None:
+    class Done(TypedDict):
+        result: str
+
+    states = Machine("open", "done", validators={"done": Done})
+    states.add("finish", "open", "done", validators=[Schema("answer", "1", int)])
+
+    class Worker(PersistentAgent, name="tests: worker with schemas"):
+        machine = states
+        result: Any = None
+
+    store = opened()
+    with Worker().attach(store, "w") as agent:
+        with pytest.raises(InvalidError, match="it is str, not int"):
+            agent.transition("finish", "x")
+        with pytest.raises(InvalidError, match="it is None, not str"):
+            agent.transition("finish", 5)
+        agent.result = "ok"
+        agent.transition("finish", 5)
+    assert store.agents.load("w").state == "done"
 
 
 # Costs ---------------------------------------------------------------------------------------------------------------

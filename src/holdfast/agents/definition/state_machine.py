@@ -73,8 +73,9 @@ class Machine:
         leave: Mapping[str, Callback] | None = None,
     ) -> None:
         """`validators` check the fields of an agent in a state: at the end of a transition, when it is saved, and when
-        it is restored. A validator is a callback, a `holdfast.schemas.Schema`, or a class such as a TypedDict. `enter` and `leave` are actions that run whenever a transition enters or leaves a state; they
-        are called like other actions."""
+        it is restored. A validator is a callback, a `holdfast.schemas.Schema`, or a class such as a TypedDict. `enter`
+        and `leave` are actions that run whenever a transition enters or leaves a state; they are called like other
+        actions."""
         named = all(_is_name(state) and state != ANY for state in states)
         if not states or not named or len(set(states)) < len(states):
             raise InvalidError("a machine needs states with distinct names", where=repr(states)[:80])

@@ -104,7 +104,7 @@ class SessionLifecycle:
         point = "session.expire" if only_expired else "session.end"
         with _correlation(id):
             for _ in range(_ATTEMPTS):
-                record = await self._records.get(id)
+                record = await self._records.get(id, migrate=False)  # any release can end a session
                 if record.ended:
                     return False
                 ((expires, lines),) = await self._records.expiries([record])
@@ -238,6 +238,10 @@ class SessionLifecycle:
             there = await entries.record(id)
             if (0 if there is None else there.version) != (0 if old is None else old.version):
                 raise _ConcurrentChange
+            if new is not None and self._engine.value_schemas is not None:
+                stored = None if there is None else SessionRecord.of(*there)
+                if stored is None or stored.metadata != new.metadata:
+                    await self._records.schemas.write(id, new, stored, f"session {id!r}")
             before = [] if old is None else old.links(id)
             after = [] if new is None else new.links(id)
             return LineChange(
@@ -278,7 +282,7 @@ class SessionLifecycle:
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
                 edit = self._record_edit(id, None, record, "start", call)
-                saving = self._line.request("start", edit, self._limit(record))
+                saving = self._line.request("start", edit, self._conditions(self._limit(record)))
                 _call_after_hooks(call, (await self._engine.writer.save(saving, *others))[0])
         except _ConcurrentChange:
             raise ConflictError(
@@ -286,6 +290,12 @@ class SessionLifecycle:
                 where=f"session {id!r}",
                 hint="Resume it, or start one of another id",
             ) from None
+
+    def _conditions(self, more: Preconditions | None = None) -> Preconditions | None:
+        """Return conditions, with those on which metadata of its version may be stored."""
+        if self._engine.value_schemas is None:
+            return more
+        return both_preconditions(more, self._records.schemas.conditions)
 
     def _limit(self, record: SessionRecord) -> Preconditions | None:
         """Return the changes that store when a session is over, by which readers and writers of its scopes know."""
@@ -309,7 +319,7 @@ class SessionLifecycle:
             new = change(old)
             try:
                 with _correlation(id):
-                    await self._line.change(action, self._record_edit(id, old, new, action))
+                    await self._line.change(action, self._record_edit(id, old, new, action), self._conditions())
             except _ConcurrentChange:
                 continue
             return new
@@ -373,7 +383,8 @@ class SessionLifecycle:
         savings = [
             self._restore_request(Line(self._handle.tenant, name), count) for name, count in record.lines.items()
         ]
-        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), conditions)
+        edit = self._record_edit(id, record, new, "restore", call)
+        saving = self._line.request("restore", edit, self._conditions(conditions))
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
@@ -444,7 +455,7 @@ class SessionLifecycle:
         for row in rows:
             id = str(row.key[4])
             try:
-                record = await self._records.get(id)
+                record = await self._records.get(id, migrate=False)
                 if not record.ended:
                     if await self.expire(id):
                         ended += 1
@@ -465,7 +476,7 @@ class SessionLifecycle:
 
     async def _postpone(self, spared: Sequence[str], held: Sequence[str]) -> None:
         """Check active sessions again when they may have expired, and others after a while."""
-        found = await self._records.get_many([*spared, *held])
+        found = await self._records.get_many([*spared, *held], migrate=False)
         now = self._handle.now()
         later = {id: now + _RETRY_AFTER for id in held if id in found}
         alive = {id: found[id] for id in spared if id in found and not found[id].ended}
