@@ -148,11 +148,55 @@ def test_a_program_without_schemas_keeps_the_version_of_the_state(url: str, old:
 def test_states_from_before_there_was_a_schema(url: str) -> None:
     with holdfast.open(url) as store:
         store.put("chat-1", first())
-        store.schemas.attach(TWO)
+        store.put("chat-2", first())
+        store.schemas.attach(TWO, threads="chat-*")
         assert store.get("chat-1").state == second()
         store.schemas.attach(TWO, unversioned="2.0.0", threads="new-*")
         store.put("chat-1", second(4))
         assert store.get("chat-1", migrate=False).schema == "chat@2.0.0"
+        store.schemas.detach(threads="chat-*")
+        store.schemas.attach(TWO, unversioned="1.0.0")
+        assert store.get("chat-2").state == second()
+
+
+def test_a_schema_of_all_threads_takes_no_other_state_for_its_own(url: str) -> None:
+    """Without a pattern and a version for them, states from before there was a schema are left as they are."""
+    with holdfast.open(url) as store:
+        other = {"count": "not a chat"}
+        store.put("other", other)
+        store.put("chat-1", first())
+        store.schemas.attach(TWO)
+        for name, state in (("other", other), ("chat-1", first())):
+            found = store.get(name)
+            assert (found.state, found.schema) == (state, "")
+            assert dict(store.get(name, lazy=True).state) == state
+        with pytest.raises(InvalidError) as refused:
+            store.update("other", {"count": "5"})
+        assert refused.value.code == "schema-mismatch", "what is saved has the schema, as a whole"
+        assert (store.schemas.plan(TWO).states, store.schemas.up(TWO).migrated) == ({}, 0)
+        assert store.get("other", migrate=False).state == other
+        store.put("other", second(1))
+        assert store.get("other").schema == "chat@2.0.0"
+        assert store.schemas.up(TWO, threads="chat-*").migrated == 1, "named, they are taken for the oldest version"
+        assert store.get("chat-1").state == second()
+
+
+def test_a_lazy_state_is_upgraded_too(url: str, old: Store) -> None:
+    with holdfast.open(url) as store:
+        store.schemas.attach(TWO)
+        lazy = store.get("chat-1", lazy=True)
+        assert (type(lazy.state).__name__, lazy.schema) == ("LazyState", "chat@2.0.0")
+        assert lazy.state["messages"] == ["hello", "m0"]
+        assert lazy.state.slice("messages", 1) == ["m0"]
+        assert dict(lazy.state) == second()
+        store.update("chat-1", {"plan": ["go"]})
+        lazy = store.get("chat-1", lazy=True)
+        assert dict(lazy.state) == second() | {"plan": ["go"]}
+        assert ("__aside__" in lazy.state, lazy.state.has("__aside__")) == (False, False)
+        with pytest.raises(KeyError):
+            lazy.state["__aside__"]
+        assert "__aside__" in store.get("chat-1", lazy=True, migrate=False).state, "the control: it is stored"
+    del old
 
 
 def test_what_is_saved_is_validated(url: str) -> None:
@@ -266,6 +310,37 @@ def test_merging_branches_of_different_versions_is_refused(url: str, old: Store)
         assert store.get("chat-1").schema == "chat@2.0.0"
 
 
+def test_a_merge_and_a_switch_need_a_version_that_may_be_written(url: str) -> None:
+    with holdfast.open(url) as outdated, holdfast.open(url) as store:
+        outdated.schemas.attach(ONE, threads="chat-*")
+        outdated.put("chat-1", first())
+        thread = outdated.thread("chat-1")
+        thread.fork("side", changes={"count": 3})
+        thread.switch("side")
+        thread.switch("main")
+        store.schemas.attach(TWO, threads="chat-*")
+        steps = [each.id for each in store.log("chat-1")]
+        for change in (lambda: thread.merge("side"), lambda: thread.switch("side")):
+            with pytest.raises(ConflictError) as refused:
+                change()
+            assert refused.value.code == "schema-outdated"
+        assert [each.id for each in store.log("chat-1")] == steps, "nothing was written"
+
+
+def test_what_a_merge_writes_is_validated(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.schemas.attach(ONE, threads="chat-*")
+        store.put("chat-1", first())
+        thread = store.thread("chat-1")
+        thread.fork("side", changes={"count": 3})
+        store.update("chat-1", {"count": 4})
+        with pytest.raises(InvalidError) as refused:
+            thread.merge("side", resolve=lambda _: "three")
+        assert refused.value.code == "schema-mismatch"
+        thread.merge("side", resolve=lambda _: 7)
+        assert thread.get().state["count"] == 7
+
+
 # Costs ---------------------------------------------------------------------------------------------------------------
 
 
@@ -361,7 +436,7 @@ def test_a_function_is_called_once_for_each_stored_state(tmp_path: Path) -> None
     )
     with holdfast.open(tmp_path / "a.db") as store:
         store.put("a", {"count": 1})
-        store.schemas.attach(schemas)
+        store.schemas.attach(schemas, threads="a")
         for _ in range(3):
             assert store.get("a").state == {"count": "1"}
     assert calls == 1

@@ -14,6 +14,8 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Backend
 from holdfast.backends.memory import MemoryBackend
+from holdfast.engine.line_ends import LineEnd, LineEnds
+from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
 from holdfast.maintenance.migration import bulk, plan
 from holdfast.schemas import Migration, SchemaSet, convert
@@ -192,7 +194,7 @@ def test_a_state_that_fails_later(store: Store, on_error: Any) -> None:
         assert "convert count" in failed.value.where
     states = without_aside(stored(store, 10))
     expected = {
-        "stop": SECONDS[:4] + FIRSTS[4:10],
+        "stop": SECONDS[:6] + FIRSTS[6:10],
         "skip": SECONDS[:6] + FIRSTS[6:7] + SECONDS[7:10],
         "rollback": FIRSTS[:10],
     }
@@ -228,27 +230,44 @@ def test_writers_go_on_meanwhile(store: Store) -> None:
             assert count == str(100 + number)
 
 
-def test_a_writer_between_reading_and_writing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_a_writer_between_reading_and_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_branches: bool
+) -> None:
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "a.db") as other:
         fill(store, 4)
-        build = bulk.BulkMigration._build
-        struck: list[int] = []
+        if has_branches:
+            for number in range(4):
+                store.thread(f"chat-{number:02}").fork("side")
+        struck: list[bool] = []
 
-        async def interfere(self: Any, head: Any) -> Any:
-            step = await build(self, head)
-            if head.line.name == "chat-02" and not struck:
-                struck.append(1)
+        def interfere(line: Line) -> None:
+            if line.name == "chat-02" and not struck:
+                struck.append(True)
                 other.put("chat-02", first(2) | {"count": 99})
+
+        build, prepare = bulk.BulkMigration._build, LineEnds.prepare
+
+        async def build_one(self: Any, head: Any) -> Any:
+            step = await build(self, head)
+            interfere(head.line)
             return step
 
-        bulk.BulkMigration._build = interfere  # type: ignore[method-assign]
-        try:
-            report = store.schemas.up(TWO)
-        finally:
-            bulk.BulkMigration._build = build  # type: ignore[method-assign]
+        def prepare_one(self: Any, end: LineEnd, *fields: Any) -> Any:
+            assert not has_branches, "lines with branches are not short"
+            interfere(end.line)
+            return prepare(self, end, *fields)
+
+        monkeypatch.setattr(bulk.BulkMigration, "_build", build_one)
+        monkeypatch.setattr(LineEnds, "prepare", prepare_one)
+        report = store.schemas.up(TWO)
         assert struck
         assert report.migrated == 4
-        assert store.get("chat-02").state["count"] == "99"
+        assert without_aside(stored(store, 4)) == [second(number) for number in (0, 1)] + [
+            second(2) | {"count": "99"},
+            second(3),
+        ]
+        assert [each.kind for each in store.log("chat-02")] == ["migrate", "save", "save"]
 
 
 # Kills ---------------------------------------------------------------------------------------------------------------

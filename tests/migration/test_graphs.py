@@ -231,7 +231,7 @@ CHILD = SchemaSet(
 )
 
 
-def with_child(saver: HoldfastSaver, *, new: bool) -> Any:
+def with_child(saver: HoldfastSaver, *, new: bool, node: str = "call") -> Any:
     def old_inner(state: OldChild) -> dict[str, Any]:
         return {"text": f"{state['text']} {interrupt('more?')}"}
 
@@ -253,9 +253,9 @@ def with_child(saver: HoldfastSaver, *, new: bool) -> Any:
         return {"notes": [" ".join(child.invoke({"words": ["zero"]})["words"])]}
 
     builder: Any = StateGraph(New if new else Old)
-    builder.add_node("call", new_call if new else old_call)
-    builder.add_edge(START, "call")
-    builder.add_edge("call", END)
+    builder.add_node(node, new_call if new else old_call)
+    builder.add_edge(START, node)
+    builder.add_edge(node, END)
     return builder.compile(checkpointer=saver)
 
 
@@ -268,6 +268,30 @@ def test_a_subgraph_in_the_middle_of_an_interrupt(tmp_path: Path) -> None:
         saver = HoldfastSaver(store, schema=SchemaSet(NEW, CHILD), subgraphs={"call": "child"})
         found = with_child(saver, new=True).invoke(Command(resume="three"), CONFIG)
         assert found["notes"] == ["start", "one two new three"], "the child goes on with what it had"
+
+
+def test_a_subgraph_at_work_in_a_renamed_node_refuses_the_resume(tmp_path: Path) -> None:
+    """Its namespace has the name of the node: it would not be found, and start again."""
+    renamed = Migration("graph", "1.0.0", "2.0.0", *TO_NEW.operations, nodes={"call": "research"})
+    schemas = SchemaSet(*[each for each in NEW if each.name == "graph"], renamed, CHILD)
+    old_child = SchemaSet(*OLD, *[each for each in CHILD if str(each.version) == "1.0.0"])
+    done: Any = {"configurable": {"thread_id": "done"}}
+    with holdfast.open(tmp_path / "a.db") as store:
+        graph = with_child(HoldfastSaver(store, schema=old_child, subgraphs={"call": "child"}), new=False)
+        for config in (CONFIG, done):
+            graph.invoke(START_STATE, config)
+        graph.invoke(Command(resume="three"), done)
+    with holdfast.open(tmp_path / "a.db") as store:
+        saver = HoldfastSaver(store, schema=schemas, subgraphs={"research": "child"})
+        graph = with_child(saver, new=True, node="research")
+        before = {each.thread: store.thread(each.thread).resolve().id for each in store.threads()}
+        with pytest.raises(UnsupportedError) as refused:
+            graph.invoke(Command(resume="four"), CONFIG)
+        assert refused.value.code == "migration-pending"
+        assert "'call', which is called 'research' now" in refused.value.what
+        assert {each.thread: store.thread(each.thread).resolve().id for each in store.threads()} == before
+        assert graph.get_state(done).values["notes"] == ["start", "one two three"], "one that had finished goes on"
+        assert "__interrupt__" in graph.invoke({"notes": ["more"]}, done)
 
 
 def test_what_a_graph_saves_is_validated(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ class BodyKind(IntEnum):
     PACKED = 1
 
 
+_BODY_KINDS = {int(kind): kind for kind in BodyKind}
+
+
 class Protection(IntEnum):
     """How a record is protected against changes."""
 
@@ -137,13 +140,14 @@ def unwrap(record: bytes, *, max_bytes: int = 128 << 20, where: str = "") -> Ope
     """Return the content of a record. `CorruptError` if it is none."""
     _, codec, method, _, start, schema_length, size = _parse(record, where)
     content = decompress(method, record[start:], size, max_bytes, where)
-    if codec not in BodyKind.__members__.values():
+    kind = _BODY_KINDS.get(codec)
+    if kind is None:
         raise UnsupportedError(
             f"a record's content is of kind {codec}, which this release does not know",
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
-    return OpenedRecord(content, BodyKind(codec), record[start - schema_length : start].decode("utf-8", "replace"))
+    return OpenedRecord(content, kind, record[start - schema_length : start].decode("utf-8", "replace"))
 
 
 def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int]:

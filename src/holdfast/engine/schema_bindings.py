@@ -6,7 +6,7 @@ already only compares two texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -47,6 +47,15 @@ class LineSchema(Protocol):
     def prepare(self, request: SchemaRequest) -> None:
         """Let a step be saved in this version, on condition that the version may still be written."""
 
+    def prepare_kept(self, request: SchemaRequest) -> None:
+        """Let a step be saved that keeps the version of its parent, on the same condition."""
+
+    def applies_to(self, reference: str) -> bool:
+        """Return whether a state with this reference has the schema, in any version."""
+
+    def renamed_nodes(self, reference: str) -> Mapping[str, str]:
+        """Return the nodes of a graph that were renamed since a version: the new names by the old ones."""
+
     async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
         """Return a stored state in this version, as its reader sees it."""
 
@@ -70,6 +79,17 @@ class KeptSchema:
     def prepare(self, request: SchemaRequest) -> None:
         """Leave the request as it is."""
 
+    def prepare_kept(self, request: SchemaRequest) -> None:
+        """Leave the request as it is."""
+
+    def applies_to(self, reference: str) -> bool:  # noqa: ARG002
+        """Return that nothing is upgraded."""
+        return False
+
+    def renamed_nodes(self, reference: str) -> Mapping[str, str]:  # noqa: ARG002
+        """Return no nodes."""
+        return {}
+
     async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:  # noqa: ARG002
         """Return the state as it is."""
         return packed
@@ -80,6 +100,10 @@ class KeptSchema:
 
 
 KEPT_SCHEMA: Final = KeptSchema()
+"""For a step that a writer of the line saves: one that may not write the version of its program is refused."""
+
+MIGRATED_SCHEMA: Final = KeptSchema()
+"""For a step that a migration saves, whatever version the program has attached itself."""
 
 
 class SchemaBindings:
@@ -127,6 +151,11 @@ class SchemaBindings:
 
     def prepare(self, request: SchemaRequest) -> None:
         """Apply the schema of a line to a step that is saved."""
+        if request.line_schema is KEPT_SCHEMA:
+            bound = self.find(request.line)
+            if bound is not None:
+                bound.prepare_kept(request)
+            return
         schema = request.line_schema or self.find(request.line)
         if schema is not None:
             schema.prepare(request)

@@ -84,6 +84,16 @@ async def compare(
     return Diff(codec, _side(old), _side(right if isinstance(right, ComparedPoint) else None), edits)
 
 
+async def compare_packed(
+    engine: Engine, old: ComparedPoint, old_state: PackedMap, new: ComparedPoint, new_state: PackedMap
+) -> Diff:
+    """Compare two packed states that were made of those at two steps."""
+    left, right = _pack_given(old.line, old_state), _pack_given(new.line, new_state)
+    delta = await _run_walk(engine, left, right, diff_trees(left.side, right.side, None))
+    codec = engine.context.codec
+    return Diff(codec, _side(old), _side(new), edits(codec, delta, {**left.side.ws.objects, **right.side.ws.objects}))
+
+
 async def differences(
     engine: Engine,
     old: ComparedPoint,

@@ -34,7 +34,7 @@ class AttachedVersion:
         engine: Engine,
         registry: SchemaRegistry,
         declaration: Declaration,
-        unversioned: Version,
+        unversioned: Version | None,
     ) -> None:
         self._engine = engine
         self._registry = registry
@@ -44,6 +44,7 @@ class AttachedVersion:
         self.schema: Final = declaration.schema
         self.reference: Final = declaration.schema.schema_reference
         self.unversioned: Final = unversioned
+        """The version of states without a reference to a schema; None if they have none until they are saved anew."""
         self._validate = declaration.validate
         self._accepted: set[Version] = set()
         """Newer versions whose states this program may read and write: it keeps the channels that it does not know."""
@@ -120,8 +121,13 @@ class AttachedVersion:
             code="schema-newer",
         )
 
-    def version_of(self, reference: str) -> Version:
-        """Return the version of a state by its reference. Raises `ConflictError` if it has another schema."""
+    def applies_to(self, reference: str) -> bool:
+        """Return whether a state with this reference has the schema, in any version."""
+        return bool(reference) or self.unversioned is not None
+
+    def version_of(self, reference: str) -> Version | None:
+        """Return the version of a state by its reference; None if it has none. Raises `ConflictError` if it has another
+        schema."""
         if not reference:
             return self.unversioned
         name, version = parse_reference(reference)

@@ -19,7 +19,13 @@ from holdfast.engine.schema_bindings import ASIDE, SchemaRequest
 from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.errors import HoldfastError
 from holdfast.schemas.attached_version import AttachedVersion
-from holdfast.schemas.graph_checkpoint import is_internal, migrate_bookkeeping, migrate_channels, migrate_writes
+from holdfast.schemas.graph_checkpoint import (
+    is_internal,
+    migrate_bookkeeping,
+    migrate_channels,
+    migrate_writes,
+    renamed_nodes,
+)
 from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.version import Version
 
@@ -37,6 +43,20 @@ class Attachment(AttachedVersion):
         request.permit = both_preconditions(request.permit, self.conditions)
         request.convert = partial(self._convert, request, request.schema)
         request.schema = self.reference
+
+    def prepare_kept(self, request: SchemaRequest) -> None:
+        """Let a step be saved that keeps the version of its parent, such as a merge, on the same condition."""
+        request.permit = both_preconditions(request.permit, self.conditions)
+        if self._validate != "off":
+            request.convert = partial(self._check_kept, request.line)
+
+    async def _check_kept(
+        self, line: Line, new: PackedMap | Edit, parent: StepRef | None, loaded: LoadedState | None
+    ) -> PackedMap | Edit:
+        if isinstance(new, dict) or parent is None or loaded is None:
+            return new
+        version = self.version_of(await self._reference(line, parent, loaded))
+        return partial(self._checked_edit, line, new) if version == self.schema.version else new
 
     async def _convert(
         self,
@@ -58,6 +78,12 @@ class Attachment(AttachedVersion):
             return new
         stored = await self._reference(line, parent, loaded)
         version = self.version_of(stored)
+        if version is None:
+            if not isinstance(new, dict):
+                whole = await self._engine.states.whole(line, loaded)
+                new = apply_map(await new(parent, loaded), await self._engine.states.resolve_pointers(line, whole))
+            self._check_state(new, {}, line)
+            return new
         if version == self.schema.version:
             if isinstance(new, dict):
                 before = None if loaded.known is None or loaded.known[1] else loaded.known[0]
@@ -145,11 +171,13 @@ class Attachment(AttachedVersion):
         """Return a stored state in this version, as its reader sees it: without what was kept aside."""
         if reference != self.reference:
             version = self.version_of(reference)
+            if version is None:
+                return packed
             if version > self.schema.version:
                 await self.accept(reference, f"thread {line}")
             elif version < self.schema.version:
                 packed = self._upgraded(line, point, reference, packed)
-        return {key: value for key, value in packed.items() if key != _ASIDE} if _ASIDE in packed else packed
+        return without_aside(packed)
 
     def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:
         """Return the writes that follow a checkpoint in this version. `reference` is the schema of the checkpoint, and
@@ -157,9 +185,9 @@ class Attachment(AttachedVersion):
         found: list[PendingWriteRow] = []
         for row in rows:
             version = self.version_of(row.schema or reference)
-            if version > self.schema.version:
+            if version is not None and version > self.schema.version:
                 self.require_accepted(row.schema or reference, f"thread {line}")
-            if version >= self.schema.version:
+            if version is None or version >= self.schema.version:
                 found.append(row)
             else:
                 found += migrate_writes(
@@ -183,9 +211,22 @@ class Attachment(AttachedVersion):
         return found
 
     def _migrate(self, packed: PackedMap, reference: str, where: str) -> PackedMap:
-        return migrate_state(
-            self.schemas, self.schema.name, packed, self.version_of(reference), self.schema.version, where, self._engine
-        )
+        source = self.version_of(reference)
+        if source is None:
+            return packed
+        return migrate_state(self.schemas, self.schema.name, packed, source, self.schema.version, where, self._engine)
+
+    def renamed_nodes(self, reference: str) -> Mapping[str, str]:
+        """Return the nodes of a graph that were renamed since a version: the new names by the old ones."""
+        source = self.version_of(reference)
+        if source is None or source >= self.schema.version:
+            return {}
+        return renamed_nodes(self.schemas.path(self.schema.name, source, self.schema.version))
+
+
+def without_aside(packed: PackedMap) -> PackedMap:
+    """Return a packed state as its readers see it, without what was kept aside."""
+    return {key: value for key, value in packed.items() if key != _ASIDE} if _ASIDE in packed else packed
 
 
 def migrate_state(
@@ -196,24 +237,30 @@ def migrate_state(
     target: Version,
     where: str,
     engine: Engine,
+    *,
+    whole: bool = False,
 ) -> PackedMap:
-    """Return a packed state in another version, together with what was kept aside. Errors say where the state is."""
-    own = {key: value for key, value in packed.items() if key not in _RESERVED}
-    internal: PackedMap = {}
-    if _KEPT in packed:
+    """Return a packed state in another version, together with what was kept aside. Errors say where the state is.
+
+    The result is checked against its schema, as far as it may have changed, or as a `whole`."""
+    codec, is_graph = engine.context.codec, _KEPT in packed
+    own, aside, internal = packed, dict[bytes, Packed](), dict[bytes, Packed]()
+    if is_graph or _ASIDE in packed:
+        own = {key: value for key, value in packed.items() if key not in _RESERVED}
+        aside = as_map(packed.get(_ASIDE, b"\x80")) or {}
+    if is_graph:
         internal = {key: value for key, value in own.items() if is_internal(unpack_name(key))}
         own = {key: value for key, value in own.items() if key not in internal}
-    aside = as_map(packed.get(_ASIDE, b"\x80")) or {}
+    path = schemas.prepared_path(name, source, target)
     try:
-        result = schemas.migrate_packed(name, own, aside, source, target, codec=engine.context.codec)
+        result = path.migrate(own, aside, codec, whole=("partial" if is_graph else "complete") if whole else None)
     except HoldfastError as error:
         error.where = f"{where}; {error.where}" if error.where else where
         raise
     state = result.state
-    if _KEPT in packed:
-        steps = schemas.path(name, source, target)
-        kept = migrate_bookkeeping(engine.context.codec, packed[_KEPT], steps)
-        state = {_KEPT: kept, **state, **migrate_channels(internal, steps)}
+    if is_graph:
+        kept = migrate_bookkeeping(codec, packed[_KEPT], path.steps)
+        state = {_KEPT: kept, **state, **migrate_channels(internal, path.steps)}
     return {**state, _ASIDE: result.aside} if result.aside else state
 
 

@@ -112,7 +112,7 @@ def _migrate_write(
 ) -> list[PendingWriteRow]:
     node = row.path.rpartition(", ")[2]
     if node in nodes and row.place >= 0 and row.task:
-        raise _refused(
+        raise pending_error(
             where, f"the node {node!r}, which had finished, is called {nodes[node]!r} now and would run again"
         )
     reference = f"{name}@{steps[-1].target}" if steps else row.schema
@@ -125,18 +125,20 @@ def _migrate_write(
         for step in steps:
             if step.migration is not None:
                 if not all(operation.paths() for operation in step.migration.operations):
-                    raise _refused(where, f"the whole state is converted by a function, and not {row.channel!r} alone")
+                    raise pending_error(
+                        where, f"the whole state is converted by a function, and not {row.channel!r} alone"
+                    )
                 run = step.migration.upgrade if step.up else step.migration.downgrade
                 (after, aside), (without, _) = run(after, {}, codec), run(without, {}, codec)
                 if aside and after == without:
                     if not _is_removed(step.migration, row.channel):
-                        raise _refused(where, f"{row.channel!r} becomes part of another channel")
+                        raise pending_error(where, f"{row.channel!r} becomes part of another channel")
                     # LangGraph would run a task again of which nothing is left.
                     return [row._replace(channel=_NO_WRITES, packed=_NONE, schema=reference)]
     except HoldfastError as error:
         if error.code == "migration-pending":
             raise
-        raise _refused(where, f"{row.channel!r}: {error.what}") from error
+        raise pending_error(where, f"{row.channel!r}: {error.what}") from error
     written = [(each, value) for each, value in after.items() if flatten(value) != flatten(without.get(each, b""))]
     if not written and after:
         written = [(each, value) for each, value in after.items() if each == key]
@@ -151,13 +153,14 @@ def _is_removed(migration: Migration, channel: str) -> bool:
     return kinds == {"remove"}
 
 
-def _refused(where: str, why: str) -> UnsupportedError:
+def pending_error(where: str, why: str) -> UnsupportedError:
+    """Return the error for a thread that cannot be resumed in another version."""
     return UnsupportedError(
-        f"the thread stopped in the middle of a step, and what its tasks wrote cannot be migrated: {why}",
+        f"the thread stopped in the middle of a step, and what its tasks did cannot be migrated: {why}",
         where=where,
         hint="Resume it with the release that started it, and upgrade it after that",
         code="migration-pending",
     )
 
 
-__all__ = ["is_internal", "migrate_bookkeeping", "migrate_channels", "migrate_writes", "renamed_nodes"]
+__all__ = ["is_internal", "migrate_bookkeeping", "migrate_channels", "migrate_writes", "pending_error", "renamed_nodes"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -13,13 +12,11 @@ from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatte
 from holdfast.errors import HoldfastError, InvalidError, TooLargeError
 from holdfast.schemas.operations import Operation
 from holdfast.schemas.packed_document import PackedDocument
+from holdfast.schemas.time_limit import MAX_SECONDS, TIME_LIMIT, OverTime
 from holdfast.schemas.version import Version, require_name
 
 MAX_ASIDE = 1 << 20
 """How many bytes the values of one state that are kept aside may have."""
-
-MAX_SECONDS = 1.0
-"""How long a migration of one state may take."""
 
 
 class MigratedState(NamedTuple):
@@ -110,29 +107,41 @@ class Migration:
     ) -> MigratedState:
         document = PackedDocument(state, codec)
         kept = dict(aside or {})
-        deadline = time.monotonic() + MAX_SECONDS
+        place, thread = 0, 0
         places = range(len(self.operations))
-        for place in places if up else reversed(places):
-            operation = self.operations[place]
-            notes = dict(as_map(kept.pop(self._names[place], b"\x80")) or {}) if kept else {}
+        try:
+            thread = TIME_LIMIT.begin()
             try:
-                (operation.upgrade if up else operation.downgrade)(document, notes)
-            except HoldfastError as error:
-                raise self._located(error, place, up=up) from error
-            except Exception as error:
-                raise self._failed(error, place, up=up) from error
-            if notes:
-                kept[self._names[place]] = notes
-            if time.monotonic() > deadline:
-                raise InvalidError(
-                    f"a migration of one state takes longer than {MAX_SECONDS:g} s",
-                    where=self._where(place, up=up),
-                    hint="Do less in its functions: they convert one state at a time",
-                    code="migration-failed",
-                )
+                for place in places if up else reversed(places):
+                    notes = dict(as_map(kept.pop(self._names[place], b"\x80")) or {}) if kept else {}
+                    self._apply_one(place, document, notes, up=up)
+                    if notes:
+                        kept[self._names[place]] = notes
+            finally:
+                TIME_LIMIT.end(thread)
+        except OverTime:
+            TIME_LIMIT.end(thread)
+            raise self._over_time(place, up=up) from None
         if kept:
             self._check_size(kept)
         return MigratedState(document.close(), kept)
+
+    def _apply_one(self, place: int, document: PackedDocument, notes: PackedMap, *, up: bool) -> None:
+        operation = self.operations[place]
+        try:
+            (operation.upgrade if up else operation.downgrade)(document, notes)
+        except HoldfastError as error:
+            raise self._located(error, place, up=up) from error
+        except Exception as error:
+            raise self._failed(error, place, up=up) from error
+
+    def _over_time(self, place: int, *, up: bool) -> InvalidError:
+        return InvalidError(
+            f"a migration of one state takes longer than {MAX_SECONDS:g} s",
+            where=self._where(place, up=up),
+            hint="Do less in its functions: they convert one state at a time",
+            code="migration-failed",
+        )
 
     def _check_size(self, kept: PackedMap) -> None:
         size = len(flatten(kept))

@@ -27,9 +27,12 @@ async def attach(
     patterns: tuple[str, ...] = (),
     places: tuple[str, ...] = (),
     *,
-    kind: Callable[[Engine, SchemaRegistry, Declaration, Version], A],
+    kind: Callable[[Engine, SchemaRegistry, Declaration, Version | None], A],
+    takes_unversioned: bool = True,
 ) -> A:
-    """Check the version against what the store has, and register it. `kind` is the class of what is attached."""
+    """Check the version against what the store has, and register it. `kind` is the class of what is attached. States
+    without a reference to a schema are taken for the oldest version, if `takes_unversioned`, in threads that match the
+    patterns."""
     registry = SchemaRegistry(engine, tenant, actor)
     registered = await registry.load()
     name = declaration.schema.name
@@ -37,7 +40,8 @@ async def attach(
     unversioned = declaration.unversioned or (
         min(declaration.schemas.versions(name)) if record is None else record.unversioned
     )
-    attachment = kind(engine, registry, declaration, unversioned)
+    attachment = kind(engine, registry, declaration, unversioned if takes_unversioned else None)
+    patterns = patterns if takes_unversioned else ()
     attachment.check(registered)
     migrations = _migrations_in_use(declaration, registered)
     for edited in registered.edited(declaration.schemas.migrations(name)):

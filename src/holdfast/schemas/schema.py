@@ -55,7 +55,7 @@ class Schema:
         """The structural hash: equal for schemas of the same form, whatever they were declared with."""
         return structural_hash(self.canonical)
 
-    @property
+    @cached_property
     def schema_reference(self) -> str:
         """The name and the version, as in `chat@1.2.0`. `Annotated[Plan, plan]` makes a field refer to the schema."""
         return f"{self.name}@{self.version}"

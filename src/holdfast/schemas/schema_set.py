@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.codec import Codec, default_codec
-from holdfast.engine.model.packed_state import Packed, pack_state, unpack, unpack_name, unpack_state
-from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError
+from holdfast.engine.model.packed_state import Packed, pack_state, unpack_state
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.schemas.compatibility import Compatibility
-from holdfast.schemas.definition import encode
 from holdfast.schemas.migration import MigratedState, Migration
-from holdfast.schemas.operations import Move
+from holdfast.schemas.migration_path import MigrationPath
 from holdfast.schemas.schema import Schema
 from holdfast.schemas.validator import Problem, Validator
 from holdfast.schemas.version import Version, parse_reference
@@ -30,7 +29,7 @@ class SchemaSet:
         self._graphs: dict[str, VersionGraph] = {}
         self._validators: dict[str, Validator] = {}
         self._comparisons: dict[tuple[str, str], Compatibility] = {}
-        self._rechecked: dict[tuple[str, str], frozenset[str] | None] = {}
+        self._prepared: dict[tuple[str, Version, Version], MigrationPath] = {}
         for part in parts:
             if isinstance(part, SchemaSet):
                 for each in (*part, *part.migrations()):
@@ -42,7 +41,8 @@ class SchemaSet:
 
     def _add(self, part: object) -> None:
         if isinstance(part, Migration):
-            self._migrations.append(part)
+            if not any(part is each for each in self._migrations):  # sets of one module have some in common
+                self._migrations.append(part)
             return
         if not isinstance(part, Schema):
             raise InvalidError(f"a set consists of schemas and migrations, not of {type(part).__name__}")
@@ -177,70 +177,19 @@ class SchemaSet:
 
         The result is checked against the schema of its version, as far as it may have changed.
         """
-        steps = self.path(name, source, target)
-        result = MigratedState(dict(state), dict(aside))
-        for step in steps:
-            if step.migration is not None:
-                run = step.migration.upgrade if step.up else step.migration.downgrade
-                result = run(result.state, result.aside, codec)
-        if validate and steps:
-            self._check_result(name, steps, state, result, codec)
-        return result
+        return self.prepared_path(name, source, target).migrate(state, aside, codec, validate=validate)
 
-    def _check_result(
-        self,
-        name: str,
-        steps: tuple[MigrationStep, ...],
-        before: Mapping[bytes, Packed],
-        result: MigratedState,
-        codec: Codec,
-    ) -> None:
-        """Refuse a result that does not fit. Channels whose type is the same, and that no step touched, fit still."""
-        schemas = self._schemas.get(name, {})
-        schema, source = schemas.get(steps[-1].target), schemas.get(steps[0].source)
-        if schema is None:
-            return
-        partial = source is not None and self._validator(source).is_partial(set(map(unpack_name, before)))
-        changed = self._channels_to_check(name, steps, schema)
-        if changed is None:
-            problems = self._validator(schema).check(unpack_state(codec, result.state), partial=partial)
-        else:
-            names = {unpack_name(packed): packed for packed in result.state}
-            values = {each: unpack(codec, result.state[names[each]]) for each in changed if each in names}
-            problems = self._validator(schema).check(values, changed, partial=partial)
-        if problems:
-            raise wrong_shape(schema, steps, problems)
-
-    def _channels_to_check(self, name: str, steps: tuple[MigrationStep, ...], schema: Schema) -> frozenset[str] | None:
-        key = f"{name}@{steps[0].source}", schema.schema_reference
-        if key not in self._rechecked:
-            self._rechecked[key] = self._find_channels(steps, self._schemas[name].get(steps[0].source), schema)
-        return self._rechecked[key]
-
-    def _find_channels(
-        self, steps: tuple[MigrationStep, ...], source: Schema | None, target: Schema
-    ) -> frozenset[str] | None:
-        before, after = (None if each is None else each.canonical for each in (source, target))
-        if before is None or after is None or before["type"] != "record" or after["type"] != "record":
-            return None
-        touched: set[str] = set()
-        origins = {name: name for name in before["fields"]}
-        for step in steps:
-            for operation in () if step.migration is None else step.migration.in_direction(up=step.up):
-                if isinstance(operation, Move) and all(len(keys) == 1 for keys in operation.paths()):
-                    (old,), (new,) = operation.paths() if step.up else operation.paths()[::-1]
-                    origins[new] = origins.pop(old, new)  # moved as it is
-                    touched = {new if each == old else each for each in touched}
-                elif operation.paths():
-                    touched |= {keys[0] for keys in operation.paths()}
-                else:
-                    return None
-        differing = {
-            name
-            for name in {*origins, *after["fields"]}
-            if encode(before["fields"].get(origins.get(name))) != encode(after["fields"].get(name))
-        }
-        return frozenset(touched | differing)
+    def prepared_path(self, name: str, source: str | Version, target: str | Version | None = None) -> MigrationPath:
+        """Return the way from a version to another, prepared for many states."""
+        newest = self.graph(name).versions[-1] if target is None else Version.parse(target)
+        key = name, Version.parse(source), newest
+        found = self._prepared.get(key)
+        if found is None:
+            schemas = self._schemas.get(name, {})
+            found = self._prepared[key] = MigrationPath(
+                self.path(*key), schemas.get(key[1]), schemas.get(key[2]), self._validator
+            )
+        return found
 
 
 class MigratedValues(NamedTuple):
@@ -248,18 +197,6 @@ class MigratedValues(NamedTuple):
 
     state: dict[str, Any]
     aside: dict[str, Any]
-
-
-def wrong_shape(schema: Schema, steps: tuple[MigrationStep, ...], problems: list[Problem]) -> HoldfastError:
-    """Return the error for a result of a migration that does not fit."""
-    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return InvalidError(
-        f"the migration gives a state that does not fit {schema.schema_reference}: "
-        f"{problems[0].path or 'the state'}: {problems[0].reason}{more}",
-        where=f"{schema.name} {steps[0].source} -> {steps[-1].target}; {problems[0].path}",
-        hint="Correct the migration, or the schema; nothing was written",
-        code="migration-shape",
-    )
 
 
 def schema_changed(known: Schema, other: Schema) -> ConflictError:

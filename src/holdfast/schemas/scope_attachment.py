@@ -42,6 +42,14 @@ class ScopeAttachment(AttachedVersion):
         request.convert = partial(self._convert, request)
         request.schema = self.reference
 
+    def prepare_kept(self, request: SchemaRequest) -> None:
+        """Let a step be saved that keeps the version of its parent, on the same condition."""
+        request.permit = both_preconditions(request.permit, self.conditions)
+
+    def renamed_nodes(self, reference: str) -> Mapping[str, str]:  # noqa: ARG002
+        """Return no nodes: scopes have none."""
+        return {}
+
     async def _convert(
         self, request: SchemaRequest, new: PackedMap | Edit, parent: StepRef | None, loaded: LoadedState | None
     ) -> PackedMap | Edit:
@@ -52,7 +60,7 @@ class ScopeAttachment(AttachedVersion):
         before = loaded
         if loaded is not None and parent is not None:
             stored = await self._reference(line, parent, loaded)
-            version = self.version_of(stored)
+            version = self.version_of(stored) or self.schema.version
             if version > self.schema.version:
                 await self.accept(stored, _where(line))
                 request.schema = stored
@@ -89,7 +97,7 @@ class ScopeAttachment(AttachedVersion):
     async def upgrade_state(self, line: Line, point: StepRef, loaded: LoadedState) -> LoadedState:
         """Return a loaded state in this version. Keys that the migration leaves alone keep their versions."""
         reference = await self._reference(line, point, loaded)
-        version = self.version_of(reference)
+        version = self.version_of(reference) or self.schema.version
         if version >= self.schema.version:
             if version > self.schema.version:
                 await self.accept(reference, _where(line))
@@ -120,7 +128,7 @@ class ScopeAttachment(AttachedVersion):
 
     async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
         """Return a stored state in this version, without what was kept aside."""
-        version = self.version_of(reference)
+        version = self.version_of(reference) or self.schema.version
         if version > self.schema.version:
             await self.accept(reference, _where(line))
         elif version < self.schema.version:

@@ -10,7 +10,7 @@ import pathlib
 import re
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.codec import OpaqueValue
@@ -69,9 +69,10 @@ class Validator:
                 for name, field in self._top["fields"].items()
             }
 
-    def is_partial(self, names: Collection[str]) -> bool:
-        """Return whether a state with these fields lacks required ones."""
-        return any(required and name not in names for name, (_, required) in self._fields.items())
+    @property
+    def required(self) -> list[str]:
+        """The fields that a complete state has."""
+        return [name for name, (_, required) in self._fields.items() if required]
 
     def check(self, value: Any, changed: Iterable[str] | None = None, *, partial: bool = False) -> list[Problem]:
         """Return the problems of a value. `changed` are the only fields to check, if the others were checked before.

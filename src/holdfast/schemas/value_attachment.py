@@ -22,7 +22,7 @@ class ValueAttachment(AttachedVersion):
 
     async def read(self, value: Packed, mark: SchemaMark, where: str) -> Packed:
         """Return a stored value in this version, or in a newer one that this program gets along with."""
-        version = self.version_of(mark.reference)
+        version = self.version_of(mark.reference) or self.schema.version
         if version > self.schema.version:
             await self.accept(mark.reference, where)
         return self._upgraded(value, mark, version, where)[0] if version < self.schema.version else value
@@ -33,7 +33,7 @@ class ValueAttachment(AttachedVersion):
         if old is None:
             self._check(value, None, where)
             return value, SchemaMark(self.reference)
-        version = self.version_of(mark.reference)
+        version = self.version_of(mark.reference) or self.schema.version
         if version > self.schema.version:
             self.require_accepted(mark.reference, where)
             self._check(value, old, where)

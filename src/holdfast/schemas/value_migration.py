@@ -8,8 +8,9 @@ from holdfast.codec import Codec, default_codec
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_name
 from holdfast.errors import InvalidError
 from holdfast.schemas.migration import Migration
+from holdfast.schemas.migration_path import wrong_shape
 from holdfast.schemas.packed_document import read_fields, write_fields
-from holdfast.schemas.schema_set import SchemaSet, wrong_shape
+from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.version import Version
 
 _WHOLE = pack_name("")
@@ -78,4 +79,4 @@ def _is_partial(schemas: SchemaSet, reference: str, value: Packed) -> bool:
     schema = next((each for each in schemas if each.schema_reference == reference), None)
     if schema is None or fields is None:
         return False
-    return schema.validator(schemas.get).is_partial(set(map(unpack_name, fields)))
+    return not set(map(unpack_name, fields)) >= set(schema.validator(schemas.get).required)

@@ -41,7 +41,7 @@ from holdfast.errors import (
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
-from holdfast.store.graph_schemas import GraphSchemas
+from holdfast.store.graph_schemas import GraphSchemas, require_no_subgraph
 from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.store import StoreOperations
 from holdfast.store.thread_access import on_thread, thread_access
@@ -408,11 +408,14 @@ class CheckpointStore:
         resume: bool,
     ) -> tuple[list[PackedMap], list[list[PendingWriteRow]]]:
         """Return states and pending writes in the form of a schema."""
+        engine = self._engine
         upgraded, writes = list(states), list(pending)
         for number, (head, rows) in enumerate(zip(heads, pending, strict=True)):
             stored = head.header.schema
             if stored != schema.reference:
                 upgraded[number] = await schema.upgrade(line, head.point, stored, states[number])
+                if resume:
+                    await require_no_subgraph(engine, line, head.header.id, schema.renamed_nodes(stored))
             if any((row.schema or stored) != schema.reference for row in rows):
                 try:
                     writes[number] = schema.upgrade_writes(line, stored, rows)

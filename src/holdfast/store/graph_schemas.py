@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.namespaces import split_name
+from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
 
@@ -63,3 +63,27 @@ class GraphSchemas:
                 declaration, engine, handle.tenant, handle.guard.actor, kind=Attachment
             )
         return found
+
+
+async def require_no_subgraph(engine: Engine, line: Line, id: str, nodes: Mapping[str, str]) -> None:
+    """Refuse to resume a checkpoint after which a subgraph was started in a node that is called otherwise now.
+
+    The name of the node and an id that depends on it are parts of the subgraph's namespace: today's graph would not
+    find it, and start it again. `nodes` are the new names by the old ones.
+    """
+    thread, namespace = split_name(line.name)
+    for old, new in nodes.items():
+        prefix = thread_name(thread, f"{namespace}|{old}:" if namespace else f"{old}:")
+        for other in await engine.lines.names(line.tenant, prefix):
+            latest = await engine.lines.latest_step(other)
+            if latest is None:
+                continue
+            header = (await engine.step_info.head(other, latest)).header
+            parents = engine.context.codec.unpack(header.metadata).get("parents")
+            if isinstance(parents, Mapping) and parents.get(namespace) == id:
+                from holdfast.schemas.graph_checkpoint import pending_error
+
+                raise pending_error(
+                    f"thread {line}",
+                    f"a subgraph is at work in the node {old!r}, which is called {new!r} now and would start again",
+                )

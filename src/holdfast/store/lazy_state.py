@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine.paths import Path, require_path
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.nodes import WrittenBy
+from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.paths import Path, path_text, require_path
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.schema_bindings import ASIDE
+from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.state_reader import AbsentPath, StateReader, ValueOutline
 from holdfast.errors import InvalidError
 
@@ -14,23 +23,29 @@ from holdfast.errors import InvalidError
 class _Parts:
     """Reads parts of a state. Each read returns new objects."""
 
-    def __init__(self, partial: StateReader) -> None:
+    def __init__(self, partial: StateReader, *, hides_aside: bool = False) -> None:
+        """`hides_aside`: without what migrations kept aside, as a reader with a schema sees the state."""
         self._partial = partial
+        self._hidden = frozenset({ASIDE}) if hides_aside else frozenset()
 
     @sync_and_async
     async def names(self) -> list[str]:
         """Return the names of the channels, in order."""
-        return await self._partial.names()
+        return [name for name in await self._partial.names() if name not in self._hidden]
 
     @sync_and_async
     async def value(self, path: Path) -> Any:
         """Return the value at a path: `"messages[-1]"`, `("memory", "user")`. Raises `NotFoundError`."""
-        return await self._partial.value(require_path(path))
+        keys = require_path(path)
+        if keys[:1] and keys[0] in self._hidden:
+            raise AbsentPath("there is nothing at this path", where=path_text(keys))
+        return await self._partial.value(keys)
 
     @sync_and_async
     async def has(self, path: Path) -> bool:
         """Return whether there is a value at a path."""
-        return await self._partial.has(require_path(path))
+        keys = require_path(path)
+        return not (keys[:1] and keys[0] in self._hidden) and await self._partial.has(keys)
 
     @sync_and_async
     async def outline(self, path: Path) -> ValueOutline:
@@ -51,6 +66,19 @@ class _Parts:
     async def slice(self, path: Path, start: int | None = None, stop: int | None = None) -> list[Any]:
         """Return items of the list at a path, as `list[start:stop]` does. Loads only the nodes that contain them."""
         return await self._partial.slice(require_path(path), _index(start, "start"), _index(stop, "stop"))
+
+
+class UpgradedReader(StateReader):
+    """Reads a state of an older version as its schema has it. It is loaded and upgraded when it is accessed first."""
+
+    def __init__(
+        self, engine: Engine, line: Line, point: StepRef, upgrade: Callable[[StepRef], Awaitable[PackedMap]]
+    ) -> None:
+        super().__init__(engine.states, engine.context.codec, line, point)
+        self._read_upgraded = partial(engine.lines.read_step, line, point, upgrade)
+
+    async def _load(self) -> LoadedState:
+        return LoadedState(EMPTY, 0, ((WrittenBy(0, 0), diff_maps({}, await self._read_upgraded())),))
 
 
 class LazyState(SyncApi, _Parts, Mapping[str, Any]):

@@ -19,6 +19,9 @@ from holdfast.schemas.scope_attachment import ScopeAttachment
 from holdfast.schemas.value_attachment import ValueAttachment
 from holdfast.security.handle import StoreHandle
 
+_ALL = "**"
+"""The pattern of all threads."""
+
 _KINDS: dict[str, ValueKind] = {"keys": "key", "artifacts": "artifact", "sessions": "session"}
 """The kinds of values, as the engine calls them."""
 
@@ -44,7 +47,7 @@ class SchemaPlace(NamedTuple):
             raise InvalidError(
                 f"a schema is attached to {' or '.join(given)}, and not to both at once", hint="Attach it twice"
             )
-        kind, pattern = next(iter(given.items()), ("threads", "**"))
+        kind, pattern = next(iter(given.items()), ("threads", _ALL))
         matcher(pattern)
         if key is None:
             return cls(kind, pattern)
@@ -81,7 +84,10 @@ class SchemaPlace(NamedTuple):
 
             lines.bind(self._name(handle), has_scope, scope)
             return scope
-        thread = await attach(declaration, engine, tenant, actor, (self.pattern,), kind=Attachment)
+        takes_unversioned = self.pattern != _ALL or declaration.unversioned is not None
+        thread = await attach(
+            declaration, engine, tenant, actor, (self.pattern,), kind=Attachment, takes_unversioned=takes_unversioned
+        )
 
         def has_thread(line: Line) -> bool:
             return line.tenant == tenant and is_thread(line.name) and matches(line.name)
@@ -100,7 +106,7 @@ class SchemaPlace(NamedTuple):
         return f"{handle.tenant} {self}" if handle.tenant else str(self)
 
     def _value_matcher(self) -> Callable[[str, str], bool]:
-        owners, keys = matcher(self.pattern), matcher(self.key or "**")
+        owners, keys = matcher(self.pattern), matcher(self.key or _ALL)
         if self.kind == "keys":
             return lambda owner, key: _is_scope(MARK + owner) and owners(owner) and keys(key)
         return lambda owner, _: owners(owner)

@@ -51,7 +51,8 @@ class SchemasOperations:
         version is registered in the store. From now on states of older versions are upgraded when they are read, and
         stored so at the next step; what is saved is validated: what does not fit is refused, or warned of, or with
         `off` not checked. `unversioned` is the version of states that were saved before there was a schema, by default
-        the oldest.
+        the oldest. If neither that nor a pattern of threads is given, any thread may have them, and they are left as
+        they are until they are saved anew.
 
         Raises `NotFoundError` with the skeleton of a migration if states of some version cannot be upgraded, and
         `ConflictError` if the store has states of a version that this program does not get along with.

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest, Edit
     from holdfast.engine.schema_bindings import LineSchema
     from holdfast.history.blame import BlameEntry, ValueChange
+    from holdfast.history.comparison import ComparedPoint
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
+    from holdfast.schemas.schema_set import SchemaSet
     from holdfast.store.checkpoint_fields import CheckpointFields
 
 
@@ -231,26 +233,47 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         other: str | None = None,
         state: Mapping[str, Any] | None = None,
         large: bool = False,
+        migrate: bool | SchemaSet = False,
     ) -> Diff:
         """Compare two states: a summary in numbers, then path by path, or as a JSON Patch.
 
         Without `a`, it is what `b` changed of its parent. With `other`, `b` is a revision of that other thread, and `a`
         the latest of this one unless it is given; with `state`, `a` is compared with that state. Nodes that both sides
         share are not read. Large values that differ are fetched only with `large`.
+
+        States are compared as they are stored. With `migrate` both are brought to one version of their schema first:
+        that which is attached to the thread, or the newest of the schemas that are passed.
         """
         from holdfast.history import comparison
 
         engine = self._engine
         if other is None and state is None:
-            return await comparison.compare_revisions(engine, self._line, a, b, large=large)
+            if migrate is False:
+                return await comparison.compare_revisions(engine, self._line, a, b, large=large)
+            new = await comparison.find_point(engine, self._line, b)
+            if a is None:
+                old = await comparison.find_parent(engine, new)
+            else:
+                old = await comparison.find_point(engine, self._line, a)
+            return await self._compare_migrated(old, new, migrate)
         old = await comparison.find_point(engine, self._line, "HEAD" if a is None else a)
         if state is not None:
             if other is not None or b != "HEAD":
                 raise InvalidError("a checkpoint is compared with another or with a state, not with both")
+            if migrate is not False:
+                raise InvalidError("a state that is passed has no version to migrate from", hint="Leave out migrate")
             return await comparison.compare(engine, old, validation.require_mapping(state, "state"), large=large)
         line = self._handle.thread_line(other or "")
         async with thread_access(self._handle, line, ["read"]):
-            return await comparison.compare(engine, old, await comparison.find_point(engine, line, b), large=large)
+            new = await comparison.find_point(engine, line, b)
+            if migrate is not False:
+                return await self._compare_migrated(old, new, migrate)
+            return await comparison.compare(engine, old, new, large=large)
+
+    async def _compare_migrated(self, old: ComparedPoint, new: ComparedPoint, migrate: bool | SchemaSet) -> Diff:
+        from holdfast.store.migrated_diff import compare_migrated
+
+        return await compare_migrated(self._engine, (old, new), True if isinstance(migrate, bool) else migrate)
 
     @sync_and_async
     @needs("read")
@@ -503,27 +526,34 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         line, engine = self._line, self._engine
         head = await engine.lines.read_step(line, point, partial(engine.step_info.head, line))
         schema = None if engine.schemas is None or not migrate else engine.schemas.find(line)
-        if schema is not None and schema.reference != head.header.schema:
-            state: Any = await engine.lines.read_step(line, point, partial(self._upgraded, schema, head))
-            head = head._replace(header=head.header._replace(schema=schema.reference))
-        elif lazy:
-            from holdfast.store.lazy_state import AsyncLazyState, LazyState
+        is_old = schema is not None and schema.reference != head.header.schema and schema.applies_to(head.header.schema)
+        if lazy:
+            from holdfast.store.lazy_state import AsyncLazyState, LazyState, UpgradedReader
 
             part = engine.state_reader(line, point)
-            state = LazyState(part) if isinstance(self, SyncApi) else AsyncLazyState(part)
+            if is_old and schema is not None:
+                part = UpgradedReader(engine, line, point, partial(self._packed_upgraded, schema, head))
+            kind = LazyState if isinstance(self, SyncApi) else AsyncLazyState
+            state: Any = kind(part, hides_aside=schema is not None)
+        elif is_old and schema is not None:
+            state = await engine.lines.read_step(line, point, partial(self._upgraded, schema, head))
         else:
             state = await engine.lines.read_step(line, point, partial(engine.state, line))
             if schema is not None:
                 from holdfast.engine.schema_bindings import ASIDE
 
                 state.pop(ASIDE, None)
+        if is_old and schema is not None:
+            head = head._replace(header=head.header._replace(schema=schema.reference))
         return self._checkpoint(head, state)
 
     async def _upgraded(self, schema: LineSchema, head: StepInfo, point: StepRef) -> dict[str, Any]:
         """Return the state at a step in the version of a schema."""
-        engine, line = self._engine, self._line
-        packed = await engine.states.values(line, point)
-        return unpack_state(self._handle.codec, await schema.upgrade(line, point, head.header.schema, packed))
+        return unpack_state(self._handle.codec, await self._packed_upgraded(schema, head, point))
+
+    async def _packed_upgraded(self, schema: LineSchema, head: StepInfo, point: StepRef) -> PackedMap:
+        packed = await self._engine.states.values(self._line, point)
+        return await schema.upgrade(self._line, point, head.header.schema, packed)
 
     def _checkpoint(self, head: StepInfo, state: Any = None) -> Checkpoint[S]:
         return Checkpoint.from_step(self._line, head, self._handle.codec, state)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.errors import InvalidError
 from holdfast.store import Store
 from tests.interfaces.cli import kit
 from tests.migration.versions import ONE, TWO, first, second
@@ -79,3 +80,34 @@ def test_every_migration_is_run_on_generated_states(store: Store) -> None:
     found = run("test", "--examples", "5", "--json")
     assert [(each["source"], each["target"]) for each in found.records] == [("1.0.0", "2.0.0")]
     del store
+
+
+def test_diff_and_log_in_one_version(store: Store) -> None:
+    """What is stored is shown, unless both sides are to be brought to one version."""
+    store.schemas.attach(TWO, threads="chat-*")
+    store.update("chat-0", {"plan": ["go"]})
+    thread = store.thread("chat-0")
+    stored = kit.run("diff", "chat-0", store="a.db")
+    assert all(text in stored.out for text in ("msgs: removed", "messages: added", "plan: added"))
+    one_version = kit.run("diff", "chat-0", "--migrate", store="a.db")
+    assert one_version.code == 0, one_version.err
+    assert ("plan: +1" in one_version.out, "msgs" in one_version.out, "aside" in one_version.out) == (
+        True,
+        False,
+        False,
+    )
+    assert [str(each) for each in thread.diff(migrate=True).summary] == ["plan: +1"]
+    assert [str(each) for each in thread.diff("#0", "#1", migrate=TWO).summary] == ["plan: +1"]
+    assert not thread.diff("#0", "#0", migrate=True)
+    assert thread.diff("HEAD", "#0", other="chat-1", migrate=True).new.thread == "chat-1"
+    log = kit.run("log", "chat-0", "--oneline", "--migrate", store="a.db")
+    assert "plan: +1" in log.out.splitlines()[0]
+    assert "messages: added" in log.out.splitlines()[1], "the first checkpoint in the newest version"
+    assert kit.run("log", "chat-0", "--migrate", "--json", store="a.db").records[0]["changed"] == ["plan"]
+    assert "go" in kit.run("log", "chat-0", "-p", "--migrate", store="a.db").out
+    with pytest.raises(InvalidError, match="no version to migrate"):
+        thread.diff(state={}, migrate=True)
+    store.schemas.detach(threads="chat-*")
+    with pytest.raises(InvalidError, match="no schema is attached"):
+        thread.diff(migrate=True)
+    assert [each.schema for each in thread.log()] == ["chat@2.0.0", "chat@1.0.0"], "nothing was written"

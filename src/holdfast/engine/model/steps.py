@@ -100,7 +100,8 @@ class PendingWriteRow(NamedTuple):
 Stored: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Each channel's stored operation, by the channel's packed name."""
 
-_NO_REST = encode_operation(EditMap())
+_NOTHING = EditMap()
+_NO_REST = encode_operation(_NOTHING)
 """The rest of most steps: nothing is removed or moved."""
 
 Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -157,8 +158,8 @@ class Step:
         if not flat or len(flat) % 2:
             raise CorruptError("a stored step holds no changes of a state")
         stored = tuple(zip(flat[::2], flat[1::2], strict=True))
-        operations = [(key, decode_operation(operation)) for key, operation in stored]
-        _, rest = operations.pop()
+        operations = [(key, decode_operation(operation)) for key, operation in stored[:-1]]
+        rest = _NOTHING if flat[-1] == _NO_REST else decode_operation(flat[-1])
         if not isinstance(rest, EditMap):
             raise CorruptError("a stored step holds no changes of a state")
         step = cls(_header(found, id, schema), EditMap(rest.removed, tuple(operations), rest.moved))

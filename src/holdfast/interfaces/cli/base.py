@@ -310,6 +310,13 @@ def all_channels_option(function: F) -> F:
     return click.option("--all-channels", is_flag=True, help="Show internal channels of frameworks too.")(function)
 
 
+def migrate_option(function: F) -> F:
+    """`--migrate`: compare states in one version of their schema."""
+    return click.option(
+        "--migrate", is_flag=True, help="Bring states to the newest version of the project's schemas first."
+    )(function)
+
+
 def limit_option(default: int | None = None) -> Callable[[F], F]:
     """`-n`: the largest number of records."""
     return click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import CliContext, all_channels_option, command
+from holdfast.interfaces.cli.base import CliContext, all_channels_option, command, migrate_option
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import FINDINGS
 from holdfast.interfaces.cli.formatting import local, plural, safe
@@ -17,6 +17,7 @@ from holdfast.interfaces.cli.output import Output
 
 if TYPE_CHECKING:
     from holdfast.history import ChannelChanges, Diff, DiffSide
+    from holdfast.schemas import SchemaSet
     from holdfast.store import Store
 
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--word", is_flag=True, help="Show changed words as [-old-]{+new+}.")
 @click.option("--patch", is_flag=True, help="Write a JSON Patch (RFC 6902) from A to B.")
 @click.option("--large", is_flag=True, help="Also fetch large values that differ.")
+@migrate_option
 @all_channels_option
 @click.option("--exit-code", is_flag=True, help=f"End with exit code {FINDINGS} if anything differs.")
 def diff(
@@ -43,6 +45,7 @@ def diff(
     word: bool,
     patch: bool,
     large: bool,
+    migrate: bool,
     all_channels: bool,
     exit_code: bool,
 ) -> None:
@@ -64,7 +67,9 @@ def diff(
         raise InvalidError("give a revision or --file, not both")
     state = None if file is None else _state(file)
     # A patch needs the large values, too.
-    found = store.thread(thread).diff(a, b or "HEAD", other=other, state=state, large=large or patch)
+    found = store.thread(thread).diff(
+        a, b or "HEAD", other=other, state=state, large=large or patch, migrate=_schemas() if migrate else False
+    )
     if patch:
         _patch(session, found)
     elif session.json:
@@ -77,6 +82,12 @@ def diff(
         _show(session.out, found, file, stat=stat, word=word, all_channels=all_channels)
     if exit_code and found:
         raise click.exceptions.Exit(FINDINGS)
+
+
+def _schemas() -> SchemaSet:
+    from holdfast.interfaces.cli.migrate import load_declared
+
+    return load_declared()
 
 
 def _is_revision(store: Store, thread: str, text: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import CliCommand, CliContext, all_channels_option, command
+from holdfast.interfaces.cli.base import CliCommand, CliContext, all_channels_option, command, migrate_option
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import INTEGRITY
 from holdfast.interfaces.cli.formatting import ago, cut, first_line, local, safe
@@ -19,6 +19,7 @@ from holdfast.interfaces.cli.json_output import encode
 if TYPE_CHECKING:
     from holdfast.history import Diff
     from holdfast.interfaces.cli.graph import GraphDrawing
+    from holdfast.schemas import SchemaSet
     from holdfast.store import LogEntry, LogReader, Thread
 
 _USUAL = ("save", "update", "loop")
@@ -48,6 +49,7 @@ class LogCommand(CliCommand):
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of a merge.")
 @click.option("--where", metavar="QUERY", help="Those that match a query; see holdfast help grep.")
 @click.option("-p", "--patch", is_flag=True, help="Show what each checkpoint changed.")
+@migrate_option
 @all_channels_option
 def log(
     session: CliContext,
@@ -61,12 +63,14 @@ def log(
     first_parent: bool,
     where: str | None,
     patch: bool,
+    migrate: bool,
     all_channels: bool,
 ) -> None:
     """Show the history of a thread, the latest checkpoint first.
 
     It starts at the latest checkpoint, at a REVISION (a branch, a tag, the start of an id, '#12', HEAD~2,
     @{yesterday}), or with --all at the heads of all branches. The number that --oneline shows first is a revision.
+    With --migrate, what each checkpoint changed is shown as if all had the newest version of their schema.
 
     \b
     holdfast log chat --oneline --graph --all
@@ -80,7 +84,12 @@ def log(
     handle = session.open().thread(thread)
     reader = LogReader(handle, first_parents=first_parent, where=where)
     reader.start(revision if branch is None else branch, all_branches=all_branches)
-    writer = LogWriter(session, handle, reader, LogOptions(oneline, graph, patch, all_channels))
+    schemas = None
+    if migrate:
+        from holdfast.interfaces.cli.migrate import load_declared
+
+        schemas = load_declared()
+    writer = LogWriter(session, handle, reader, LogOptions(oneline, graph, patch, all_channels, schemas))
     left = limit
     for entry in reader.entries():
         if left == 0:
@@ -101,6 +110,8 @@ class LogOptions(NamedTuple):
     graph: bool = False
     patch: bool = False
     all_channels: bool = False
+    schemas: SchemaSet | None = None
+    """States are brought to the newest version of these."""
 
 
 class LogWriter:
@@ -180,6 +191,13 @@ class LogWriter:
         return f"{head} {kind}{text} {style(f'({ago(entry.time, self._now)})', 'green')}"
 
     def _summary(self, entry: LogEntry) -> str:
+        if self._options.schemas is not None:
+            try:
+                diff = self._diff(entry)
+            except NotFoundError:
+                return "its parent was pruned"
+            diff = diff if self._options.all_channels else diff.without_internal()
+            return ", ".join(safe(str(each)) for each in diff.summary) or "no change"
         return ", ".join(map(safe, entry.summary(hidden=self._options.all_channels))) or "no change"
 
     def _paragraph(self, entry: LogEntry) -> Iterator[str]:
@@ -232,7 +250,7 @@ class LogWriter:
         }
         if entry.damage:
             return {**record, "damage": entry.damage}
-        record |= {"metadata": self._reader.metadata(entry), "changed": entry.changed}
+        record |= {"metadata": self._reader.metadata(entry), "changed": self._changed(entry)}
         if self._options.patch:
             try:
                 record["patch"] = self._diff(entry, large=True).patch()
@@ -240,9 +258,18 @@ class LogWriter:
                 record["patch"] = None  # its parent was pruned
         return record
 
+    def _changed(self, entry: LogEntry) -> list[str]:
+        if self._options.schemas is None:
+            return entry.changed
+        try:
+            return [each.channel for each in self._diff(entry).summary]
+        except NotFoundError:
+            return entry.changed  # its parent was pruned
+
     def _diff(self, entry: LogEntry, *, large: bool = False) -> Diff:
         """Compare a checkpoint with its parent. A patch needs the large values too."""
-        return self._thread.diff(None, entry.id, large=large)
+        schemas = self._options.schemas
+        return self._thread.diff(None, entry.id, large=large, migrate=False if schemas is None else schemas)
 
 
 def _name_color(name: str) -> str:

@@ -21,7 +21,8 @@ _MODULE = click.option(
 )
 
 
-def _load(module: str | None) -> SchemaSet:
+def load_declared(module: str | None = None) -> SchemaSet:
+    """Return the schemas that the project's module declares, and older versions of the lock file."""
     from holdfast.schemas import find_settings
 
     settings = find_settings(module)
@@ -74,7 +75,7 @@ def status(session: CliContext, module: str | None) -> None:
 
     Ends with exit code 6 if a migration was edited after it was applied.
     """
-    declared = _load(module)
+    declared = load_declared(module)
     with session.progress("Counting") as progress:
         found = session.open().schemas.status(declared, progress=progress)
     if session.json:
@@ -116,7 +117,7 @@ def plan(
 
     Ends with exit code 6 if a state does not fit, or a migration was edited after it was applied.
     """
-    declared = _load(module)
+    declared = load_declared(module)
     with session.progress("Planning") as progress:
         found = session.open().schemas.plan(
             declared,
@@ -210,7 +211,7 @@ def up(
     One step of kind `migrate` is appended to each; nothing that is stored changes. A run that was stopped or killed is
     continued by the same command, and several processes share one.
     """
-    declared = _load(module)
+    declared = load_declared(module)
     chosen = _choose(declared, name)
     selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
     store = session.open(write=not dry_run)
@@ -267,7 +268,7 @@ def down(
     States that were not changed since are exactly what they were. Programs with a newer version cannot write until
     `holdfast migrate up` is run again.
     """
-    declared = _load(module)
+    declared = load_declared(module)
     chosen = _choose(declared, name)
     store = session.open(write=True)
     session.confirm(f"Downgrade the states of {chosen} to {to}?", yes=yes)
@@ -315,7 +316,7 @@ def new(session: CliContext, name: str | None, source: str | None, to: str | Non
     """Print a migration, ready to paste: from the version that the store has to the newest of the code."""
     from holdfast.schemas import migration_skeleton
 
-    declared = _load(module)
+    declared = load_declared(module)
     chosen = _choose(declared, name)
     registered = None
     if source is None:
@@ -351,7 +352,7 @@ def test(session: CliContext, examples: int, module: str | None) -> None:
         )
     except ImportError as error:
         raise missing_extra("testing", error) from error
-    declared = _load(module)
+    declared = load_declared(module)
     failed = False
     rows = []
     for edge in migration_edges(declared):

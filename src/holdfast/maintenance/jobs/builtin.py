@@ -266,6 +266,18 @@ def _check_compact(settings: Mapping[str, Any]) -> None:
     known_only(settings, prefix=str)
 
 
+async def _migrate(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.migration.job import migrate_states  # most runners do not need schemas
+
+    return await migrate_states(job)
+
+
+def _check_migrate(settings: Mapping[str, Any]) -> None:
+    from holdfast.maintenance.migration.job import check_settings
+
+    check_settings(settings)
+
+
 _ALL = (
     JobType("tidy", "return space that deletions freed to the system", _tidy),
     JobType(
@@ -320,6 +332,18 @@ _ALL = (
         _project,
         _check_project,
         {"again": "true: rebuild all of them"},
+    ),
+    JobType(
+        "migrate",
+        "migrate all states to the newest version of their schema",
+        _migrate,
+        _check_migrate,
+        {
+            "schema": "the name, if the project has several; they are in the module that its holdfast.toml names",
+            "to": "the version, in place of the newest; with down, true, an older one",
+            "threads": "a pattern of names, if not all; branches: all, named or newest",
+            "on_error": "what to do if a state does not fit: stop, skip or rollback",
+        },
     ),
 )
 

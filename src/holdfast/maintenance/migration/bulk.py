@@ -20,11 +20,12 @@ from holdfast.engine.branch_graph import Position
 from holdfast.engine.delta_channels import KEPT, UnreadDeltas
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.leases import Lease
+from holdfast.engine.line_ends import LineEnd, LineEnds, NextStep
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.operations import apply_map
 from holdfast.engine.model.packed_state import PackedMap, flatten, pack_name
-from holdfast.engine.row_format import LEASE, Line, StepRef, open_step
-from holdfast.engine.schema_bindings import KEPT_SCHEMA
+from holdfast.engine.row_format import LEASE, Line, StepRef, open_step, readable
+from holdfast.engine.schema_bindings import MIGRATED_SCHEMA
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
@@ -32,9 +33,11 @@ from holdfast.history.langgraph_compat import HeadMoved, only_after, step_fields
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
+    HeadGroup,
     HeadSelection,
     UnfitState,
     pages,
+    read_groups,
     read_heads,
     schema_of,
     state_of,
@@ -84,6 +87,7 @@ class _BuiltStep(NamedTuple):
     request: AppendRequest
     before: PackedMap
     after: PackedMap
+    is_restored: bool
 
 
 class _LeaseLost(Exception):
@@ -114,6 +118,8 @@ class BulkMigration:
         self._progress = progress
         self._report = MigrationReport(target.name, target.schema.version)
         self._line = Line(target.tenant, LINE)
+        self._checks_sources = on_error == "skip"
+        self._metadata: dict[Version, tuple[bytes, str]] = {}
         self._done = 0
         self._run = ""
 
@@ -174,9 +180,9 @@ class BulkMigration:
     async def _pass(self) -> bool:
         """Migrate every page that nobody has or had. Returns whether others are at work on some."""
         busy = False
-        async for lines in pages(self._engine, self._target.tenant, PAGE):
-            start = lines[0].name
-            if await self._is_done(start, lines[-1].name):
+        async for rows in pages(self._engine, self._target.tenant, PAGE):
+            start, end = str(rows[0].key[1]), str(rows[-1].key[1])
+            if await self._is_done(start, end):
                 continue
             lease = Lease(self._engine.context, self._line, f"{KIND} {start}", _LIFE)
             try:
@@ -185,16 +191,18 @@ class BulkMigration:
                 busy = True
                 continue
             try:
-                await self._migrate_page(lines, lease)
-                await self._mark(start, lines[-1].name, lease)
+                async for group in read_groups(self._engine, rows, self._selection):
+                    await lease.renew_if_due()
+                    await self._migrate_group(group, lease)
+                    self._done += len(group.lines)
+                    if self._progress is not None:
+                        self._progress(self._done, None, group.lines[-1].name)
+                await self._mark(start, end, lease)
             except _LeaseLost:
                 busy = True
                 continue
             finally:
                 await lease.release()
-            self._done += len(lines)
-            if self._progress is not None:
-                self._progress(self._done, None, lines[-1].name)
         return busy
 
     async def _join(self) -> None:
@@ -243,29 +251,103 @@ class BulkMigration:
         if rows and str(rows[0].columns[0]).startswith(self._run):
             await self._engine.context.backend.apply([Expect(REFS, self._run_key, rows[0].columns), *marks])
 
-    async def _migrate_page(self, lines: Sequence[Line], lease: Lease) -> None:
-        remaining = list(lines)
-        for _ in range(_ATTEMPTS):
-            heads = await read_heads(self._engine, remaining, self._selection)
-            pending = [head for head in heads if head.version != self._target.schema.version]
-            if len(remaining) == len(lines):
-                self._report.skipped += len(heads) - len(pending)
-            known = {(each.thread, each.checkpoint) for each in self._report.unfit}
-            built = [
-                step
-                for head in pending
-                if (head.line.name, head.point.id) not in known and (step := await self._build(head)) is not None
-            ]
-            if not built:
-                break
-            built[0].request.preconditions = _under(lease)
+    async def _migrate_group(self, group: HeadGroup, lease: Lease) -> None:
+        version = self._target.schema.version
+        pending = [(head, end) for head, end in group.heads if head.version != version]
+        self._report.skipped += len(group.heads) - len(pending)
+        together = [(head, end) for head, end in pending if end is not None]
+        if together:
+            others = await self._migrate_together(together, lease)
+        else:
+            others = list(dict.fromkeys(head.line for head, _ in pending))
+        if others:
+            await self._migrate_lines(others, lease)
+
+    async def _migrate_together(self, heads: Sequence[tuple[Head, LineEnd]], lease: Lease) -> list[Line]:
+        """Migrate the states of short lines in one batch. Returns the lines that are to be migrated one by one."""
+        ends, others, steps, states = LineEnds(self._engine), list[Line](), list[NextStep](), list[PackedMap]()
+        failed: HoldfastError | None = None
+        for head, end in heads:
+            restored = self._is_restored(head, end)
             try:
-                saved = await self._engine.writer.save(*(each.request for each in built))
-            except (HeadMoved, ConflictError, NotFoundError):
-                await lease.renew_if_due()
-                continue  # another writer was first: read the heads again
-            await self._verify(built, saved)
-            self._report.migrated += len(saved)
+                after = end.former if restored else self._target.migrate(head, end.state, check=self._checks_sources)
+            except HoldfastError as error:
+                failed = self._note_unfit(head, error)
+                if failed is not None:
+                    break
+                continue
+            fields = self._fields(head.version)
+            step = ends.prepare(end, diff_maps(end.state, after), KIND, self._target.schema.schema_reference, *fields)
+            if step is None:
+                others.append(end.line)
+                continue
+            self._report.restored += restored
+            steps.append(step)
+            states.append(after)
+        if steps:
+            if await ends.append(steps, [lease.condition()]):
+                for step, written, after in zip(steps, await ends.read_back(steps), states, strict=True):
+                    if written is None or (written != after and _flat(written) != _flat(after)):
+                        raise self._not_as_written(f"thread {step.end.line}, checkpoint {step.end.point.id}")
+                self._report.migrated += len(steps)
+            else:  # another writer was first
+                self._report.restored -= sum(self._is_restored(head, end) for head, end in heads)
+                others = [end.line for _, end in heads]
+        if failed is not None:
+            raise failed
+        return others
+
+    def _is_restored(self, head: Head, end: LineEnd) -> bool:
+        """Return whether nothing was saved since the last migration, and the state before it has the target version."""
+        if head.point.kind != KIND or end.former_schema is None:
+            return False
+        return self._selection.version(end.line, end.former_schema) == self._target.schema.version
+
+    def _note_unfit(self, head: Head, error: HoldfastError) -> HoldfastError | None:
+        """Report a state that cannot be migrated. Returns the error if it is to stop the run."""
+        self._report.unfit_total += 1
+        if len(self._report.unfit) < MAX_UNFIT or self._on_error != "skip":
+            self._report.unfit.append(UnfitState.of(head, error))
+        return None if self._on_error == "skip" else error
+
+    def _fields(self, source: Version) -> tuple[bytes, str]:
+        """Return the metadata of a step that migrates a state of some version, packed and for people."""
+        found = self._metadata.get(source)
+        if found is None:
+            codec = self._engine.context.codec
+            metadata: dict[str, object] = {"migrated": f"{self._target.name}@{source}"}
+            found = self._metadata[source] = codec.pack(metadata), readable(codec, metadata)
+        return found
+
+    async def _migrate_lines(self, lines: Sequence[Line], lease: Lease) -> None:
+        """Migrate the states of lines that may have branches, folded states, large values and pending writes."""
+        for _ in range(_ATTEMPTS):
+            heads = await read_heads(self._engine, lines, self._selection)
+            pending = [head for head in heads if head.version != self._target.schema.version]
+            known = {(each.thread, each.checkpoint) for each in self._report.unfit}
+            built, failed = list[_BuiltStep](), None
+            for head in pending:
+                if (head.line.name, head.point.id) in known:
+                    continue
+                try:
+                    step = await self._build(head)
+                except HoldfastError as error:
+                    failed = error
+                    break
+                if step is not None:
+                    built.append(step)
+            if built:
+                built[0].request.preconditions = _under(lease)
+                try:
+                    saved = await self._engine.writer.save(*(each.request for each in built))
+                except (HeadMoved, ConflictError, NotFoundError):
+                    await lease.renew_if_due()
+                    continue  # another writer was first: read the heads again
+                await self._verify(built, saved)
+                self._report.migrated += len(saved)
+                self._report.restored += sum(each.is_restored for each in built)
+            if failed is not None:
+                raise failed
             break
         else:
             raise ConflictError(
@@ -281,14 +363,13 @@ class BulkMigration:
         try:
             before = await state_of(engine, line, head.point)
             if pack_name(KEPT) in before and any(await engine.writes.of_many(line, [head.point])):
-                self._report.deferred.append(line.name)
+                if line.name not in self._report.deferred:
+                    self._report.deferred.append(line.name)
                 return None
-            after = await self._former(head) or target.migrate(head, before, check=self._on_error == "skip")
+            former = await self._former(head)
+            after = target.migrate(head, before, check=self._checks_sources) if former is None else former
         except HoldfastError as error:
-            self._report.unfit_total += 1
-            if len(self._report.unfit) < MAX_UNFIT or self._on_error != "skip":
-                self._report.unfit.append(UnfitState.of(head, error))
-            if self._on_error != "skip":
+            if self._note_unfit(head, error) is not None:
                 raise
             return None
         metadata = {"migrated": f"{target.name}@{head.version}"}
@@ -304,11 +385,11 @@ class BulkMigration:
             stays_beside=True,
             kind=KIND,
             schema=target.schema.schema_reference,
-            line_schema=KEPT_SCHEMA,
+            line_schema=MIGRATED_SCHEMA,
             is_limited=False,
             **step_fields(engine, line, metadata, unread),
         )
-        return _BuiltStep(head, request, before, after)
+        return _BuiltStep(head, request, before, after, former is not None)
 
     async def _former(self, head: Head) -> PackedMap | None:
         """Return the state before the last migration, if nothing was saved since and it has the target version."""
@@ -326,7 +407,6 @@ class BulkMigration:
         version = self._selection.version(head.line, await schema_of(engine, head.line, parent))
         if version != self._target.schema.version:
             return None
-        self._report.restored += 1
         return await state_of(engine, head.line, parent)
 
     async def _verify(self, built: Sequence[_BuiltStep], saved: Sequence[StepInfo]) -> None:
@@ -346,16 +426,16 @@ class BulkMigration:
                 or step.header.parents[0].commit != each.head.point.hash
                 or step.commit(tip.info.salt) != StepRef.of(row).hash
             ):
-                raise self._not_as_written(each.head)
+                raise self._not_as_written(each.head.where)
             if each.after != apply_map(step.edit, each.before) and _flat(each.after) != _flat(
                 await state_of(self._engine, each.head.line, StepRef.of(row))
             ):
-                raise self._not_as_written(each.head)
+                raise self._not_as_written(each.head.where)
 
-    def _not_as_written(self, head: Head) -> CorruptError:
+    def _not_as_written(self, where: str) -> CorruptError:
         return CorruptError(
             "a migrated state reads different from what was written",
-            where=head.where,
+            where=where,
             hint="Check the store with `holdfast verify`; the state before it is in the history",
         )
 

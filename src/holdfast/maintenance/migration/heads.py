@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from holdfast.backends.interface import Scan
+from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import LINES
+from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
+from holdfast.engine.line_ends import LineEnd, LineEnds
 from holdfast.engine.line_head import end_query
-from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.model.packed_state import PackedMap, pack_name
 from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.schemas.registry import SchemaRecord
 from holdfast.schemas.version import Version, parse_reference
+
+_KEPT = pack_name(KEPT)
+
+_GROUP = 50
+"""How many lines are read together that are not short: each state may be large."""
 
 BranchPolicy: TypeAlias = Literal["all", "named", "newest"]
 """The branches of a thread whose last states are migrated: all of them, HEAD and those with names, or HEAD."""
@@ -56,30 +64,69 @@ class HeadSelection(NamedTuple):
 
     def version(self, line: Line, reference: str) -> Version | None:
         """Return the version of a state by its reference; None if it has another schema."""
+        if reference and self.threads is None:
+            return self._version(reference)
         root = root_of(line).name
         if self.threads is not None and not matcher(self.threads)(root):
             return None
         if reference:
-            name, version = parse_reference(reference)
-            return version if name == self.name else None
+            return self._version(reference)
         matches = [self.threads] if self.threads is not None else self.record.patterns
         if line.name == root and any(matcher(pattern)(root) for pattern in matches):
             return self.record.unversioned
         return None
 
+    def _version(self, reference: str) -> Version | None:
+        name, version = _parsed(reference)
+        return version if name == self.name else None
 
-async def pages(engine: Engine, tenant: str, size: int, after: str = "") -> AsyncIterator[list[Line]]:
-    """Yield the lines of threads by name, a page at a time."""
+
+_parsed = lru_cache(256)(parse_reference)
+
+
+async def pages(engine: Engine, tenant: str, size: int) -> AsyncIterator[list[Row]]:
+    """Yield the rows of the lines of threads by name, a page at a time."""
+    after = ""
     while True:
-        scan = Scan(LINES, (tenant,), start=(after + "\0",) if after else (), limit=size, bodies=False)
+        scan = Scan(LINES, (tenant,), start=(after + "\0",) if after else (), limit=size)
         (rows,) = await engine.context.backend.read([scan])
-        lines = [Line(tenant, name) for row in rows if is_thread(name := str(row.key[1]))]
         if rows:
             after = str(rows[-1].key[1])
-        if lines:
-            yield lines
+        threads = [row for row in rows if is_thread(str(row.key[1]))]
+        if threads:
+            yield threads
         if len(rows) < size:
             return
+
+
+class HeadGroup(NamedTuple):
+    """Heads that are worked on together, each with the end of its line if that is short, and all of their lines."""
+
+    lines: list[Line]
+    heads: list[tuple[Head, LineEnd | None]]
+
+
+async def read_groups(engine: Engine, rows: Sequence[Row], selection: HeadSelection) -> AsyncIterator[HeadGroup]:
+    """Yield the heads of a page of lines, a group at a time: those of short lines, and then the others."""
+    tenant, ends = str(rows[0].key[0]), LineEnds(engine)
+    done: set[str] = set()
+    for short in ends.groups(await ends.find_short(tenant, rows)):
+        group = HeadGroup([], [])
+        for end in await ends.read(short):
+            if end is None or _KEPT in end.state:
+                continue  # what belongs to a checkpoint of LangGraph takes more than its state
+            group.lines.append(end.line)
+            version = selection.version(end.line, end.schema)
+            if version is not None:
+                group.heads.append((Head(end.line, end.point, version, is_head=True), end))
+        done.update(line.name for line in group.lines)
+        if group.lines:
+            yield group
+    others = [Line(tenant, name) for row in rows if (name := str(row.key[1])) not in done]
+    for start in range(0, len(others), _GROUP):
+        lines = others[start : start + _GROUP]
+        yield HeadGroup(lines, [(head, None) for head in await read_heads(engine, lines, selection)])
+        engine.context.cache.drop_all(*lines)  # what was cached would only displace what others need
 
 
 async def read_heads(engine: Engine, lines: Sequence[Line], selection: HeadSelection) -> list[Head]:

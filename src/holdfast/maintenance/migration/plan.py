@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -15,10 +15,11 @@ from holdfast.errors import ConflictError, HoldfastError
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
+    HeadGroup,
     HeadSelection,
     UnfitState,
     pages,
-    read_heads,
+    read_groups,
     state_of,
 )
 from holdfast.schemas.attachment import migrate_state
@@ -30,8 +31,8 @@ from holdfast.schemas.schema_declaration import choose_schema
 from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.version import Version
 
-PAGE: Final = 200
-"""The number of threads that are read, and written, together."""
+PAGE: Final = 1000
+"""The number of threads of a page: what one process has a lease of."""
 
 MAX_UNFIT: Final = 100
 """The number of states that do not fit that a report lists."""
@@ -129,11 +130,12 @@ class MigrationTarget:
         return selection
 
     def migrate(self, head: Head, packed: PackedMap, *, check: bool = False) -> PackedMap:
-        """Return a state in the target version. With `check` the stored state has to fit its own version, too."""
+        """Return a state in the target version, which it fits as a whole. With `check` the stored state has to fit its
+        own version, too."""
         if check:
             self._check_source(head, packed)
         return migrate_state(
-            self.schemas, self.name, packed, head.version, self.schema.version, head.where, self.engine
+            self.schemas, self.name, packed, head.version, self.schema.version, head.where, self.engine, whole=True
         )
 
     def _check_source(self, head: Head, packed: PackedMap) -> None:
@@ -171,14 +173,14 @@ async def make_plan(
     engine, selection = target.engine, target.selection(branches, threads)
     plan = MigrationPlan(target.name, target.schema.version)
     done, ways = 0, set[Version]()
-    async for lines in pages(engine, target.tenant, PAGE):
-        for head in await read_heads(engine, lines, selection):
+    async for group in all_heads(engine, target.tenant, selection):
+        for head, end in group.heads:
             plan.states[str(head.version)] = plan.states.get(str(head.version), 0) + 1
             if head.version == target.schema.version:
                 continue
             ways.add(head.version)
             try:
-                before = await state_of(engine, head.line, head.point)
+                before = await state_of(engine, head.line, head.point) if end is None else end.state
                 after = target.migrate(head, before, check=True)
             except HoldfastError as error:
                 plan.unfit_total += 1
@@ -189,10 +191,9 @@ async def make_plan(
                 continue
             if len(plan.samples) < samples:
                 plan.samples.append(_sample(target, head, before, after))
-        done += len(lines)
-        _forget(engine, lines)
+        done += len(group.lines)
         if progress is not None:
-            progress(done, None, lines[-1].name)
+            progress(done, None, group.lines[-1].name)
     for version in sorted(ways):
         path = target.schemas.path(target.name, version, target.schema.version)
         plan.migrations += [text for step in path if (text := f"{target.name} {step}") not in plan.migrations]
@@ -207,9 +208,11 @@ def _sample(target: MigrationTarget, head: Head, before: PackedMap, after: Packe
     return MigrationSample(head.line.name, head.point.id, f"{target.name}@{head.version}", *shown)
 
 
-def _forget(engine: Engine, lines: Sequence[object]) -> None:
-    """Drop what was cached of lines that are done: it would only displace what others need."""
-    engine.context.cache.drop_all(*lines)
+async def all_heads(engine: Engine, tenant: str, selection: HeadSelection) -> AsyncIterator[HeadGroup]:
+    """Yield all heads that have a schema, a group at a time."""
+    async for rows in pages(engine, tenant, PAGE):
+        async for group in read_groups(engine, rows, selection):
+            yield group
 
 
 class SchemaStatus(NamedTuple):
@@ -241,15 +244,15 @@ async def schema_status(
         selections.append(HeadSelection(name, registered.records.get(name) or SchemaRecord(oldest, oldest)))
     counts: dict[str, dict[Version, int]] = {name: {} for name in names}
     done = 0
-    async for lines in pages(engine, tenant, PAGE):
+    async for rows in pages(engine, tenant, PAGE):
         for selection in selections:
-            for head in await read_heads(engine, lines, selection):
-                found = counts[selection.name]
-                found[head.version] = found.get(head.version, 0) + 1
-        done += len(lines)
-        _forget(engine, lines)
+            found = counts[selection.name]
+            async for group in read_groups(engine, rows, selection):
+                for head, _ in group.heads:
+                    found[head.version] = found.get(head.version, 0) + 1
+        done += len(rows)
         if progress is not None:
-            progress(done, None, lines[-1].name)
+            progress(done, None, str(rows[-1].key[1]))
     declared = {each.name for each in schemas}
     result = []
     for name in names:

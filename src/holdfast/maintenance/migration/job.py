@@ -1,0 +1,57 @@
+"""A migration of all states as a job. The module of the schemas is that of the runner's own `holdfast.toml`: a job,
+which is data of the store, never names code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from holdfast.errors import InvalidError
+from holdfast.maintenance.jobs.types import JobContextBase, JobResult, known_only
+from holdfast.maintenance.migration.bulk import BulkMigration, OnError
+from holdfast.maintenance.migration.heads import BranchPolicy
+from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
+from holdfast.schemas.settings import find_settings
+from holdfast.schemas.version import Version, require_name
+
+_LISTED = 5
+"""The number of threads that a summary lists."""
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Check the settings of a job. Raises `InvalidError`."""
+    known_only(settings, schema=str, to=str, threads=str, branches=str, on_error=str, down=bool)
+    if "schema" in settings:
+        require_name(settings["schema"])
+    if "to" in settings:
+        Version.parse(settings["to"])
+    for name, kind in (("branches", BranchPolicy), ("on_error", OnError)):
+        if settings.get(name, get_args(kind)[0]) not in get_args(kind):
+            raise InvalidError(f"{name} cannot be {settings[name]!r}", hint=f"It is one of {', '.join(get_args(kind))}")
+    if settings.get("down") and "to" not in settings:
+        raise InvalidError("a downgrade leads to a version", hint="Give the setting to")
+
+
+async def migrate_states(job: JobContextBase) -> JobResult:
+    """Migrate all states to the newest version of the project's schemas, or to the one that the settings name."""
+    settings, handle = job.settings, job.store._handle
+    project = find_settings()
+    declared = project.load().extended(project.read_lock().schemas)
+    target = await MigrationTarget.of(
+        handle.engine, handle.tenant, declared, settings.get("schema"), settings.get("to")
+    )
+    selection: dict[str, Any] = {"branches": settings.get("branches", "all"), "threads": settings.get("threads")}
+    run = BulkMigration(target, **selection, on_error=settings.get("on_error", "stop"), progress=job.progress)
+    is_down = settings.get("down", False)
+    if not is_down and settings.get("on_error") != "skip":
+        (await make_plan(target, **selection, samples=0, progress=job.progress)).require()
+    report = await run.run(down=is_down)
+    summary = f"{report.migrated} states of {report.name} migrated to {report.target}, {report.skipped} had it"
+    if report.deferred:
+        summary += (
+            f"; {len(report.deferred)} threads are in the middle of a step: {', '.join(report.deferred[:_LISTED])}"
+        )
+    if report.unfit_total:
+        threads = ", ".join(each.thread for each in report.unfit[:_LISTED])
+        summary += f"; {report.unfit_total} states do not fit: {threads}"
+    return JobResult(summary, ok=not report.unfit_total)
