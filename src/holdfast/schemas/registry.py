@@ -43,7 +43,8 @@ class SchemaRecord:
     patterns: tuple[str, ...] = ()
     """The patterns of threads that it was attached to."""
     places: tuple[str, ...] = ()
-    """What else it was attached to: `scopes user:*`, `keys user:* plan`, `agents greeter`."""
+    """What else it was attached to: `scopes user:*`, `agents greeter`, or `keys user:*`, a tab, and a pattern of
+    keys."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form."""

@@ -144,7 +144,7 @@ def migrate_scope(
     schemas: SchemaSet, name: str, packed: PackedMap, source: Version, target: Version, where: str
 ) -> PackedMap:
     """Return the packed state of a scope in another version, with what was kept aside. Errors say where it is."""
-    own = {key: value for key, value in packed.items() if not _is_internal(key)}
+    own = own_keys(packed)
     internal = {key: value for key, value in packed.items() if _is_internal(key) and key != _ASIDE}
     aside = as_map(packed.get(_ASIDE, b"\x80")) or {}
     try:
@@ -154,6 +154,11 @@ def migrate_scope(
         raise
     state = {**_renamed(internal, schemas.path(name, source, target)), **result.state}
     return {**state, _ASIDE: result.aside} if result.aside else state
+
+
+def own_keys(packed: PackedMap) -> PackedMap:
+    """Return the keys of a scope's packed state, without what is internal."""
+    return {key: value for key, value in packed.items() if not _is_internal(key)}
 
 
 def _renamed(internal: Mapping[bytes, Packed], steps: Sequence[MigrationStep]) -> PackedMap:

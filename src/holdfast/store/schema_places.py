@@ -55,7 +55,7 @@ class SchemaPlace(NamedTuple):
         return cls("keys", pattern, key)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.pattern}{' ' * bool(self.key)}{self.key}"
+        return f"{self.kind} {self.pattern}\t{self.key}" if self.key else f"{self.kind} {self.pattern}"
 
     def bound(self, handle: StoreHandle) -> AttachedVersion | None:
         """Return what is attached there."""

@@ -46,6 +46,9 @@ PREFIX = AGENTS
 LARGE = "large"
 """The key by which a step says that the agent's metadata is too large for its summary."""
 
+_SUMMARY = ("class", "status", "state", "pending", "messages", "metadata", LARGE)
+"""The keys of the summary of a step."""
+
 _MAX_METADATA = 4096
 """How many bytes of an agent's metadata are in the summary of a step, for lists: more is read on request."""
 
@@ -275,6 +278,11 @@ def require_parts(value: object) -> dict[str, Mapping[str, Any]]:
     state = validation.require_mapping(value, "state of the agent, as a hook left it")
     left = "of the agent, as a hook left it"
     return {name: validation.require_mapping(state.get(name, {}), f"{name} {left}") for name in DICTS}
+
+
+def summary_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary in the metadata of a step."""
+    return {name: metadata[name] for name in _SUMMARY if name in metadata}
 
 
 def agent_id(line: Line) -> str | None:

@@ -12,6 +12,7 @@ from holdfast.engine.model.packed_state import PackedMap, pack_name, unpack_stat
 from holdfast.engine.schema_bindings import ASIDE
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, HoldfastError
+from holdfast.maintenance.migration.documents import migrate_documents, read_documents, unpack_document
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
@@ -194,12 +195,42 @@ async def make_plan(
         done += len(group.lines)
         if progress is not None:
             progress(done, None, group.lines[-1].name)
+    if threads is None:
+        ways |= await _plan_documents(target, selection.record, plan, samples)
     for version in sorted(ways):
         path = target.schemas.path(target.name, version, target.schema.version)
         plan.migrations += [text for step in path if (text := f"{target.name} {step}") not in plan.migrations]
         plan.lossy += [text for step in path if step.lossy and (text := f"{target.name} {step}") not in plan.lossy]
     plan.edited = [str(each) for each in target.registered.edited(target.migrations(sorted(ways)))]
     return plan
+
+
+async def _plan_documents(
+    target: MigrationTarget, record: SchemaRecord, plan: MigrationPlan, samples: int
+) -> set[Version]:
+    """Add what is not in threads to a plan. Returns the versions to migrate from."""
+    codec, version, ways = target.engine.context.codec, target.schema.version, set[Version]()
+    async for found in read_documents(target.engine, target.tenant, target.name, record):
+        for document, source in found.documents:
+            plan.states[str(source)] = plan.states.get(str(source), 0) + 1
+            if source == version:
+                continue
+            ways.add(source)
+            one = found._replace(documents=[(document, source)])
+            try:
+                after = migrate_documents(target.schemas, target.name, one, version, codec, check=True)
+            except HoldfastError as error:
+                if error.code == "migration-missing":
+                    raise
+                plan.unfit_total += 1
+                if len(plan.unfit) < MAX_UNFIT:
+                    plan.unfit.append(one.unfit(error))
+                continue
+            if len(plan.samples) < samples:
+                shown = [unpack_document(codec, document.kind, document.name, each) for each in (found.state, after)]
+                source_text = f"{target.name}@{source}"
+                plan.samples.append(MigrationSample(one.where(document), found.point.id, source_text, *shown))
+    return ways
 
 
 def _sample(target: MigrationTarget, head: Head, before: PackedMap, after: PackedMap) -> MigrationSample:
@@ -253,6 +284,10 @@ async def schema_status(
         done += len(rows)
         if progress is not None:
             progress(done, None, str(rows[-1].key[1]))
+    for selection in selections:
+        async for documents in read_documents(engine, tenant, selection.name, selection.record):
+            for _, version in documents.documents:
+                counts[selection.name][version] = counts[selection.name].get(version, 0) + 1
     declared = {each.name for each in schemas}
     result = []
     for name in names:
