@@ -10,7 +10,7 @@ from holdfast.engine.model.packed_state import PackedMap, unpack, unpack_name, u
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.schema_bindings import ASIDE
-from holdfast.maintenance.migration.documents import Document, find_documents
+from holdfast.maintenance.line_documents import Document, find_documents
 from holdfast.schemas.graph_checkpoint import is_internal
 from holdfast.schemas.incoming import IncomingStates
 from holdfast.schemas.registry import LINE

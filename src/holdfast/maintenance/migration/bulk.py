@@ -30,8 +30,8 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.history.langgraph_compat import HeadMoved, only_after, step_fields, without_follows
+from holdfast.maintenance.line_documents import Document
 from holdfast.maintenance.migration.documents import (
-    Document,
     SchemaDocuments,
     migrate_documents,
     migration_request,

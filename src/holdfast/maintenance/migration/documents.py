@@ -5,8 +5,8 @@ A line may have several of them, each with a version of its own. All of a line a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
 
 from holdfast.agents.storage.agent_line import summary_of
 from holdfast.codec import Codec
@@ -21,17 +21,24 @@ from holdfast.engine.model.packed_state import (
     flatten,
     pack_name,
     unpack,
-    unpack_name,
     unpack_state,
 )
-from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import LineKind, line_kind, lines_of_kinds, short_name
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line, StepRef, readable
 from holdfast.engine.schema_bindings import MIGRATED_SCHEMA
-from holdfast.engine.value_schemas import NO_MARK, SchemaMark
+from holdfast.engine.value_schemas import SchemaMark
 from holdfast.errors import HoldfastError
 from holdfast.history.langgraph_compat import only_after
+from holdfast.maintenance.line_documents import (
+    ASIDE,
+    FIELDS,
+    METADATA,
+    SCHEMA,
+    Document,
+    DocumentKind,
+    find_documents,
+)
 from holdfast.maintenance.migration.heads import UnfitState
 from holdfast.schemas.registry import SchemaRecord
 from holdfast.schemas.schema import invalid_value
@@ -42,25 +49,7 @@ from holdfast.schemas.version import Version, parse_reference
 from holdfast.state.keys import mark_name
 from holdfast.state.sessions.records import LINE as SESSIONS
 
-DocumentKind: TypeAlias = Literal["scope", "key", "agent", "artifact", "session"]
-
 _KINDS: Final[frozenset[LineKind]] = frozenset({"scope", "session", "agent"})
-_FIELDS, _SCHEMA, _ASIDE, _CLASS, _METADATA, _TYPE = map(
-    pack_name, ("fields", "schema", "aside", "class", "metadata", "type")
-)
-_EMPTY: Final = b"\x80"
-
-
-class Document(NamedTuple):
-    """A state in a line: what it is, its version, and its value."""
-
-    kind: DocumentKind
-    name: str
-    """The key, or the id of an artifact or a session; empty for a whole scope and for an agent's fields."""
-    owner: str
-    """The scope, the class of an agent, the type of an artifact, or the id of a session."""
-    mark: SchemaMark
-    value: Packed
 
 
 class SchemaDocuments(NamedTuple):
@@ -125,35 +114,6 @@ async def read_step(
     return SchemaDocuments(line, point, reference, state, documents) if documents else None
 
 
-def find_documents(codec: Codec, line: Line, reference: str, state: PackedMap) -> Iterator[Document]:
-    """Yield all states of a line that can have a schema. `reference` is that of the step."""
-    kind = line_kind(line.name)
-    if kind == "agent":
-        stored = str(unpack(codec, state.get(_SCHEMA, b"\xa0")))
-        aside = as_map(state.get(_ASIDE, _EMPTY)) or {}
-        mark = SchemaMark(stored, aside) if "@" in stored else NO_MARK
-        yield Document("agent", "", str(unpack(codec, state.get(_CLASS, b"\xa0"))), mark, state.get(_FIELDS, _EMPTY))
-    elif kind in ("scope", "session"):
-        owner = line.name.removeprefix(MARK)
-        yield Document("scope", "", owner, SchemaMark(reference), own_keys(state))
-        for key, value in own_keys(state).items():
-            packed = state.get(pack_name(mark_name(unpack_name(key))))
-            mark = NO_MARK if packed is None else SchemaMark.unpack(codec, packed)
-            yield Document("key", unpack_name(key), owner, mark, value)
-    elif line.name in (ARTIFACTS, SESSIONS):
-        for key, value in state.items():
-            fields = as_map(value)
-            if fields is None or _METADATA not in fields or unpack_name(key).startswith("\0"):
-                continue
-            stored = str(unpack(codec, fields.get(_SCHEMA, b"\xa0")))
-            aside = as_map(fields.get(_ASIDE, _EMPTY)) or {}
-            mark, name = SchemaMark(stored, aside), unpack_name(key)
-            if line.name == ARTIFACTS:
-                yield Document("artifact", name, str(unpack(codec, fields[_TYPE])), mark, fields[_METADATA])
-            else:
-                yield Document("session", name, name, mark, fields[_METADATA])
-
-
 def _version(document: Document, name: str, record: SchemaRecord) -> Version | None:
     """Return the version of a state of a schema; None if it has another, or none."""
     if document.mark.reference:
@@ -211,20 +171,20 @@ def _put(state: PackedMap, document: Document, value: Packed, mark: SchemaMark, 
         state[pack_name(document.name)] = value
         state[pack_name(mark_name(document.name))] = flatten(mark.pack(codec))
     elif document.kind == "agent":
-        state[_FIELDS] = value
+        state[FIELDS] = value
         _put_mark(state, mark, codec)
     else:
         fields = dict(as_map(state[pack_name(document.name)]) or {})
-        fields[_METADATA] = value
+        fields[METADATA] = value
         _put_mark(fields, mark, codec)
         state[pack_name(document.name)] = fields
 
 
 def _put_mark(fields: PackedMap, mark: SchemaMark, codec: Codec) -> None:
-    fields[_SCHEMA] = codec.pack(mark.reference)
-    fields.pop(_ASIDE, None)
+    fields[SCHEMA] = codec.pack(mark.reference)
+    fields.pop(ASIDE, None)
     if mark.aside:
-        fields[_ASIDE] = dict(mark.aside)
+        fields[ASIDE] = dict(mark.aside)
 
 
 def unpack_document(codec: Codec, kind: DocumentKind, name: str, state: PackedMap) -> dict[str, object]:
@@ -232,10 +192,10 @@ def unpack_document(codec: Codec, kind: DocumentKind, name: str, state: PackedMa
     if kind == "scope":
         return unpack_state(codec, own_keys(state))
     if kind == "agent":
-        return {"fields": unpack(codec, state[_FIELDS])}
+        return {"fields": unpack(codec, state[FIELDS])}
     value = state[pack_name(name)]
     if kind != "key":
-        value = (as_map(value) or {})[_METADATA]
+        value = (as_map(value) or {})[METADATA]
     return {name: unpack(codec, value)}
 
 
@@ -250,7 +210,7 @@ async def migration_request(
         header = (await engine.step_info.head(found.line, found.point)).header
         metadata = {**summary_of(codec.unpack(header.metadata)), **metadata}
     whole = any(document.kind == "scope" for document, _ in changed)
-    keys = [_FIELDS if document.kind == "agent" else pack_name(document.name) for document, _ in changed]
+    keys = [FIELDS if document.kind == "agent" else pack_name(document.name) for document, _ in changed]
     return AppendRequest(
         found.line,
         only_after(found.point, diff_maps(found.state, after)),

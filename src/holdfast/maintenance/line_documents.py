@@ -1,0 +1,67 @@
+"""The states of a line that can have a schema: a scope, values of keys, fields of an agent, metadata of artifacts and
+sessions. Those of threads are whole states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from holdfast.codec import Codec
+from holdfast.engine.artifact_links import LINE as ARTIFACTS
+from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_name, unpack, unpack_name
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.namespaces import line_kind
+from holdfast.engine.row_format import Line
+from holdfast.engine.value_schemas import NO_MARK, SchemaMark
+from holdfast.schemas.scope_attachment import own_keys
+from holdfast.state.keys import mark_name
+from holdfast.state.sessions.records import LINE as SESSIONS
+
+DocumentKind: TypeAlias = Literal["scope", "key", "agent", "artifact", "session"]
+
+FIELDS, SCHEMA, ASIDE, METADATA = map(pack_name, ("fields", "schema", "aside", "metadata"))
+"""Packed names of channels and fields."""
+
+_CLASS, _TYPE = pack_name("class"), pack_name("type")
+_EMPTY: Final = b"\x80"
+
+
+class Document(NamedTuple):
+    """A state in a line: what it is, its version, and its value."""
+
+    kind: DocumentKind
+    name: str
+    """The key, or the id of an artifact or a session; empty for a whole scope and for an agent's fields."""
+    owner: str
+    """The scope, the class of an agent, the type of an artifact, or the id of a session."""
+    mark: SchemaMark
+    value: Packed
+
+
+def find_documents(codec: Codec, line: Line, reference: str, state: PackedMap) -> Iterator[Document]:
+    """Yield all states of a line that can have a schema. `reference` is that of the step."""
+    kind = line_kind(line.name)
+    if kind == "agent":
+        stored = str(unpack(codec, state.get(SCHEMA, b"\xa0")))
+        aside = as_map(state.get(ASIDE, _EMPTY)) or {}
+        mark = SchemaMark(stored, aside) if "@" in stored else NO_MARK
+        yield Document("agent", "", str(unpack(codec, state.get(_CLASS, b"\xa0"))), mark, state.get(FIELDS, _EMPTY))
+    elif kind in ("scope", "session"):
+        owner = line.name.removeprefix(MARK)
+        yield Document("scope", "", owner, SchemaMark(reference), own_keys(state))
+        for key, value in own_keys(state).items():
+            packed = state.get(pack_name(mark_name(unpack_name(key))))
+            mark = NO_MARK if packed is None else SchemaMark.unpack(codec, packed)
+            yield Document("key", unpack_name(key), owner, mark, value)
+    elif line.name in (ARTIFACTS, SESSIONS):
+        for key, value in state.items():
+            fields = as_map(value)
+            if fields is None or METADATA not in fields or unpack_name(key).startswith("\0"):
+                continue
+            stored = str(unpack(codec, fields.get(SCHEMA, b"\xa0")))
+            aside = as_map(fields.get(ASIDE, _EMPTY)) or {}
+            mark, name = SchemaMark(stored, aside), unpack_name(key)
+            if line.name == ARTIFACTS:
+                yield Document("artifact", name, str(unpack(codec, fields[_TYPE])), mark, fields[METADATA])
+            else:
+                yield Document("session", name, name, mark, fields[METADATA])
