@@ -1,8 +1,10 @@
 """Every code block in the documents works.
 
 The Python blocks of one document run in order, in one namespace and an empty directory. A block
-that reads the URL of a server from the environment gets a fresh place on a real one. Shell
-blocks are not run; the `make` targets and `holdfast` commands they name must exist.
+that reads the URL of a server from the environment gets a fresh place on a real one. A block that
+starts with the name of a file is also written to it. Shell blocks are not run; the `make` targets
+and `holdfast` commands they name must exist. Of the documents in `CONSOLES` they are run, and have
+to print what the document says.
 """
 
 import re
@@ -17,6 +19,7 @@ import pytest
 
 from tests import servers
 from tests.docs.markdown import ROOT, Block, documents, name_of, split
+from tests.interfaces.cli import kit
 from tests.support.cases import case
 
 PYTHON = "python"
@@ -37,6 +40,12 @@ SERVERS = {
     "S3_URL": s3,
 }
 SHELL = {"bash", "console", "sh", "shell"}
+CONSOLES = {"docs/guides/migrations.md"}
+"""Documents whose console blocks are run, and whose TOML is their `holdfast.toml`."""
+
+FILE_NAME = re.compile(r"# (\w+\.py)\n")
+VARYING = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-6[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""What differs each time: ids of checkpoints."""
 
 
 def all_blocks() -> list[Block]:
@@ -46,11 +55,11 @@ def all_blocks() -> list[Block]:
     return found
 
 
-def python_blocks() -> dict[Path, list[Block]]:
-    """The Python blocks of each document that has any, in order."""
+def runnable_blocks() -> dict[Path, list[Block]]:
+    """The blocks to run of each document that has any, in order."""
     found: dict[Path, list[Block]] = {}
     for block in all_blocks():
-        if block.info == PYTHON:
+        if block.info == PYTHON or (block.info in ("console", "toml") and name_of(block.path) in CONSOLES):
             found.setdefault(block.path, []).append(block)
     return found
 
@@ -58,8 +67,25 @@ def python_blocks() -> dict[Path, list[Block]]:
 def run(blocks: list[Block], module: ModuleType) -> None:
     """Run blocks as if they were one module; a traceback shows the document's own lines."""
     for block in blocks:
-        code = compile("\n" * block.line + block.text, str(block.path), "exec", dont_inherit=True)
-        exec(code, module.__dict__)
+        if block.info == "toml":
+            Path("holdfast.toml").write_text(block.text, encoding="utf-8")
+        elif block.info == "console":
+            assert printed(block) == VARYING.sub("…", block.text), block.where
+        else:
+            if name := FILE_NAME.match(block.text):
+                Path(name[1]).write_text(block.text, encoding="utf-8")
+            code = compile("\n" * block.line + block.text, str(block.path), "exec", dont_inherit=True)
+            exec(code, module.__dict__)
+
+
+def printed(block: Block) -> str:
+    """Run the commands of a console block. Returns it with what they print."""
+    text = ""
+    for line in block.text.splitlines():
+        if line.startswith("$ holdfast "):
+            result = kit.run(*shlex.split(line)[2:])
+            text += f"{line}\n{result.err}{VARYING.sub('…', result.out)}"
+    return text
 
 
 def make_targets() -> set[str]:
@@ -96,7 +122,7 @@ def unknown_commands(block: Block, targets: set[str], scripts: set[str]) -> list
 def test_python_blocks_run(
     subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for path, blocks in python_blocks().items():
+    for path, blocks in runnable_blocks().items():
         with case(subtests, name_of(path)), monkeypatch.context() as patch:
             # A real module, so that classes defined in a block can be found where they say they are.
             module = ModuleType("document_" + re.sub(r"\W", "_", name_of(path).removesuffix(".md")))

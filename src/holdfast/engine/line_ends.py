@@ -8,10 +8,12 @@ a queue, cached tips and states, branches, folds. Lines that need any of that ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Expect, Get, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS
+from holdfast.codec import collector_paused
 from holdfast.engine import trace_context
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import OWNER, current_authority
@@ -136,14 +138,16 @@ class LineEnds:
         keys = [(*each.line, 0, point.seq) for each in lines for point in each.points]
         (rows,) = await self._context.backend.read([Get(STEPS, keys)])
         by_key = {row.key: row for row in rows}
-        return [self._end(each, [by_key.get((*each.line, 0, point.seq)) for point in each.points]) for each in lines]
+        found = iter([by_key.get(key) for key in keys])
+        with collector_paused():
+            return [self._end(each, list(islice(found, len(each.points)))) for each in lines]
 
     def _end(self, short: ShortLine, rows: Sequence[Row | None]) -> LineEnd | None:
         state: PackedMap = {}
         former, former_schema, schema = state, None, ""
         parent = b""
         for number, (point, row) in enumerate(zip(short.points, rows, strict=True)):
-            if row is None or StepRef.of(row) != point:
+            if row is None or row.columns != point[2:]:
                 return None
             step = open_step(short.line, row, self._context.max_bytes)
             if (step.header.parents[0].commit if step.header.parents else b"") != parent:
@@ -169,20 +173,11 @@ class LineEnds:
         if max([len(operation) for _, operation in step.stored]) > LARGE:
             return None
         body = step_body(end.line, step, context.max_bytes, (), end.info.salt)
-        point = StepRef(
-            branch=0,
-            seq=parent.seq + 1,
-            id=id,
-            revision=0,
-            depth=parent.depth + 1,
-            hash=step.commit(end.info.salt),
-            time=time,
-            kind=kind,
-            metadata=readable,
-            tail=parent.tail + 1,
-            size=parent.size + len(body),
+        columns = (id, 0, parent.depth + 1, step.commit(end.info.salt), time, kind, readable)
+        size = parent.size + len(body)
+        return NextStep(
+            end, step, Row((*end.line, 0, parent.seq + 1), (*columns, parent.tail + 1, size, AT_HEAD), body)
         )
-        return NextStep(end, step, point.row(end.line, body))
 
     async def append(self, steps: Sequence[NextStep], conditions: Sequence[Change] = ()) -> bool:
         """Append steps to their lines, all or none, on some conditions. False if a line changed since it was read, or a
@@ -201,13 +196,14 @@ class LineEnds:
         (rows,) = await self._context.backend.read([Get(STEPS, [each.row.key for each in steps], required=True)])
         by_key = {row.key: row for row in rows}
         states: list[PackedMap | None] = []
-        for end, _, row in steps:
-            stored = by_key.get(row.key)
-            if stored is None or stored != row:
-                states.append(None)
-                continue
-            step = open_step(end.line, stored, self._context.max_bytes)
-            states.append(apply_map(step.edit, end.state))
+        with collector_paused():
+            for end, _, row in steps:
+                stored = by_key.get(row.key)
+                if stored is None or stored != row:
+                    states.append(None)
+                    continue
+                step = open_step(end.line, stored, self._context.max_bytes)
+                states.append(apply_map(step.edit, end.state))
         return states
 
 

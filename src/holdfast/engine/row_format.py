@@ -10,10 +10,10 @@ from msgspec.json import encode as encode_json
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import FOLDS, MAX_NAME, Key, Scalar, Table
+from holdfast.backends.tables import FOLDS, MAX_NAME, STEPS, Key, Scalar, Table
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
-from holdfast.codec.envelope import DAMAGED, BodyKind, unwrap, wrap
+from holdfast.codec.envelope import DAMAGED, BodyKind, OpenedRecord, unwrap, wrap
 from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
 from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
@@ -28,7 +28,7 @@ from holdfast.engine.model.steps import (
     decode_writes,
     without_writes,
 )
-from holdfast.errors import CorruptError, InvalidError, TooLargeError
+from holdfast.errors import CorruptError, HoldfastError, InvalidError, TooLargeError
 
 
 class Line(NamedTuple):
@@ -219,7 +219,7 @@ def is_about_step(ref: Row) -> bool:
 
 def info_of(row: Row) -> LineInfo:
     """Return the content of a row of `lines`."""
-    salt = unwrap(row.body, where=f"row {row.key}").content if row.body and row.body != DAMAGED else b""
+    salt = _unwrap(row).content if row.body and row.body != DAMAGED else b""
     created, version, form, pruned, switched_from = row.columns
     return LineInfo(created, version, form, pruned, switched_from, salt)  # type: ignore[arg-type]
 
@@ -255,21 +255,23 @@ def step_body(line: Line, step: Step, max_bytes: int, writes: Sequence[PendingWr
     return wrap(content, schema=step.header.schema, compression=_compression(content))
 
 
+_TIME_AND_KIND = slice(list(STEPS.columns).index("time"), list(STEPS.columns).index("kind") + 1)
+
+
 def open_step(line: Line, row: Row, max_bytes: int) -> Step:
     """Return the step in a row that was checked. `CorruptError` if it does not match the row.
 
     The commit hash is not computed: what protects the row covers it. Verifying does."""
-    point = StepRef.of(row)
     step = decode_step(row, max_bytes)
-    if (step.header.time, step.header.kind) != (point.time, point.kind):
-        raise CorruptError("a step is not the one that its row says", where=where(line, point), hint=HINT)
+    if (step.header.time, step.header.kind) != row.columns[_TIME_AND_KIND]:
+        raise CorruptError("a step is not the one that its row says", where=where(line, StepRef.of(row)), hint=HINT)
     return step
 
 
 def decode_step(row: Row, max_bytes: int) -> Step:
     """Return the step in a row, whatever its commit hash. `CorruptError` if there is none."""
-    record = unwrap(row.body, max_bytes=max_bytes, where=f"row {row.key}")
-    return Step.decode(record.content, StepRef.of(row).id, record.schema)
+    record = _unwrap(row, max_bytes)
+    return Step.decode(record.content, str(row.columns[0]), record.schema)
 
 
 def open_writes(row: Row, max_bytes: int) -> list[PendingWriteRow]:
@@ -279,7 +281,7 @@ def open_writes(row: Row, max_bytes: int) -> list[PendingWriteRow]:
 
 def drop_writes(row: Row, max_bytes: int) -> Row:
     """Return the row of a step without the writes that are stored with it; the same row if there are none."""
-    record = unwrap(row.body, max_bytes=max_bytes, where=f"row {row.key}")
+    record = _unwrap(row, max_bytes)
     if not decode_writes(record.content):
         return row
     content = without_writes(record.content)
@@ -297,13 +299,22 @@ def open_write(row: Row, max_bytes: int) -> PendingWriteRow:
     """Return the write in a row."""
     _, _, _, task, place = row.key
     path, channel = row.columns
-    record = unwrap(row.body, max_bytes=max_bytes, where=f"row {row.key}")
+    record = _unwrap(row, max_bytes)
     return PendingWriteRow(str(path), str(task), int(place), str(channel), record.content, record.schema)
+
+
+def _unwrap(row: Row, max_bytes: int = 128 << 20) -> OpenedRecord:
+    """Return the record of a row. Errors name the row: its name is only written then, since this is done often."""
+    try:
+        return unwrap(row.body, max_bytes=max_bytes)
+    except HoldfastError as error:
+        error.where = error.where or f"row {row.key}"
+        raise
 
 
 def open_body(row: Row, max_bytes: int) -> bytes:
     """Return the content of a row's record."""
-    return unwrap(row.body, max_bytes=max_bytes, where=f"row {row.key}").content
+    return _unwrap(row, max_bytes).content
 
 
 def readable(codec: Codec, metadata: dict[str, object]) -> str:

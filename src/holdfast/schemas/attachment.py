@@ -255,7 +255,7 @@ def migrate_state(
     try:
         result = path.migrate(own, aside, codec, whole=("partial" if is_graph else "complete") if whole else None)
     except HoldfastError as error:
-        error.where = f"{where}; {error.where}" if error.where else where
+        error.where = "; ".join(each for each in (where, error.where) if each)
         raise
     state = result.state
     if is_graph:

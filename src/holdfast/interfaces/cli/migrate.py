@@ -246,7 +246,7 @@ def _copy_first(session: CliContext, store: Store, backup: str | None, no_backup
         )
     if backup is not None:
         copied = store.copy_to(backup)
-        session.note(f"Copied {plural(copied.threads, 'thread')} to {backup}.")
+        session.note(f"Copied {plural(copied.threads, 'line')} to {backup}.")
 
 
 @command("down")

@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import REFS, STEPS, Key
+from holdfast.codec import collector_paused
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.delta_channels import KEPT, UnreadDeltas
@@ -99,6 +100,14 @@ class _BuiltStep(NamedTuple):
     is_restored: bool
 
 
+class _Group(NamedTuple):
+    """Steps of short lines that are saved together, the states that they result in, and lines that are left."""
+
+    steps: list[NextStep]
+    states: list[PackedMap]
+    others: list[Line]
+
+
 class _LeaseLost(Exception):
     """Another process has the page now."""
 
@@ -127,7 +136,10 @@ class BulkMigration:
         self._progress = progress
         self._report = MigrationReport(target.name, target.schema.version)
         self._line = Line(target.tenant, LINE)
+        self._reference = target.schema.schema_reference
         self._checks_sources = on_error == "skip"
+        self._unfit: set[tuple[Line, str]] = set()
+        """The states that were found not to fit, by thread and checkpoint."""
         self._metadata: dict[Version, tuple[bytes, str]] = {}
         self._done = 0
         self._run = ""
@@ -276,37 +288,42 @@ class BulkMigration:
 
     async def _migrate_together(self, heads: Sequence[tuple[Head, LineEnd]], lease: Lease) -> list[Line]:
         """Migrate the states of short lines in one batch. Returns the lines that are to be migrated one by one."""
-        ends, others, steps, states = LineEnds(self._engine), list[Line](), list[NextStep](), list[PackedMap]()
+        ends, group = LineEnds(self._engine), _Group([], [], [])
         failed: HoldfastError | None = None
-        for head, end in heads:
-            restored = self._is_restored(head, end)
-            try:
-                after = end.former if restored else self._target.migrate(head, end.state, check=self._checks_sources)
-            except HoldfastError as error:
-                failed = self._note_unfit(head, error)
-                if failed is not None:
-                    break
-                continue
-            fields = self._fields(head.version)
-            step = ends.prepare(end, diff_maps(end.state, after), KIND, self._target.schema.schema_reference, *fields)
-            if step is None:
-                others.append(end.line)
-                continue
+        restored = 0
+        with collector_paused():
+            for head, end in heads:
+                is_restored = self._is_restored(head, end)
+                try:
+                    after = end.former if is_restored else self._migrated(head, end.state)
+                except HoldfastError as error:
+                    failed = self._note_unfit(head, error)
+                    if failed is not None:
+                        break
+                    continue
+                step = ends.prepare(
+                    end, diff_maps(end.state, after), KIND, self._reference, *self._fields(head.version)
+                )
+                if step is None:
+                    group.others.append(end.line)
+                    continue
+                restored += is_restored
+                group.steps.append(step)
+                group.states.append(after)
+        if group.steps and not await ends.append(group.steps, [lease.condition()]):
+            return [end.line for _, end in heads]  # another writer was first
+        if group.steps:
+            for step, written, after in zip(group.steps, await ends.read_back(group.steps), group.states, strict=True):
+                if written is None or (written != after and _flat(written) != _flat(after)):
+                    raise self._not_as_written(f"thread {step.end.line}, checkpoint {step.end.point.id}")
+            self._report.migrated += len(group.steps)
             self._report.restored += restored
-            steps.append(step)
-            states.append(after)
-        if steps:
-            if await ends.append(steps, [lease.condition()]):
-                for step, written, after in zip(steps, await ends.read_back(steps), states, strict=True):
-                    if written is None or (written != after and _flat(written) != _flat(after)):
-                        raise self._not_as_written(f"thread {step.end.line}, checkpoint {step.end.point.id}")
-                self._report.migrated += len(steps)
-            else:  # another writer was first
-                self._report.restored -= sum(self._is_restored(head, end) for head, end in heads)
-                others = [end.line for _, end in heads]
         if failed is not None:
             raise failed
-        return others
+        return group.others
+
+    def _migrated(self, head: Head, state: PackedMap) -> PackedMap:
+        return self._target.migrate(head, state, check=self._checks_sources)
 
     def _is_restored(self, head: Head, end: LineEnd) -> bool:
         """Return whether nothing was saved since the last migration, and the state before it has the target version."""
@@ -316,9 +333,11 @@ class BulkMigration:
 
     def _note_unfit(self, head: Head, error: HoldfastError) -> HoldfastError | None:
         """Report a state that cannot be migrated. Returns the error if it is to stop the run."""
-        self._report.unfit_total += 1
-        if len(self._report.unfit) < MAX_UNFIT or self._on_error != "skip":
-            self._report.unfit.append(UnfitState.of(head, error))
+        if (head.line, head.point.id) not in self._unfit:
+            self._unfit.add((head.line, head.point.id))
+            self._report.unfit_total += 1
+            if len(self._report.unfit) < MAX_UNFIT:
+                self._report.unfit.append(UnfitState.of(head, error))
         return None if self._on_error == "skip" else error
 
     def _fields(self, source: Version) -> tuple[bytes, str]:
@@ -335,10 +354,9 @@ class BulkMigration:
         for _ in range(_ATTEMPTS):
             heads = await read_heads(self._engine, lines, self._selection)
             pending = [head for head in heads if head.version != self._target.schema.version]
-            known = {(each.thread, each.checkpoint) for each in self._report.unfit}
             built, failed = list[_BuiltStep](), None
             for head in pending:
-                if (head.line.name, head.point.id) in known:
+                if (head.line, head.point.id) in self._unfit:
                     continue
                 try:
                     step = await self._build(head)
@@ -374,7 +392,7 @@ class BulkMigration:
                     self._report.deferred.append(line.name)
                 return None
             former = await self._former(head)
-            after = target.migrate(head, before, check=self._checks_sources) if former is None else former
+            after = self._migrated(head, before) if former is None else former
         except HoldfastError as error:
             if self._note_unfit(head, error) is not None:
                 raise

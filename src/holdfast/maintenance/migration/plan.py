@@ -133,11 +133,15 @@ class MigrationTarget:
     def migrate(self, head: Head, packed: PackedMap, *, check: bool = False) -> PackedMap:
         """Return a state in the target version, which it fits as a whole. With `check` the stored state has to fit its
         own version, too."""
-        if check:
-            self._check_source(head, packed)
-        return migrate_state(
-            self.schemas, self.name, packed, head.version, self.schema.version, head.where, self.engine, whole=True
-        )
+        try:
+            if check:
+                self._check_source(head, packed)
+            return migrate_state(
+                self.schemas, self.name, packed, head.version, self.schema.version, "", self.engine, whole=True
+            )
+        except HoldfastError as error:  # the description of a step takes time, and is rarely needed
+            error.where = f"{head.where}; {error.where}" if error.where else head.where
+            raise
 
     def _check_source(self, head: Head, packed: PackedMap) -> None:
         source = f"{self.name}@{head.version}"
@@ -148,9 +152,7 @@ class MigrationTarget:
         own = {key: value for key, value in values.items() if not (is_graph and is_internal(key)) and key != ASIDE}
         problems = self.schemas.check(source, own, partial=is_graph)
         if problems:
-            error = invalid_value(source, problems)
-            error.where = f"{head.where}; {error.where}"
-            raise error
+            raise invalid_value(source, problems)
 
     def migrations(self, versions: Sequence[Version]) -> list[Migration]:
         """Return the migrations on the ways from some versions."""
