@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 import pytest
 
@@ -15,58 +15,21 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, add, convert, remove, rename
+from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, add, each, rename
 from holdfast.store import Store
+from tests.migration.documents import (
+    FIRST_FIELDS,
+    GREETER_1,
+    GREETER_2,
+    GREETER_21,
+    SECOND_FIELDS,
+    Fields1,
+    release,
+    saved,
+)
 from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend
 from tests.support.nightly import mostly_nightly
-
-
-class Fields1(TypedDict):
-    """The first version."""
-
-    names: list[str]
-    count: int
-    note: NotRequired[str]
-
-
-class Fields2(TypedDict):
-    """A field is renamed, one retyped, one removed, one added."""
-
-    greeted: list[str]
-    count: float
-    mood: str
-
-
-class Fields21(TypedDict):
-    """A field more, which older releases need not know."""
-
-    greeted: list[str]
-    count: float
-    mood: str
-    extra: NotRequired[int]
-
-
-ONE = SchemaSet(Schema("greeter", "1.0.0", Fields1))
-TO_2 = Migration(
-    "greeter",
-    "1.0.0",
-    "2.0.0",
-    rename("names", "greeted"),
-    convert("count", float, int),
-    remove("note"),
-    add("mood", default="calm"),
-)
-TWO = SchemaSet(ONE, Schema("greeter", "2.0.0", Fields2), TO_2)
-TWO_ONE = SchemaSet(TWO, Schema("greeter", "2.1.0", Fields21))
-FIRST: dict[str, Any] = {"names": ["Ada"], "count": 1, "note": "n"}
-SECOND: dict[str, Any] = {"greeted": ["Ada"], "count": 1.0, "mood": "calm"}
-
-
-def release(schema: Any, fields: dict[str, Any], **options: Any) -> Any:
-    """Declare the class as a release of the application has it."""
-    space = {"__annotations__": dict.fromkeys(fields, Any), **fields, "__module__": __name__}
-    return type("Greeter", (PersistentAgent,), space, name="tests: greeter in versions", schema=schema, **options)
 
 
 @pytest.fixture(params=mostly_nightly([kind for kind in KINDS if kind != "memory"], daily=("sqlite",)))
@@ -87,32 +50,25 @@ def opened(url: str) -> Iterator[Callable[[], Store]]:
         store.close()
 
 
-def saved(store: Store, schema: Any = ONE, fields: dict[str, Any] | None = None, id: str = "a") -> Any:
-    """Save an agent, and return it."""
-    agent = release(schema, FIRST if fields is None else fields)().attach(store, id)
-    agent.save()
-    return agent
-
-
 def test_an_agent_is_upgraded_when_it_is_restored_and_stored_so_at_the_next_step(opened: Callable[[], Store]) -> None:
     saved(opened())
     store = opened()
-    kind = release(TWO, SECOND)
+    kind = release(GREETER_2, SECOND_FIELDS)
     agent = store.agents.restore("a", kind)
     assert (agent.greeted, agent.count, agent.mood) == (["Ada"], 1.0, "calm")
     record = store.agents.load("a")
-    assert (record.fields, record.schema) == (FIRST, "greeter@1.0.0"), "nothing was written yet"
+    assert (record.fields, record.schema) == (FIRST_FIELDS, "greeter@1.0.0"), "nothing was written yet"
     agent.greeted.append("Bob")
     agent.save()
     record = store.agents.load("a")
-    assert (record.fields, record.schema) == ({**SECOND, "greeted": ["Ada", "Bob"]}, "greeter@2.0.0")
-    assert store.agents.load("a", version=1).fields == FIRST, "history keeps the original"
+    assert (record.fields, record.schema) == ({**SECOND_FIELDS, "greeted": ["Ada", "Bob"]}, "greeter@2.0.0")
+    assert store.agents.load("a", version=1).fields == FIRST_FIELDS, "history keeps the original"
     agent.save()
     agent = store.agents.restore("a", kind)
     agent.rollback(1)
     assert (agent.greeted, store.agents.load("a").schema) == (["Ada"], "greeter@1.0.0")
     agent.save()
-    assert store.agents.load("a").fields == SECOND
+    assert store.agents.load("a").fields == SECOND_FIELDS
     assert store.maintenance.verify().ok
 
 
@@ -120,7 +76,7 @@ def test_a_live_agent_of_an_older_release_is_refused_at_its_next_save(opened: Ca
     old = saved(opened())
     old.names.append("Bob")
     old.save()  # the control
-    new = release(TWO, SECOND)().attach(opened(), "b")
+    new = release(GREETER_2, SECOND_FIELDS)().attach(opened(), "b")
     new.save()
     old.names.append("Cy")
     for policy in ("raise", "merge"):
@@ -131,31 +87,31 @@ def test_a_live_agent_of_an_older_release_is_refused_at_its_next_save(opened: Ca
     store = opened()
     assert store.agents.load("a").fields["names"] == ["Ada", "Bob"]
     with pytest.raises(ConflictError, match="does not get along"):
-        release(ONE, FIRST)().attach(store, "c").save()
+        release(GREETER_1, FIRST_FIELDS)().attach(store, "c").save()
 
 
 def test_an_older_release_that_gets_along_keeps_what_it_does_not_know(opened: Callable[[], Store]) -> None:
-    older = saved(opened(), TWO, SECOND)
+    older = saved(opened(), GREETER_2, SECOND_FIELDS)
     store = opened()
-    newer = store.agents.restore("a", release(TWO_ONE, {**SECOND, "extra": 5}))
+    newer = store.agents.restore("a", release(GREETER_21, {**SECOND_FIELDS, "extra": 5}))
     newer.save()
     again = older.attach(opened(), "a", on_conflict="merge")
     again.mood = "glad"
     again.save()
     record = store.agents.load("a")
-    assert (record.fields, record.schema) == ({**SECOND, "mood": "glad", "extra": 5}, "greeter@2.1.0")
+    assert (record.fields, record.schema) == ({**SECOND_FIELDS, "mood": "glad", "extra": 5}, "greeter@2.1.0")
 
 
 def test_both_sides_of_a_conflict_are_merged_in_one_version(opened: Callable[[], Store]) -> None:
     saved(opened())
-    mine = opened().agents.restore("a", release(TWO, SECOND), on_conflict="merge")
-    theirs = opened().agents.restore("a", release(TWO, SECOND))
+    mine = opened().agents.restore("a", release(GREETER_2, SECOND_FIELDS), on_conflict="merge")
+    theirs = opened().agents.restore("a", release(GREETER_2, SECOND_FIELDS))
     theirs.mood = "glad"
     theirs.save()
     mine.greeted.append("Bob")
     mine.save()
     store = opened()
-    assert store.agents.load("a").fields == {**SECOND, "mood": "glad", "greeted": ["Ada", "Bob"]}
+    assert store.agents.load("a").fields == {**SECOND_FIELDS, "mood": "glad", "greeted": ["Ada", "Bob"]}
 
 
 def test_fields_are_validated(opened: Callable[[], Store]) -> None:
@@ -165,26 +121,26 @@ def test_fields_are_validated(opened: Callable[[], Store]) -> None:
     with pytest.raises(InvalidError) as refused:
         agent.save()
     assert (refused.value.code, refused.value.where) == ("schema-mismatch", "names[1] of agent 'a'")
-    assert store.agents.load("a").fields == FIRST
-    lax = release(ONE, FIRST, validation="warn")().attach(store, "b")
+    assert store.agents.load("a").fields == FIRST_FIELDS
+    lax = release(GREETER_1, FIRST_FIELDS, validation="warn")().attach(store, "b")
     lax.count = "many"
     with pytest.warns(SchemaWarning, match="count"):
         lax.save()
-    off = release(ONE, FIRST, validation="off")().attach(store, "c")
+    off = release(GREETER_1, FIRST_FIELDS, validation="off")().attach(store, "c")
     off.count = "many"
     off.save()
     with pytest.raises(InvalidError):
-        release(5.0, FIRST)
+        release(5.0, FIRST_FIELDS)
 
 
 def test_agents_from_before_there_was_a_schema(opened: Callable[[], Store]) -> None:
     saved(opened(), "1")
     store = opened()
-    agent = store.agents.restore("a", release(TWO, SECOND))
+    agent = store.agents.restore("a", release(GREETER_2, SECOND_FIELDS))
     assert agent.mood == "calm"
     agent.save()
     with pytest.raises(UnsupportedError):  # the class does not declare it any more
-        opened().agents.restore("a", release("1", SECOND))
+        opened().agents.restore("a", release("1", SECOND_FIELDS))
 
 
 def test_a_class_of_a_builder(opened: Callable[[], Store]) -> None:
@@ -193,13 +149,70 @@ def test_a_class_of_a_builder(opened: Callable[[], Store]) -> None:
             self.names, self.count = ["x"], 1
 
     store = opened()
-    spec = AgentBuilder("tests: built plain").fields("names", "count").schema(ONE).build(Plain)
+    spec = AgentBuilder("tests: built plain").fields("names", "count").schema(GREETER_1).build(Plain)
     handle = store.agents.create(spec, "p")
     assert store.agents.load("p").schema == "greeter@1.0.0"
     handle.agent.count = "x"
     with pytest.raises(InvalidError):
         handle.save()
     handle.agent.count = 2
+
+
+class Text(TypedDict):
+    """A message of the first version."""
+
+    text: str
+
+
+class Content(TypedDict):
+    """A field is renamed, and one added."""
+
+    content: str
+    role: str
+
+
+TALK_1 = SchemaSet(Schema("talk", "1.0.0", list[Text]))
+TALK_2 = SchemaSet(
+    TALK_1,
+    Schema("talk", "2.0.0", list[Content]),
+    Migration("talk", "1.0.0", "2.0.0", each("", rename("text", "content"), add("role", default="user"))),
+)
+
+
+def test_a_conversation_has_a_schema_of_its_own(opened: Callable[[], Store]) -> None:
+    old = release("1", {}, conversation=TALK_1)().attach(opened(), "a")
+    old.conversation.extend([{"text": "one"}, {"text": "two"}])
+    with pytest.raises(InvalidError) as refused:
+        old.conversation.append({"text": 5})
+    assert (refused.value.code, refused.value.where) == ("schema-mismatch", "[0].text of new messages of agent 'a'")
+    old.save()
+    old.conversation.append({"text": "three"})
+    old.save()
+    store = opened()
+    kind = release("1", {}, conversation=TALK_2)
+    agent = store.agents.restore("a", kind)
+    new = [{"content": text, "role": "user"} for text in ("one", "two", "three")]
+    assert list(agent.conversation) == new
+    assert store.agents.messages("a")[0] == {"text": "one"}, "nothing was written yet"
+    agent.conversation.append({"content": "four", "role": "user"})
+    agent.save()
+    assert [each["content"] for each in store.agents.messages("a")] == ["one", "two", "three", "four"]
+    again = opened().agents.restore("a", kind)
+    assert len(again.conversation) == 4
+    old.conversation.append({"text": "late"})
+    with pytest.raises(ConflictError) as outdated:
+        old.attach(opened(), "a", on_conflict="merge").save()
+    assert outdated.value.code in ("schema-outdated", "agent-conflict")
+    fresh = release("1", {}, conversation=TALK_1)
+    with pytest.raises(ConflictError) as outdated:
+        fresh().attach(opened(), "b").save()
+    assert outdated.value.code == "schema-outdated"
+    down = store.schemas.down(TALK_2, to="1.0.0")
+    assert (down.migrated, store.agents.messages("a")[3]) == (1, {"text": "four"})
+    assert store.schemas.up(TALK_2).migrated == 1
+    kind = release("1", {}, conversation=TALK_2)
+    assert store.agents.restore("a", kind).conversation[1] == new[1]
+    assert store.maintenance.verify().ok
 
 
 def test_a_state_of_a_machine_may_have_a_schema(opened: Callable[[], Store]) -> None:
@@ -229,10 +242,10 @@ def test_a_state_of_a_machine_may_have_a_schema(opened: Callable[[], Store]) -> 
 
 def test_a_schema_costs_no_call_of_the_store() -> None:
     calls = []
-    for schema in ("1", TWO):
+    for schema in ("1", GREETER_2):
         backend = CountingBackend(MemoryBackend())
         store = Store(Engine(EngineContext(backend)), "")
-        kind = release(schema, SECOND)
+        kind = release(schema, SECOND_FIELDS)
         kind().attach(store, "first").save()  # attaches the schema
         agent = kind().attach(store, "a")
         agent.save()
@@ -255,8 +268,8 @@ def test_a_schema_costs_no_call_of_the_store() -> None:
         finally:
             sys.setprofile(None)
         calls.append((saves, backend.reads, backend.applies))
-        if schema is TWO:
+        if schema is GREETER_2:
             assert entered == 0
             with pytest.raises(NotFoundError):  # the control
-                store.agents.restore("a", release(SchemaSet(Schema("greeter", "3.0.0", Fields1)), SECOND))
+                store.agents.restore("a", release(SchemaSet(Schema("greeter", "3.0.0", Fields1)), SECOND_FIELDS))
     assert calls[0] == calls[1]

@@ -12,8 +12,7 @@ import holdfast
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.schemas import Schema, SchemaSet, SchemaWarning
 from holdfast.store import Store
-from tests.migration import test_agents as agents
-from tests.migration import test_scopes as scopes
+from tests.migration.documents import FIRST_FIELDS, OLD_PLAN, PLAN_1, PLANS, saved
 from tests.migration.versions import ONE, TWO, Chat1, first
 
 
@@ -27,7 +26,7 @@ def exported(store: Store) -> bytes:
 def target(tmp_path: Path) -> Any:
     with holdfast.open(tmp_path / "target.db") as store:
         store.schemas.attach(ONE, threads="chat-*")
-        store.schemas.attach(scopes.ONE, **scopes.PLANS)
+        store.schemas.attach(PLAN_1, **PLANS)
         yield store
 
 
@@ -35,23 +34,23 @@ def source(tmp_path: Path, name: str, state: Any, plan: Any) -> bytes:
     """A file of a store whose program did not check what it wrote."""
     with holdfast.open(tmp_path / name) as store:
         store.schemas.attach(ONE, threads="chat-*", validate="off")
-        store.schemas.attach(scopes.ONE, **scopes.PLANS, validate="off")
+        store.schemas.attach(PLAN_1, **PLANS, validate="off")
         store.put("chat-1", state)
         store.state(user="a")["plans/1"] = plan
         return exported(store)
 
 
 def test_what_fits_is_imported(tmp_path: Path, target: Store) -> None:
-    file = source(tmp_path, "good.db", first(), scopes.OLD)
+    file = source(tmp_path, "good.db", first(), OLD_PLAN)
     assert len(target.import_(io.BytesIO(file), kinds=("thread", "scope")).threads) == 2
     assert target.get("chat-1").state == first()
-    assert target.state(user="a")["plans/1"] == scopes.OLD
+    assert target.state(user="a")["plans/1"] == OLD_PLAN
 
 
 @pytest.mark.parametrize(
     ("state", "plan", "where"),
     [
-        (first() | {"count": "x"}, scopes.OLD, "thread 'chat-1'"),
+        (first() | {"count": "x"}, OLD_PLAN, "thread 'chat-1'"),
         (first(), {"goal": 5, "steps": []}, "key 'plans/1' of user:a"),
     ],
     ids=["thread", "key"],
@@ -65,7 +64,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, target: Store, state: Any,
     assert not target.threads()
     assert not target.scopes()
     target.schemas.attach(ONE, threads="chat-*", validate="warn")
-    target.schemas.attach(scopes.ONE, **scopes.PLANS, validate="warn")
+    target.schemas.attach(PLAN_1, **PLANS, validate="warn")
     with pytest.warns(SchemaWarning, match="does not fit"):
         target.import_(io.BytesIO(file), kinds=("thread", "scope"))
     assert target.get("chat-1").state == state
@@ -88,7 +87,7 @@ def test_a_version_that_the_store_does_not_know_is_refused(tmp_path: Path, targe
 
 
 def test_an_imported_state_of_a_version_that_was_gone_is_reckoned_with(tmp_path: Path) -> None:
-    file = source(tmp_path, "old.db", first(), scopes.OLD)
+    file = source(tmp_path, "old.db", first(), OLD_PLAN)
     with holdfast.open(tmp_path / "target.db") as store:
         store.schemas.attach(ONE, threads="chat-*")
         store.put("chat-2", first())
@@ -104,9 +103,9 @@ def test_an_imported_state_of_a_version_that_was_gone_is_reckoned_with(tmp_path:
 
 def test_agents_of_documents_and_snapshots(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        agents.saved(store)
+        saved(store)
         document = store.agents.export("a")
-        assert store.agents.import_(document, id="b").fields == agents.FIRST
+        assert store.agents.import_(document, id="b").fields == FIRST_FIELDS
         document["state"]["fields"]["count"] = "many"
         with pytest.raises(InvalidError) as refused:
             store.agents.import_(document, id="c")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import pytest
 
@@ -13,38 +13,11 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.schemas import Migration, Schema, SchemaSet, add, rename
 from holdfast.store import Store
+from tests.migration.documents import IMAGE_1, IMAGE_2, IMAGE_21
 from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend
 from tests.support.nightly import mostly_nightly
-
-
-class Image1(TypedDict):
-    """The first version."""
-
-    w: int
-
-
-class Image2(TypedDict):
-    """A field is renamed, and one added."""
-
-    width: int
-    alt: str
-
-
-class Image21(TypedDict):
-    """A field more, which older programs need not know."""
-
-    width: int
-    alt: str
-    by: NotRequired[str]
-
-
-ONE = SchemaSet(Schema("image", "1.0.0", Image1))
-TO_2 = Migration("image", "1.0.0", "2.0.0", rename("w", "width"), add("alt", default=""))
-TWO = SchemaSet(ONE, Schema("image", "2.0.0", Image2), TO_2)
-TWO_ONE = SchemaSet(TWO, Schema("image", "2.1.0", Image21))
 
 
 @pytest.fixture(params=mostly_nightly([kind for kind in KINDS if kind != "memory"], daily=("sqlite",)))
@@ -67,13 +40,13 @@ def opened(url: str) -> Iterator[Callable[[], Store]]:
 
 def test_metadata_of_artifacts(opened: Callable[[], Store]) -> None:
     old, store = opened(), opened()
-    old.schemas.attach(ONE, artifacts="image/*")
+    old.schemas.attach(IMAGE_1, artifacts="image/*")
     old.artifacts.register(b"1", id="a", type="image/png", metadata={"w": 5})
     with pytest.raises(InvalidError) as refused:
         old.artifacts.register(b"2", id="b", type="image/png", metadata={"w": "5"})
     assert (refused.value.code, refused.value.where) == ("schema-mismatch", "w of metadata of artifact 'b'")
     old.artifacts.register(b"2", id="b", type="text", metadata={"w": "5"})  # the control: another type
-    store.schemas.attach(TWO, artifacts="image/*")
+    store.schemas.attach(IMAGE_2, artifacts="image/*")
     assert store.artifacts.get("a").metadata == {"width": 5, "alt": ""}
     assert store.artifacts.get("a", migrate=False).metadata == {"w": 5}
     assert [each.metadata for each in store.artifacts.list(type="image/png")] == [{"width": 5, "alt": ""}]
@@ -89,13 +62,13 @@ def test_metadata_of_artifacts(opened: Callable[[], Store]) -> None:
 
 def test_metadata_of_sessions(opened: Callable[[], Store]) -> None:
     old, store, plain = opened(), opened(), opened()
-    old.schemas.attach(ONE, sessions="**")
+    old.schemas.attach(IMAGE_1, sessions="**")
     old.sessions.start("a", metadata={"w": 5}, on_end="keep")
     old.sessions.start("b", metadata={"w": 6})
     with pytest.raises(InvalidError):
         old.sessions.update("a", {"w": "6"})
     plain.sessions.update("a", {"w": 7})  # keeps the version
-    store.schemas.attach(TWO, sessions="**", unversioned="2.0.0")
+    store.schemas.attach(IMAGE_2, sessions="**", unversioned="2.0.0")
     assert store.sessions.get("a").metadata == {"width": 7, "alt": ""}
     assert store.sessions.get("a", migrate=False).metadata == {"w": 7}
     assert store.sessions.update("a", {"alt": "x"}).metadata == {"width": 7, "alt": "x"}
@@ -108,7 +81,7 @@ def test_metadata_of_sessions(opened: Callable[[], Store]) -> None:
     store.sessions.end("a")
     assert store.sessions.resume("a").metadata == {"width": 7, "alt": "x"}
     newer = opened()
-    newer.schemas.attach(TWO_ONE, sessions="**")
+    newer.schemas.attach(IMAGE_21, sessions="**")
     newer.sessions.update("a", {"by": "ada"})
     store.sessions.update("a", {"alt": "y"})
     assert newer.sessions.get("a").metadata == {"width": 7, "alt": "y", "by": "ada"}
@@ -120,8 +93,8 @@ def test_a_schema_of_metadata_costs_no_call_of_the_store() -> None:
         backend = CountingBackend(MemoryBackend())
         store = Store(Engine(EngineContext(backend)), "")
         if attached:
-            store.schemas.attach(TWO, artifacts="image")
-            store.schemas.attach(TWO, sessions="**")
+            store.schemas.attach(IMAGE_2, artifacts="image")
+            store.schemas.attach(IMAGE_2, sessions="**")
         good: dict[str, Any] = {"width": 1, "alt": ""}
         store.artifacts.register(b"0", id="first", type="image", metadata=good)
         store.sessions.start("first", metadata=good)

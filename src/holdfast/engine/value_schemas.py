@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from holdfast.backends.interface import Change
     from holdfast.codec import Codec
 
-ValueKind: TypeAlias = Literal["key", "agent", "artifact", "session"]
-"""What has the value: a key of a scope, an agent, whose fields it is, an artifact or a session, whose metadata."""
+ValueKind: TypeAlias = Literal["key", "agent", "conversation", "artifact", "session"]
+"""What the value is: that of a key of a scope, the fields or the messages of an agent, the metadata of an artifact or a
+session."""
 
 _MAX_CACHED = 4096
 """The number of values whose schema is cached."""

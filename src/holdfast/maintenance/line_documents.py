@@ -17,9 +17,10 @@ from holdfast.schemas.scope_attachment import own_keys
 from holdfast.state.keys import mark_name
 from holdfast.state.sessions.records import LINE as SESSIONS
 
-DocumentKind: TypeAlias = Literal["scope", "key", "agent", "artifact", "session"]
+DocumentKind: TypeAlias = Literal["scope", "key", "agent", "conversation", "artifact", "session"]
 
 FIELDS, SCHEMA, ASIDE, METADATA = map(pack_name, ("fields", "schema", "aside", "metadata"))
+MESSAGES, MESSAGES_SCHEMA = pack_name("conversation"), pack_name("conversation_schema")
 """Packed names of channels and fields."""
 
 _CLASS, _TYPE = pack_name("class"), pack_name("type")
@@ -42,10 +43,14 @@ def find_documents(codec: Codec, line: Line, reference: str, state: PackedMap) -
     """Yield all states of a line that can have a schema. `reference` is that of the step."""
     kind = line_kind(line.name)
     if kind == "agent":
-        stored = str(unpack(codec, state.get(SCHEMA, b"\xa0")))
+        stored = _text(codec, state.get(SCHEMA))
         aside = as_map(state.get(ASIDE, _EMPTY)) or {}
-        mark = SchemaMark(stored, aside) if "@" in stored else NO_MARK
-        yield Document("agent", "", str(unpack(codec, state.get(_CLASS, b"\xa0"))), mark, state.get(FIELDS, _EMPTY))
+        mark, owner = SchemaMark(stored, aside) if "@" in stored else NO_MARK, _text(codec, state.get(_CLASS))
+        yield Document("agent", "", owner, mark, state.get(FIELDS, _EMPTY))
+        if MESSAGES in state:
+            packed = state.get(MESSAGES_SCHEMA)
+            mark = NO_MARK if packed is None else SchemaMark.unpack(codec, packed)
+            yield Document("conversation", "", owner, mark, state[MESSAGES])
     elif kind in ("scope", "session"):
         owner = line.name.removeprefix(MARK)
         yield Document("scope", "", owner, SchemaMark(reference), own_keys(state))
@@ -58,10 +63,14 @@ def find_documents(codec: Codec, line: Line, reference: str, state: PackedMap) -
             fields = as_map(value)
             if fields is None or METADATA not in fields or unpack_name(key).startswith("\0"):
                 continue
-            stored = str(unpack(codec, fields.get(SCHEMA, b"\xa0")))
+            stored = _text(codec, fields.get(SCHEMA))
             aside = as_map(fields.get(ASIDE, _EMPTY)) or {}
             mark, name = SchemaMark(stored, aside), unpack_name(key)
             if line.name == ARTIFACTS:
-                yield Document("artifact", name, str(unpack(codec, fields[_TYPE])), mark, fields[METADATA])
+                yield Document("artifact", name, _text(codec, fields.get(_TYPE)), mark, fields[METADATA])
             else:
                 yield Document("session", name, name, mark, fields[METADATA])
+
+
+def _text(codec: Codec, packed: Packed | None) -> str:
+    return "" if packed is None else str(unpack(codec, packed))

@@ -16,7 +16,7 @@ from holdfast.engine.model.packed_state import Packed, unpack, unpack_name
 from holdfast.errors import ConflictError, UnsupportedError
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
 from holdfast.schemas.schema import Schema, invalid_value
-from holdfast.schemas.schema_declaration import Declaration
+from holdfast.schemas.schema_declaration import Declaration, ValidationMode
 from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.validator import Problem
 from holdfast.schemas.version import Version, parse_reference
@@ -170,13 +170,18 @@ class AttachedVersion:
 
     def report(self, problems: list[Problem], where: str) -> None:
         """Refuse or warn of a value that does not fit, as the program declared."""
-        if not problems:
-            return
-        error = invalid_value(self.reference, problems)
-        error.where = f"{error.where} of {where}" if error.where else where
-        if self._validate == "refuse":
-            raise error
-        warnings.warn(f"{error.what} ({error.where})", SchemaWarning, stacklevel=2)
+        report_problems(self.reference, problems, where, self._validate)
+
+
+def report_problems(reference: str, problems: list[Problem], where: str, mode: ValidationMode) -> None:
+    """Refuse or warn of a value that does not fit a schema."""
+    if not problems:
+        return
+    error = invalid_value(reference, problems)
+    error.where = f"{error.where} of {where}" if error.where else where
+    if mode == "refuse":
+        raise error
+    warnings.warn(f"{error.what} ({error.where})", SchemaWarning, stacklevel=2)
 
 
 def _is_plain(field: Mapping[str, Any]) -> bool:

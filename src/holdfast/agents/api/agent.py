@@ -29,7 +29,9 @@ from holdfast.errors import CorruptError, InvalidError
 from holdfast.security.handle import StoreHandle
 
 if TYPE_CHECKING:
+    from holdfast.schemas.schema import Schema
     from holdfast.schemas.schema_declaration import ValidationMode
+    from holdfast.schemas.schema_set import SchemaSet
 
 
 class AgentOwner(Protocol):
@@ -137,13 +139,15 @@ class AgentBase(AgentOperations):
         *,
         name: str | None = None,
         schema: SchemaSource = "1",
+        conversation: Schema | SchemaSet | None = None,
         validation: ValidationMode = "refuse",
         abstract: bool = False,
         **policies: Unpack[Policies],
     ) -> None:
         """`name` is the one under which the class is registered, by default its own. `schema` is that of its fields: a
-        `Schema`, or a `SchemaSet` with older versions and migrations; or only a version as text, see `upgrade`. Fields
-        that do not fit are refused, warned of, or with `validation="off"` not checked. An `abstract` class is only
+        `Schema`, or a `SchemaSet` with older versions and migrations; or only a version as text, see `upgrade`.
+        `conversation` is the schema of its messages, as a list. What does not fit is refused, warned of, or with
+        `validation="off"` not checked. An `abstract` class is only
         inherited from."""
         super().__init_subclass__()
         warn_of_shared(cls, {})
@@ -161,7 +165,8 @@ class AgentBase(AgentOperations):
         inherited = cls.__mro__[1].__dict__.get("spec")
         options = (inherited.options if isinstance(inherited, Spec) else AgentOptions()).with_policies(policies)
         spec = Spec(name or cls.__name__, cls, machine=cls.machine, fields=cls._fields, options=options)
-        cls.spec = registry.register(spec.with_schema(schema, validation))
+        spec = spec.with_schema(schema, validation).with_conversation(conversation, validation)
+        cls.spec = registry.register(spec)
 
     def __init__(self, **configuration: Any) -> None:
         if configuration and self._own_data is None:

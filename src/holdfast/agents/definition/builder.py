@@ -14,7 +14,9 @@ from holdfast.engine.validation import require_several
 from holdfast.errors import InvalidError
 
 if TYPE_CHECKING:
+    from holdfast.schemas.schema import Schema
     from holdfast.schemas.schema_declaration import ValidationMode
+    from holdfast.schemas.schema_set import SchemaSet
 
 C = TypeVar("C", bound=type)
 
@@ -25,6 +27,7 @@ def persistent(
     fields: Iterable[str] | None = None,
     machine: Machine | None = None,
     schema: SchemaSource = "1",
+    conversation: Schema | SchemaSet | None = None,
     validation: ValidationMode = "refuse",
     configuration: Iterable[str] | None = None,
     **policies: Unpack[Policies],
@@ -48,6 +51,7 @@ def persistent(
                 "@persistent is for classes", where=repr(cls)[:80], hint="AgentBuilder accepts functions, too"
             )
         builder = AgentBuilder(name or cls.__name__).schema(schema, validation).policies(**policies)
+        builder.conversation(conversation, validation)
         if fields is not None:
             builder.fields(*require_several(fields, "field"))
         if configuration is not None:
@@ -97,6 +101,11 @@ class AgentBuilder:
         """Set the schema of the fields: a version as text, a `Schema`, or a `SchemaSet` with older versions and
         migrations. Fields that do not fit are refused, warned of, or with `off` not checked."""
         self._spec = self._spec.with_schema(schema, validation)
+        return self
+
+    def conversation(self, schema: Schema | SchemaSet | None, validation: ValidationMode = "refuse") -> Self:
+        """Set the schema of the conversation: that of a list of messages, `Schema("talk", "1.0.0", list[Message])`."""
+        self._spec = self._spec.with_conversation(schema, validation)
         return self
 
     def policies(self, **policies: Unpack[Policies]) -> Self:

@@ -77,6 +77,8 @@ class Spec:
     """Functions of a builder in place of methods, by their names; each is passed the agent first."""
     declaration: Declaration | None = None
     """The schema of the fields, with older versions and migrations."""
+    conversation: Declaration | None = None
+    """The schema of the conversation, which is that of a list."""
 
     def with_schema(self, schema: SchemaSource, validation: ValidationMode = "refuse") -> Spec:
         """Return the class with a schema of its fields: a version as text, a `Schema`, or a `SchemaSet`."""
@@ -86,6 +88,14 @@ class Spec:
 
         declaration = Declaration.of(schema, None, validation)
         return replace(self, schema=declaration.schema.schema_reference, declaration=declaration)
+
+    def with_conversation(self, schema: Schema | SchemaSet | None, validation: ValidationMode = "refuse") -> Spec:
+        """Return the class with a schema of its conversation, such as `Schema("talk", "1.0.0", list[Message])`."""
+        if schema is None:
+            return replace(self, conversation=None)
+        from holdfast.schemas.schema_declaration import Declaration
+
+        return replace(self, conversation=Declaration.of(schema, None, validation))
 
     @property
     def on_incomplete(self) -> OnIncomplete:

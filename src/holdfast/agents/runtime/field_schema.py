@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_name, pack_state, unpack
-from holdfast.engine.value_schemas import NO_MARK, SchemaMark
+from holdfast.engine.value_schemas import NO_MARK, SchemaMark, ValueKind
 from holdfast.errors import HoldfastError, InvalidError
 
 if TYPE_CHECKING:
+    from holdfast.schemas.schema_declaration import Declaration
     from holdfast.schemas.value_attachment import ValueAttachment
 
 _FIELDS, _SCHEMA, _ASIDE = map(pack_name, ("fields", "schema", "aside"))
@@ -34,20 +35,8 @@ class FieldSchema:
 
     async def attach(self) -> None:
         """Check what the class declares against what the store has, and register it: once for each class."""
-        declaration, handle = self._spec.declaration, self._line.handle
-        if declaration is None or self.attached is not None:
-            return
-        from holdfast.schemas.registration import attach
-        from holdfast.schemas.value_attachment import ValueAttachment
-
-        bindings, kind, tenant = handle.engine.bind_value_schemas(), self._spec.name, handle.tenant
-        place = f"agents {kind}"
-        found = bindings.get(place, tenant)
-        if not isinstance(found, ValueAttachment) or found.declaration is not declaration:
-            actor = handle.guard.actor
-            found = await attach(declaration, handle.engine, tenant, actor, places=(place,), kind=ValueAttachment)
-            bindings.bind(place, tenant, "agent", lambda owner, _: owner == kind, found)
-        self.attached = found
+        if self._spec.declaration is not None and self.attached is None:
+            self.attached = await attach_class(self._line, self._spec.declaration, "agent", self._spec.name)
 
     def write(self, channels: PackedMap, saved: Mapping[bytes, Packed]) -> None:
         """Bring the channels to save into the form to store, given those that were saved: the fields fit the schema,
@@ -121,3 +110,18 @@ class FieldSchema:
         if inspect.iscoroutine(result):
             result.close()
             raise InvalidError("validate must be a plain function, also for asyncio", where=where)
+
+
+async def attach_class(line: AgentLine, declaration: Declaration, kind: ValueKind, name: str) -> ValueAttachment:
+    """Check what a class declares against what the store of an agent has, and register it, unless that was done."""
+    from holdfast.schemas.registration import attach
+    from holdfast.schemas.value_attachment import ValueAttachment
+
+    handle, place = line.handle, f"{kind}s {name}"
+    bindings, tenant = handle.engine.bind_value_schemas(), handle.tenant
+    found = bindings.get(place, tenant)
+    if not isinstance(found, ValueAttachment) or found.declaration is not declaration:
+        actor = handle.guard.actor
+        found = await attach(declaration, handle.engine, tenant, actor, places=(place,), kind=ValueAttachment)
+        bindings.bind(place, tenant, kind, lambda owner, _: owner == name, found)
+    return found

@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec, warn_of_unsaved
 from holdfast.agents.runtime.autosave import AutosaveWorker
+from holdfast.agents.runtime.conversation_schema import ConversationSchema
 from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState, apply_changes
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
 from holdfast.agents.runtime.field_operators import CapturedRuns
@@ -24,7 +25,7 @@ from holdfast.agents.runtime.metrics import count_step
 from holdfast.agents.runtime.two_phase import Lifecycle, make_save_lock
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
-from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
+from holdfast.agents.storage.record import CONVERSATION, PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.backends.runtime.drivers import Pause, run
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine import validation
@@ -101,9 +102,10 @@ class AgentPersister:
         """Whether the agent has another persister by now."""
         self.lifecycle = Lifecycle(self)
         self.schema = FieldSchema(line, spec, agent)
+        self._conversation = ConversationSchema(line, spec)
         self._saved_channels: dict[bytes, Packed] = {}
         self._message_cache: tuple[int, int, list[bytes]] = (0, 0, [])
-        data.conversation.check = line.handle.codec.pack_items
+        data.conversation.check = self._conversation.check
         count = self.find_method("count_tokens")
         if count is not None:
             data.conversation.set_counter(count)
@@ -259,6 +261,7 @@ class AgentPersister:
             state[PENDING] = data.pending.to_dict()
         channels = pack_state(self.line.handle.codec, state)
         self.schema.write(channels, self._saved_channels)
+        self._conversation.write(channels, self._saved_channels)
         return channels
 
     @property
@@ -306,7 +309,7 @@ class AgentPersister:
         self, kind: str, events: Sequence[Event], hook: str, if_changed: bool, background: bool, *, moves: bool
     ) -> StepRef:
         permit = await self.line.allow("write")
-        await self.schema.attach()
+        await self._attach_schemas()
         # The first step creates the agent, whichever operation saves it.
         names = [*(["agent.create"] if self.point is None else []), *([hook] if hook else [])]
         called = [await self.call_hooks(name) for name in dict.fromkeys(names)]
@@ -350,8 +353,8 @@ class AgentPersister:
         summary = line.summarize(self.spec.name, captured.position, length, metadata)
         after = max("" if parent is None else parent.id, "" if instead_of is None else instead_of.id)
         id = new_id(line.handle.now(), after)
-        schema = self.schema.attached
-        request = line.build_request(kind, captured.delta, parent, summary, events, permit, id, instead_of, schema)
+        schemas = {"fields": self.schema.attached, CONVERSATION: self._conversation.attached}
+        request = line.build_request(kind, captured.delta, parent, summary, events, permit, id, instead_of, schemas)
         return Attempt(request, captured, events)
 
     async def send(self, attempt: Attempt, *others: Attempt) -> list[StepRef]:
@@ -447,6 +450,8 @@ class AgentPersister:
         self._check_class(record)
         if not await line.is_ancestor(base, newest):
             raise conflict  # the agent was deleted and created again: the sides have no common base
+        if not self._conversation.is_same(self._saved_channels, theirs):
+            raise conflict
         stored, theirs = theirs, await self.schema.read(theirs)
         saved = await self.schema.read(self._saved_channels)
         with self.lock:
@@ -514,21 +519,28 @@ class AgentPersister:
         """Load the state of a step. If that fails, the agent is as it was, except for what its own `restore` did."""
         line = self.line
         await line.allow("read")
-        await self.schema.attach()
+        await self._attach_schemas()
         values = await line.read_channels(point)
         record = await line.read_record(point, values)
         self._check_class(record)
         fields = await self.schema.upgrade(values, record.schema)
         self.schema.check_valid(record.state, fields)
+        messages = await self._conversation.upgrade(point, values, record.messages)
         state = {**unpack_state(line.handle.codec, values), "fields": fields}
         with self.lock:
             self._apply(state)
             self.data.conversation.reset(record.messages, record.tokens, self.read_messages)
+            if messages is not None:
+                self.data.conversation.upgrade(messages)
             self.point, self._saved_channels, self.uncertain_attempt, self._former = point, values, None, None
             if self.tracker is not None:
                 self.tracker.mark_loaded()
         await line.handle.guard.saw(line.scope, ())
         return replace(record, fields=fields)
+
+    async def _attach_schemas(self) -> None:
+        await self.schema.attach()
+        await self._conversation.attach()
 
     def saved_state(self) -> SavedState:
         """Return the state of the agent, which was saved or loaded just now."""

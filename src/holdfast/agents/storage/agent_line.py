@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.storage.conflicts import HINT
@@ -193,11 +194,11 @@ class AgentLine:
         permit: Permit,
         id: str = "",
         instead_of: StepRef | None = None,
-        schema: ValueSchema | None = None,
+        schemas: Mapping[str, ValueSchema | None] = MappingProxyType({}),
     ) -> AppendRequest:
         """Build the request that appends a step, alone or together with those of other agents. The step follows the
         newest; or an older one, on a branch of its own, if the newest is to be skipped. It is saved on condition that
-        the version of its schema may still be written."""
+        the versions of the schemas of its channels may still be written."""
         audit = StepAudit(self.handle.engine, self.line, self.handle.guard.actor)
         edit = delta.to_operation()
 
@@ -213,13 +214,16 @@ class AgentLine:
             id=id,
             kind=kind,
             attached_changes=audit.rows,
-            preconditions=conditions if schema is None else both_preconditions(conditions, schema.conditions),
+            preconditions=conditions,
             new_branch="" if instead_of is None else f"after-{instead_of.id}",
             moves_head=instead_of is not None,
         )
         audit.describe(request, self.handle.now(), events, summary, self.handle.codec.pack)
-        if schema is not None and "fields" in delta.put:
-            request.key_schemas = ((pack_name("fields"), schema.reference),)
+        for channel, schema in schemas.items():
+            if schema is not None:
+                request.preconditions = both_preconditions(request.preconditions, schema.conditions)
+                if any(key == pack_name(channel) for key, _ in edit.put):
+                    request.key_schemas += ((pack_name(channel), schema.reference),)
         return request
 
     def _require_newest(self, point: StepRef | None, skipped: StepRef | None) -> Preconditions:

@@ -33,6 +33,8 @@ from holdfast.history.langgraph_compat import only_after
 from holdfast.maintenance.line_documents import (
     ASIDE,
     FIELDS,
+    MESSAGES,
+    MESSAGES_SCHEMA,
     METADATA,
     SCHEMA,
     Document,
@@ -67,6 +69,8 @@ class SchemaDocuments(NamedTuple):
         if document.kind in ("artifact", "session"):
             return f"metadata of {document.kind} {document.name!r}"
         line = f"{line_kind(self.line.name)} {short_name(self.line.name)}"
+        if document.kind == "conversation":
+            return f"conversation of {line}"
         return f"key {document.name!r} of {line}" if document.name else line
 
     def unfit(self, error: HoldfastError) -> UnfitState:
@@ -173,6 +177,9 @@ def _put(state: PackedMap, document: Document, value: Packed, mark: SchemaMark, 
     elif document.kind == "agent":
         state[FIELDS] = value
         _put_mark(state, mark, codec)
+    elif document.kind == "conversation":
+        state[MESSAGES] = value
+        state[MESSAGES_SCHEMA] = mark.pack(codec)
     else:
         fields = dict(as_map(state[pack_name(document.name)]) or {})
         fields[METADATA] = value
@@ -191,8 +198,8 @@ def unpack_document(codec: Codec, kind: DocumentKind, name: str, state: PackedMa
     """Return a state of a line as a dict, for people."""
     if kind == "scope":
         return unpack_state(codec, own_keys(state))
-    if kind == "agent":
-        return {"fields": unpack(codec, state[FIELDS])}
+    if kind in ("agent", "conversation"):
+        return {"fields": unpack(codec, state[FIELDS])} if kind == "agent" else {kind: unpack(codec, state[MESSAGES])}
     value = state[pack_name(name)]
     if kind != "key":
         value = (as_map(value) or {})[METADATA]
@@ -210,7 +217,8 @@ async def migration_request(
         header = (await engine.step_info.head(found.line, found.point)).header
         metadata = {**summary_of(codec.unpack(header.metadata)), **metadata}
     whole = any(document.kind == "scope" for document, _ in changed)
-    keys = [FIELDS if document.kind == "agent" else pack_name(document.name) for document, _ in changed]
+    names = {"agent": FIELDS, "conversation": MESSAGES}
+    keys = [names.get(document.kind) or pack_name(document.name) for document, _ in changed]
     return AppendRequest(
         found.line,
         only_after(found.point, diff_maps(found.state, after)),
