@@ -176,6 +176,27 @@ def test_what_is_written_is_validated(opened: Callable[[], Store]) -> None:
     state["plans/1"] = {**OLD_PLAN, "goal": 6}
 
 
+def test_a_value_that_cannot_be_migrated_can_be_deleted(opened: Callable[[], Store]) -> None:
+    old, store = opened(), opened()
+    old.schemas.attach(PLAN_1, **PLANS)
+    old.state(user="a").batch({"plans/1": OLD_PLAN, "plans/2": OLD_PLAN})
+    failing = Migration("plan", "1.0.0", "2.0.0", *PLAN_2.migrations()[0].operations, convert("aim", _fail, _fail))
+    store.schemas.attach(SchemaSet(PLAN_1, PLAN_2.get("plan@2.0.0"), failing), **PLANS)
+    state = store.state(user="a")
+    for call in (lambda: state.get("plans/1"), lambda: state.set("plans/1", NEW_PLAN)):
+        with pytest.raises(InvalidError) as failed:
+            call()
+        assert (failed.value.code, "key 'plans/1' of user:a" in failed.value.where) == ("migration-failed", True)
+    assert state.item("plans/1", migrate=False).value == OLD_PLAN
+    del state["plans/2"]
+    assert state.delete("plans/1")
+    assert list(state) == []
+
+
+def _fail(value: str) -> str:
+    raise LookupError(value)
+
+
 def test_values_that_are_no_dicts(opened: Callable[[], Store]) -> None:
     old, store = opened(), opened()
     numbers = Schema("counter", "1", int)

@@ -241,10 +241,11 @@ class _LineEdit:
         removed: list[bytes],
     ) -> None:
         """Add the change of one key to what is put and removed."""
-        schema = view.schema(each.key)
+        schema = None if each.action == "delete" else view.schema(each.key)
         old: StoredValue | KeyVersion | None
         if schema is not None or self._needs_value(each):
-            old = await (view.find(each.key) if schema is None else view.find_stored(each.key))
+            marked = self._handle.engine.value_schemas is not None
+            old = await (view.find_stored(each.key) if marked else view.find(each.key))
         else:
             old = await view.find_version(each.key)
         live = None if old is None or 0 < old.expires <= view.now else old
