@@ -147,7 +147,7 @@ def test_a_state_that_fails_is_named(opened: Callable[[], Store]) -> None:
     store = opened()
     plan = store.schemas.plan(PLAN_2)
     (unfit,) = plan.unfit
-    assert (unfit.thread, unfit.code) == ("key 'plans/1' of scope user:b", "schema-mismatch")
+    assert (unfit.kind, unfit.thread, unfit.code) == ("key", "plans/1 of user:b", "schema-mismatch")
     assert "goal" in unfit.path
     with pytest.raises(HoldfastError, match="cannot be migrated"):
         store.schemas.up(PLAN_2)

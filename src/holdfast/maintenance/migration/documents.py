@@ -64,20 +64,22 @@ class SchemaDocuments(NamedTuple):
     state: PackedMap
     documents: list[tuple[Document, Version]]
 
+    def name(self, document: Document) -> str:
+        """The name of a state in reports, after its kind."""
+        if document.kind == "key":
+            return f"{document.name} of {document.owner}"
+        return document.name or short_name(self.line.name)
+
     def where(self, document: Document) -> str:
-        """The state for errors and reports."""
-        if document.kind in ("artifact", "session"):
-            return f"metadata of {document.kind} {document.name!r}"
-        line = f"{line_kind(self.line.name)} {short_name(self.line.name)}"
-        if document.kind == "conversation":
-            return f"conversation of {line}"
-        return f"key {document.name!r} of {line}" if document.name else line
+        """The state for errors."""
+        return f"{document.kind} {self.name(document)}"
 
     def unfit(self, error: HoldfastError) -> UnfitState:
         """Describe an error in the first state."""
         path = error.where.rpartition("; ")[2] if "; " in error.where else ""
-        where = self.where(self.documents[0][0])
-        return UnfitState(where, self.point.id, self.point.depth, path, error.code, error.what)
+        (document, _), point = self.documents[0], self.point
+        name = self.name(document)
+        return UnfitState(name, point.id, point.depth, path, error.code, error.what, document.kind)
 
 
 async def read_documents(

@@ -47,6 +47,8 @@ class MigrationSample(NamedTuple):
     source: str
     before: dict[str, object]
     after: dict[str, object]
+    kind: str = "thread"
+    """What the state is that of: a thread, or a scope, a key, an agent and so on, whose name is in `thread`."""
 
 
 @dataclass
@@ -92,7 +94,7 @@ class MigrationPlan:
             first = self.unfit[0]
             raise ConflictError(
                 f"{self.unfit_total} states of {self.name} cannot be migrated to {self.target}: {first.reason}",
-                where=f"thread {first.thread!r}, step {first.step}, checkpoint {first.checkpoint}"
+                where=f"{first.kind} {first.thread!r}, step {first.step}, checkpoint {first.checkpoint}"
                 + (f"; {first.path}" if first.path else ""),
                 hint="See `holdfast migrate plan`; correct the migration or the states, or skip them: --on-error skip",
                 code="migration-unfit",
@@ -229,16 +231,19 @@ async def _plan_documents(
                     plan.unfit.append(one.unfit(error))
                 continue
             if len(plan.samples) < samples:
-                shown = [unpack_document(codec, document.kind, document.name, each) for each in (found.state, after)]
-                source_text = f"{target.name}@{source}"
-                plan.samples.append(MigrationSample(one.where(document), found.point.id, source_text, *shown))
+                before, shown = (
+                    unpack_document(codec, document.kind, document.name, each) for each in (found.state, after)
+                )
+                reference, kind = f"{target.name}@{source}", document.kind
+                sample = MigrationSample(found.name(document), found.point.id, reference, before, shown, kind)
+                plan.samples.append(sample)
     return ways
 
 
 def _sample(target: MigrationTarget, head: Head, before: PackedMap, after: PackedMap) -> MigrationSample:
     codec, hidden = target.engine.context.codec, pack_name(ASIDE)
-    shown = [unpack_state(codec, {k: v for k, v in each.items() if k != hidden}) for each in (before, after)]
-    return MigrationSample(head.line.name, head.point.id, f"{target.name}@{head.version}", *shown)
+    old, new = (unpack_state(codec, {k: v for k, v in each.items() if k != hidden}) for each in (before, after))
+    return MigrationSample(head.line.name, head.point.id, f"{target.name}@{head.version}", old, new)
 
 
 async def all_heads(engine: Engine, tenant: str, selection: HeadSelection) -> AsyncIterator[HeadGroup]:
