@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.migration import bulk, plan
-from holdfast.schemas import Migration, Operation, Schema, SchemaSet
+from holdfast.schemas import Migration, Schema, SchemaSet, custom
 from holdfast.store import Store
 from tests.engine.lines import store_on
-from tests.schemas.test_migration_laws import KINDS, STATES, chains
+from tests.schemas.test_migration_laws import KINDS, STATES, chains, reverse, reverse_back
 from tests.support.faults import Fault, Faults
 from tests.support.nightly import examples
 
@@ -47,7 +47,7 @@ def stores(draw: Any) -> tuple[Threads, SchemaSet]:
     """Threads with states, and a version for each of some operations that can be applied to one of them."""
     state, operations = draw(chains(4))
     if not operations:
-        operations = [draw_custom()]
+        operations = [custom(reverse, reverse_back)]
     others = draw(st.lists(STATES, min_size=1, max_size=4))
     threads = Threads()
     for number, last in enumerate([state, *others]):
@@ -58,12 +58,6 @@ def stores(draw: Any) -> tuple[Threads, SchemaSet]:
     migrations = [Migration("x", f"{number}", f"{number + 1}", each) for number, each in enumerate(operations, 1)]
     versions = [Schema("x", f"{number}", Anything) for number in range(1, len(operations) + 2)]
     return threads, SchemaSet(*versions, *migrations)
-
-
-def draw_custom() -> Operation:
-    from tests.schemas.test_migration_laws import custom, reverse, reverse_back
-
-    return custom(reverse, reverse_back)
 
 
 def fill(store: Store, threads: Threads) -> None:

@@ -22,7 +22,7 @@ from holdfast.engine.leases import pause_key
 from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.operations import EditMap, apply_map
 from holdfast.engine.model.packed_state import POINTER, PackedMap
-from holdfast.engine.model.steps import Step, StepHeader, StepParent
+from holdfast.engine.model.steps import Step, StepHeader, StepParent, decode_stored
 from holdfast.engine.namespaces import index_key
 from holdfast.engine.row_format import AT_HEAD, Line, LineInfo, StepRef, info_of, open_step, step_body
 from holdfast.engine.trace_context import NO_TRACE
@@ -56,7 +56,7 @@ class LineEnd(NamedTuple):
 
 
 class NextStep(NamedTuple):
-    """A step that is to follow the end of a line, and its row."""
+    """A step that is to follow the end of a line, and its row as it is stored."""
 
     end: LineEnd
     step: Step
@@ -71,24 +71,26 @@ class LineEnds:
         self._context = engine.context
 
     def is_usable(self) -> bool:
-        """Return whether steps can be appended without more than their rows: no readable rows, text index or hooks, and
-        on behalf of the store's owner."""
+        """Return whether steps can be appended without more than their rows: no sealed columns, readable rows, text
+        index or hooks, and on behalf of the store's owner."""
         engine = self._engine
         return (
             not engine.projector.on
+            and not self._context.rows.hides_columns
             and engine.writer.around is None
             and trace_context.current() is NO_TRACE
             and current_authority() is OWNER
         )
 
-    async def find_short(self, tenant: str, rows: Sequence[Row]) -> list[ShortLine]:
-        """Return those of some lines, by consecutive rows of `lines`, that have one branch and are not folded."""
-        if not rows or not self.is_usable():
+    async def find_short(self, lines: Sequence[Line]) -> list[ShortLine]:
+        """Return those of some consecutive lines of a tenant that have one branch and are not folded."""
+        if not lines or not self.is_usable():
             return []
-        first, last = str(rows[0].key[1]), str(rows[-1].key[1])
-        bounds, limit = ((tenant,), (first,), (last + "\0",)), _STEPS_PER_LINE * len(rows)
-        steps, branches, refs, index = await self._context.unchecked.read(
+        tenant, first, last = lines[0].tenant, lines[0].name, lines[-1].name
+        bounds, limit = ((tenant,), (first,), (last + "\0",)), _STEPS_PER_LINE * len(lines)
+        infos, steps, branches, refs, index = await self._context.backend.read(
             [
+                Scan(LINES, *bounds, limit=limit + 1),
                 Scan(STEPS, *bounds, limit=limit + 1, bodies=False),
                 Scan(BRANCHES, *bounds, limit=limit + 1, bodies=False),
                 Scan(REFS, *bounds, limit=limit + 1, bodies=False),
@@ -104,10 +106,10 @@ class LineEnds:
             by_line.setdefault(str(row.key[1]), []).append(StepRef.of(row))
         if len(steps) > limit:
             by_line.pop(str(steps[-1].key[1]))  # there are more of it
-        found = []
-        for row in rows:
+        names, found = {line.name for line in lines}, []
+        for row in infos:
             points = by_line.get(name := str(row.key[1]))
-            if points and name not in others and self._is_short(points):
+            if points and name in names and name not in others and self._is_short(points):
                 found.append(ShortLine(Line(tenant, name), info_of(row), tuple(points)))
         return found
 
@@ -185,26 +187,21 @@ class LineEnds:
         changes: list[Change] = [*conditions]
         for end, _, row in steps:
             changes += (Expect(LINES, tuple(end.line), end.info.columns), Create(STEPS, row))
-        applied = await self._context.backend.apply(changes) is None
+        applied = await self._context.apply_encoded(changes) is None
         for each in steps:
             self._context.cache.drop(("line", each.end.line))
         return applied
 
     async def read_back(self, steps: Sequence[NextStep]) -> list[PackedMap | None]:
         """Read steps that were appended from the store. Returns the states that they result in; None for a step that is
-        not as it was written."""
-        (rows,) = await self._context.backend.read([Get(STEPS, [each.row.key for each in steps], required=True)])
+        not as it was written, byte for byte."""
+        (rows,) = await self._context.stored.read([Get(STEPS, [each.row.key for each in steps], required=True)])
         by_key = {row.key: row for row in rows}
-        states: list[PackedMap | None] = []
         with collector_paused():
-            for end, _, row in steps:
-                stored = by_key.get(row.key)
-                if stored is None or stored != row:
-                    states.append(None)
-                    continue
-                step = open_step(end.line, stored, self._context.max_bytes)
-                states.append(apply_map(step.edit, end.state))
-        return states
+            return [
+                apply_map(decode_stored(step.stored), end.state) if by_key.get(row.key) == row else None
+                for end, step, row in steps
+            ]
 
 
 def _line(row: Row) -> Line:

@@ -70,10 +70,15 @@ class PackedDocument:
 
     def set(self, keys: Keys, value: Packed) -> None:
         """Set a field. Dicts on the way that are missing are created."""
+        if len(keys) == 1:
+            self.fields[pack_name(keys[0])] = value
+            return
         self._change(keys[:-1], lambda fields: {**fields, pack_name(keys[-1]): value})
 
     def pop(self, keys: Keys) -> Packed | None:
         """Remove a field and return its value; None if there is none."""
+        if len(keys) == 1:
+            return self.fields.pop(pack_name(keys[0]), None)
         value = self.get(keys)
         if value is not None:
             name = pack_name(keys[-1])
@@ -83,6 +88,9 @@ class PackedDocument:
     def rename(self, keys: Keys, name: str) -> None:
         """Rename a field in its place."""
         old, new = pack_name(keys[-1]), pack_name(name)
+        if len(keys) == 1:
+            self.fields = {new if key == old else key: each for key, each in self.fields.items()}
+            return
         self._change(keys[:-1], lambda fields: {new if key == old else key: each for key, each in fields.items()})
 
     def value(self, packed: Packed) -> Any:

@@ -273,7 +273,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     async def _compare_migrated(self, old: ComparedPoint, new: ComparedPoint, migrate: bool | SchemaSet) -> Diff:
         from holdfast.store.migrated_diff import compare_migrated
 
-        return await compare_migrated(self._engine, (old, new), True if isinstance(migrate, bool) else migrate)
+        return await compare_migrated(self._engine, (old, new), migrate)
 
     @sync_and_async
     @needs("read")

@@ -154,17 +154,26 @@ class Step:
         """Decode a step from its stored form, and what its row says. `CorruptError` if it is not valid; whether it is
         the right one, its commit hash tells."""
         found = _parts(data)
-        flat = found.operations
-        if not flat or len(flat) % 2:
-            raise CorruptError("a stored step holds no changes of a state")
-        stored = tuple(zip(flat[::2], flat[1::2], strict=True))
-        operations = [(key, decode_operation(operation)) for key, operation in stored[:-1]]
-        rest = _NOTHING if flat[-1] == _NO_REST else decode_operation(flat[-1])
-        if not isinstance(rest, EditMap):
-            raise CorruptError("a stored step holds no changes of a state")
-        step = cls(_header(found, id, schema), EditMap(rest.removed, tuple(operations), rest.moved))
+        stored, edit = _edit(found.operations)
+        step = cls(_header(found, id, schema), edit)
         step._stored = stored  # the hash covers the bytes as they are stored
         return step
+
+
+def decode_stored(stored: Stored) -> EditMap:
+    """Return the changes that stored operations make."""
+    return _edit([part for pair in stored for part in pair])[1]
+
+
+def _edit(flat: list[bytes]) -> tuple[Stored, EditMap]:
+    if not flat or len(flat) % 2:
+        raise CorruptError("a stored step holds no changes of a state")
+    stored = tuple(zip(flat[::2], flat[1::2], strict=True))
+    operations = [(key, decode_operation(operation)) for key, operation in stored[:-1]]
+    rest = _NOTHING if flat[-1] == _NO_REST else decode_operation(flat[-1])
+    if not isinstance(rest, EditMap):
+        raise CorruptError("a stored step holds no changes of a state")
+    return stored, EditMap(rest.removed, tuple(operations), rest.moved)
 
 
 def commit_hash(header: StepHeader, digests: Digests, salt: bytes) -> bytes:

@@ -267,13 +267,13 @@ def _check_compact(settings: Mapping[str, Any]) -> None:
 
 
 async def _migrate(job: JobContextBase) -> JobResult:
-    from holdfast.maintenance.migration.job import migrate_states  # most runners do not need schemas
+    from holdfast.maintenance.jobs.migration import migrate_states  # most runners do not need schemas
 
     return await migrate_states(job)
 
 
 def _check_migrate(settings: Mapping[str, Any]) -> None:
-    from holdfast.maintenance.migration.job import check_settings
+    from holdfast.maintenance.jobs.migration import check_settings
 
     check_settings(settings)
 

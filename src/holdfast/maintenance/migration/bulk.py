@@ -203,8 +203,8 @@ class BulkMigration:
     async def _pass(self) -> bool:
         """Migrate every page that nobody has or had. Returns whether others are at work on some."""
         busy = False
-        async for rows in pages(self._engine, self._target.tenant, PAGE):
-            start, end = str(rows[0].key[1]), str(rows[-1].key[1])
+        async for lines in pages(self._engine, self._target.tenant, PAGE):
+            start, end = lines[0].name, lines[-1].name
             if await self._is_done(start, end):
                 continue
             lease = Lease(self._engine.context, self._line, f"{KIND} {start}", _LIFE)
@@ -214,7 +214,7 @@ class BulkMigration:
                 busy = True
                 continue
             try:
-                async for group in read_groups(self._engine, rows, self._selection):
+                async for group in read_groups(self._engine, lines, self._selection):
                     await lease.renew_if_due()
                     await self._migrate_group(group, lease)
                     self._done += len(group.lines)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from holdfast.backends.interface import Row, Scan
+from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
@@ -84,17 +84,17 @@ class HeadSelection(NamedTuple):
 _parsed = lru_cache(256)(parse_reference)
 
 
-async def pages(engine: Engine, tenant: str, size: int) -> AsyncIterator[list[Row]]:
-    """Yield the rows of the lines of threads by name, a page at a time."""
+async def pages(engine: Engine, tenant: str, size: int) -> AsyncIterator[list[Line]]:
+    """Yield the lines of threads by name, a page at a time."""
     after = ""
     while True:
-        scan = Scan(LINES, (tenant,), start=(after + "\0",) if after else (), limit=size)
+        scan = Scan(LINES, (tenant,), start=(after + "\0",) if after else (), limit=size, bodies=False)
         (rows,) = await engine.context.backend.read([scan])
+        lines = [Line(tenant, name) for row in rows if is_thread(name := str(row.key[1]))]
         if rows:
             after = str(rows[-1].key[1])
-        threads = [row for row in rows if is_thread(str(row.key[1]))]
-        if threads:
-            yield threads
+        if lines:
+            yield lines
         if len(rows) < size:
             return
 
@@ -106,11 +106,10 @@ class HeadGroup(NamedTuple):
     heads: list[tuple[Head, LineEnd | None]]
 
 
-async def read_groups(engine: Engine, rows: Sequence[Row], selection: HeadSelection) -> AsyncIterator[HeadGroup]:
+async def read_groups(engine: Engine, page: Sequence[Line], selection: HeadSelection) -> AsyncIterator[HeadGroup]:
     """Yield the heads of a page of lines, a group at a time: those of short lines, and then the others."""
-    tenant, ends = str(rows[0].key[0]), LineEnds(engine)
-    done: set[str] = set()
-    for short in ends.groups(await ends.find_short(tenant, rows)):
+    ends, done = LineEnds(engine), set[Line]()
+    for short in ends.groups(await ends.find_short(page)):
         group = HeadGroup([], [])
         for end in await ends.read(short):
             if end is None or _KEPT in end.state:
@@ -119,10 +118,10 @@ async def read_groups(engine: Engine, rows: Sequence[Row], selection: HeadSelect
             version = selection.version(end.line, end.schema)
             if version is not None:
                 group.heads.append((Head(end.line, end.point, version, is_head=True), end))
-        done.update(line.name for line in group.lines)
+        done.update(group.lines)
         if group.lines:
             yield group
-    others = [Line(tenant, name) for row in rows if (name := str(row.key[1])) not in done]
+    others = [line for line in page if line not in done]
     for start in range(0, len(others), _GROUP):
         lines = others[start : start + _GROUP]
         yield HeadGroup(lines, [(head, None) for head in await read_heads(engine, lines, selection)])

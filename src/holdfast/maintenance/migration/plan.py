@@ -248,8 +248,8 @@ def _sample(target: MigrationTarget, head: Head, before: PackedMap, after: Packe
 
 async def all_heads(engine: Engine, tenant: str, selection: HeadSelection) -> AsyncIterator[HeadGroup]:
     """Yield all heads that have a schema, a group at a time."""
-    async for rows in pages(engine, tenant, PAGE):
-        async for group in read_groups(engine, rows, selection):
+    async for lines in pages(engine, tenant, PAGE):
+        async for group in read_groups(engine, lines, selection):
             yield group
 
 
@@ -282,15 +282,15 @@ async def schema_status(
         selections.append(HeadSelection(name, registered.records.get(name) or SchemaRecord(oldest, oldest)))
     counts: dict[str, dict[Version, int]] = {name: {} for name in names}
     done = 0
-    async for rows in pages(engine, tenant, PAGE):
+    async for lines in pages(engine, tenant, PAGE):
         for selection in selections:
             found = counts[selection.name]
-            async for group in read_groups(engine, rows, selection):
+            async for group in read_groups(engine, lines, selection):
                 for head, _ in group.heads:
                     found[head.version] = found.get(head.version, 0) + 1
-        done += len(rows)
+        done += len(lines)
         if progress is not None:
-            progress(done, None, str(rows[-1].key[1]))
+            progress(done, None, lines[-1].name)
     for selection in selections:
         async for documents in read_documents(engine, tenant, selection.name, selection.record):
             for _, version in documents.documents:
