@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Backend
+from holdfast.backends.interface import Backend, Batch, Change, Create
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.tables import STEPS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.line_ends import LineEnd, LineEnds
 from holdfast.engine.row_format import Line
-from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, TransientError
 from holdfast.maintenance.migration import bulk, plan
 from holdfast.schemas import Migration, SchemaSet, convert
 from holdfast.store import Store
+from tests.damaged import flipped
 from tests.engine.lines import store_on
 from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TO_2, TWO, first, second
 from tests.servers.places import KINDS, place
@@ -268,6 +271,42 @@ def test_a_writer_between_reading_and_writing(
             second(3),
         ]
         assert [each.kind for each in store.log("chat-02")] == ["migrate", "save", "save"]
+
+
+class Lying(Wrapper):
+    """A store that acknowledges steps of migrations, and loses or alters them."""
+
+    def __init__(self, inner: Backend, alter: bool) -> None:
+        super().__init__(inner)
+        self._alter = alter
+        self.lies = 0
+
+    async def apply(self, batch: Batch) -> int | None:
+        changes: list[Change] = []
+        for change in batch:
+            if isinstance(change, Create) and change.space is STEPS and change.row.columns[5] == "migrate":
+                self.lies += 1
+                if self._alter:
+                    changes.append(Create(STEPS, change.row._replace(body=flipped(change.row.body, -20))))
+            else:
+                changes.append(change)
+        return await self.inner.apply(changes)
+
+
+@pytest.mark.parametrize("alter", [False, True])
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_what_was_written_is_read_again(alter: bool, has_branches: bool) -> None:
+    inner = MemoryBackend()
+    honest = store_on(inner)
+    fill(honest, 3)
+    if has_branches:
+        for number in range(3):
+            honest.thread(f"chat-{number:02}").fork("side")
+    lying = Lying(inner, alter)
+    with pytest.raises(CorruptError) as found:
+        store_on(lying).schemas.up(TWO)
+    assert lying.lies
+    assert "chat-0" in found.value.where
 
 
 # Kills ---------------------------------------------------------------------------------------------------------------

@@ -55,11 +55,6 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
         assert isinstance(self.backend, CheckedBackend)  # noqa: S101 - see above
         return self.backend.inner
 
-    def apply_encoded(self, batch: Batch) -> Awaitable[int | None]:
-        """Apply a batch whose rows were encoded by `rows` already: for who compares what is stored with them. Conditions
-        are about columns as they are stored."""
-        return self.stored.apply(batch)
-
     @property
     def unchecked(self) -> Backend:
         """The store for reading columns alone, which are not checked."""

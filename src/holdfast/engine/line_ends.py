@@ -22,9 +22,9 @@ from holdfast.engine.leases import pause_key
 from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.operations import EditMap, apply_map
 from holdfast.engine.model.packed_state import POINTER, PackedMap
-from holdfast.engine.model.steps import Step, StepHeader, StepParent, decode_stored
+from holdfast.engine.model.steps import Step, StepHeader, StepParent, decode_edit
 from holdfast.engine.namespaces import index_key
-from holdfast.engine.row_format import AT_HEAD, Line, LineInfo, StepRef, info_of, open_step, step_body
+from holdfast.engine.row_format import AT_HEAD, Line, LineInfo, StepRef, info_of, open_body, open_step, step_body
 from holdfast.engine.trace_context import NO_TRACE
 
 _STEPS_PER_LINE = 8
@@ -56,7 +56,7 @@ class LineEnd(NamedTuple):
 
 
 class NextStep(NamedTuple):
-    """A step that is to follow the end of a line, and its row as it is stored."""
+    """A step that is to follow the end of a line, and its row."""
 
     end: LineEnd
     step: Step
@@ -71,12 +71,11 @@ class LineEnds:
         self._context = engine.context
 
     def is_usable(self) -> bool:
-        """Return whether steps can be appended without more than their rows: no sealed columns, readable rows, text
-        index or hooks, and on behalf of the store's owner."""
+        """Return whether steps can be appended without more than their rows: no readable rows, text index or hooks, and
+        on behalf of the store's owner."""
         engine = self._engine
         return (
             not engine.projector.on
-            and not self._context.rows.hides_columns
             and engine.writer.around is None
             and trace_context.current() is NO_TRACE
             and current_authority() is OWNER
@@ -187,21 +186,25 @@ class LineEnds:
         changes: list[Change] = [*conditions]
         for end, _, row in steps:
             changes += (Expect(LINES, tuple(end.line), end.info.columns), Create(STEPS, row))
-        applied = await self._context.apply_encoded(changes) is None
+        applied = await self._context.backend.apply(changes) is None
         for each in steps:
             self._context.cache.drop(("line", each.end.line))
         return applied
 
     async def read_back(self, steps: Sequence[NextStep]) -> list[PackedMap | None]:
-        """Read steps that were appended from the store. Returns the states that they result in; None for a step that is
-        not as it was written, byte for byte."""
-        (rows,) = await self._context.stored.read([Get(STEPS, [each.row.key for each in steps], required=True)])
+        """Read steps that were appended from the store, as any reader does: with their checksums, and from the stored
+        bytes. Returns the states that they result in; None for a step that is not as it was written."""
+        (rows,) = await self._context.backend.read([Get(STEPS, [each.row.key for each in steps], required=True)])
         by_key = {row.key: row for row in rows}
+        states: list[PackedMap | None] = []
         with collector_paused():
-            return [
-                apply_map(decode_stored(step.stored), end.state) if by_key.get(row.key) == row else None
-                for end, step, row in steps
-            ]
+            for end, _, row in steps:
+                stored = by_key.get(row.key)
+                if stored is None or stored != row:
+                    states.append(None)
+                    continue
+                states.append(apply_map(decode_edit(open_body(stored, self._context.max_bytes)), end.state))
+        return states
 
 
 def _line(row: Row) -> Line:

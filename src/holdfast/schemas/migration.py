@@ -82,6 +82,10 @@ class Migration:
         about = [self.name, str(self.source), str(self.target), parts, sorted(self.nodes.items())]
         return hashlib.sha256(b"holdfast migration 1\n" + default_codec.pack(_plain(about))).hexdigest()
 
+    @cached_property
+    def _calls_code(self) -> bool:
+        return any(operation.calls_code for operation in self.operations)
+
     def in_direction(self, *, up: bool) -> tuple[Operation, ...]:
         """Return the operations in the order in which they are applied."""
         return self.operations if up else self.operations[::-1]
@@ -110,7 +114,7 @@ class Migration:
         place, thread = 0, 0
         places = range(len(self.operations))
         try:
-            thread = TIME_LIMIT.begin()
+            thread = TIME_LIMIT.begin() if self._calls_code else 0
             try:
                 for place in places if up else reversed(places):
                     notes = dict(as_map(kept.pop(self._names[place], b"\x80")) or {}) if kept else {}

@@ -64,6 +64,11 @@ class Operation:
         """Whether there is a way down at all."""
         return True
 
+    @property
+    def calls_code(self) -> bool:
+        """Whether it calls functions of the application, which may take long."""
+        return False
+
     def __str__(self) -> str:
         return f"{self.kind} {', '.join(path_text(keys) or 'item' for keys in self.paths()) or 'state'}"
 
@@ -103,6 +108,11 @@ class Add(Operation):
     @cached_property
     def _packed_default(self) -> bytes:
         return default_codec.pack(self.default if self.factory is None else self.factory())
+
+    @property
+    def calls_code(self) -> bool:
+        """Whether it calls functions of the application."""
+        return self.factory is not None
 
     def paths(self) -> tuple[Keys, ...]:
         """Return the path of the field."""
@@ -266,6 +276,11 @@ class Convert(Operation):
         """Whether there is a way back."""
         return self.down is not None or self.keep
 
+    @property
+    def calls_code(self) -> bool:
+        """Whether it calls functions of the application."""
+        return not self.mapping
+
     def paths(self) -> tuple[Keys, ...]:
         """Return the path of the field."""
         return (self.keys,)
@@ -311,6 +326,11 @@ class Split(Operation):
         """Whether there is a way back."""
         return self.together is not None
 
+    @property
+    def calls_code(self) -> bool:
+        """Whether it calls functions of the application."""
+        return not self.separator
+
     def paths(self) -> tuple[Keys, ...]:
         """Return the paths of all fields."""
         return (self.keys, *self.into)
@@ -345,6 +365,11 @@ class Merge(Operation):
     def reversible(self) -> bool:
         """Whether there is a way back."""
         return self.apart is not None
+
+    @property
+    def calls_code(self) -> bool:
+        """Whether it calls functions of the application."""
+        return True
 
     def paths(self) -> tuple[Keys, ...]:
         """Return the paths of all fields."""

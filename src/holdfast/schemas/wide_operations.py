@@ -67,6 +67,11 @@ class Each(Operation):
         """Whether all operations have a way back."""
         return all(each.reversible for each in self.operations)
 
+    @property
+    def calls_code(self) -> bool:
+        """Whether it calls functions of the application."""
+        return any(operation.calls_code for operation in self.operations)
+
     def paths(self) -> tuple[Keys, ...]:
         """Return the path of the list."""
         return (self.keys,)
@@ -130,6 +135,11 @@ class Custom(Operation):
     def reversible(self) -> bool:
         """Whether there is a way back."""
         return self.down is not None
+
+    @property
+    def calls_code(self) -> bool:
+        """Whether it calls functions of the application."""
+        return True
 
     def paths(self) -> tuple[Keys, ...]:
         """Return none: it may change anything."""

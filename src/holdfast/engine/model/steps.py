@@ -160,9 +160,9 @@ class Step:
         return step
 
 
-def decode_stored(stored: Stored) -> EditMap:
-    """Return the changes that stored operations make."""
-    return _edit([part for pair in stored for part in pair])[1]
+def decode_edit(data: bytes) -> EditMap:
+    """Return the changes in the stored form of a step, without its header."""
+    return _edit(_parts(data).operations)[1]
 
 
 def _edit(flat: list[bytes]) -> tuple[Stored, EditMap]:
