@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 from typing import Any, TypedDict
 
 from hypothesis import given, settings
@@ -13,7 +14,10 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.schemas import Migration, Operation, Schema, SchemaSet
 from holdfast.store import Store
+from tests.engine.lines import store_on
+from tests.migration.documents import NEW_PLAN, OLD_PLAN, PLAN_1, PLAN_2, PLANS
 from tests.schemas.test_migration_laws import chains
+from tests.support.faults import Fault, Faults
 from tests.support.nightly import examples
 
 seen: Counter[str] = Counter()
@@ -77,3 +81,46 @@ def test_up_and_down_again_gives_the_original() -> None:
     seen.clear()
     check_round_trip()
     assert seen.keys() == {"bulk", "lazy", *PLACES}, "every way and every place was tried"
+
+
+class Killed(BaseException):
+    """The process ends."""
+
+
+def kill() -> None:
+    raise Killed
+
+
+def plans(store: Store) -> list[list[Any]]:
+    """The stored plans of each user."""
+    users = [store.state(user=user) for user in ("a", "b")]
+    return [[each.value for each in state.list_items(migrate=False)] for state in users]
+
+
+def test_a_run_that_is_killed_is_resumed_or_taken_back() -> None:
+    struck = Counter[str]()
+    for when in ("before", "after"):
+        for nth in count(1):
+            inner = MemoryBackend()
+            store = store_on(inner)
+            store.schemas.attach(PLAN_1, **PLANS)
+            for user in ("a", "b"):
+                store.state(user=user).batch({"plans/1": OLD_PLAN, "plans/2": OLD_PLAN})
+            faults = Faults(inner, [Fault("apply", nth, kill, when)])  # type: ignore[arg-type]
+            try:
+                store_on(faults).schemas.up(PLAN_2)
+            except Killed:
+                struck[when] += 1
+            else:
+                break
+            again = store_on(inner)
+            again._engine.context.clock.now += 10**12  # type: ignore[attr-defined]  # leases of the killed one expire
+            for found in plans(again):
+                assert found in ([OLD_PLAN] * 2, [NEW_PLAN] * 2), "the plans of a scope are migrated together"
+            if nth % 2:
+                again.schemas.up(PLAN_2)
+                assert plans(again) == [[NEW_PLAN] * 2] * 2
+            again.schemas.down(PLAN_2, to="1.0.0")
+            assert plans(again) == [[OLD_PLAN] * 2] * 2
+            assert again.maintenance.verify().ok
+    assert min(struck["before"], struck["after"]) > 3, "each step of both users, and the registry before and after"
