@@ -24,6 +24,7 @@ from benchmarks import (
     migrations,
     promises,
     prune,
+    schema_checks,
     scripts,
     search,
     server_chat,
@@ -63,6 +64,7 @@ CASES: tuple[Case, ...] = (
     *artifacts.CASES,
     *agents.CASES,
     *migrations.CASES,
+    *schema_checks.CASES,
     *promises.CASES,
     *scripts.CASES,
 )

@@ -56,6 +56,24 @@ def test_an_old_state_is_upgraded_on_read_and_stored_so_at_the_next_step(url: st
     del old
 
 
+def test_a_part_of_an_old_state_is_changed(url: str, old: Store) -> None:
+    with holdfast.open(url) as store:
+        store.schemas.attach(TWO)
+        store.update("chat-1", {"messages[0]": "hi"})
+        assert store.get("chat-1").state == second() | {"messages": ["hi", "m0"]}
+    del old
+
+
+def test_an_older_writer_meets_a_newer_version_that_gets_along_in_a_write(url: str) -> None:
+    with holdfast.open(url) as older, holdfast.open(url) as newer:
+        older.schemas.attach(TWO)
+        older.put("chat-1", second())
+        newer.schemas.attach(TWO_ONE)
+        newer.update("chat-1", {"mood": "good"})
+        older.put("chat-1", second(1))  # without having read it
+        assert newer.get("chat-1").state == second(1) | {"mood": "good"}
+
+
 def test_a_whole_state_that_is_put_keeps_what_was_put_aside(url: str, old: Store) -> None:
     with holdfast.open(url) as store:
         store.schemas.attach(TWO)

@@ -397,9 +397,9 @@ def interference(act: Callable[[], object], times: int | None = 1) -> Iterator[N
     """Have others act right after a record was read: the first so many times, or always. Fails if they never do."""
     get, struck, acting = SessionRecords.get, 0, False
 
-    async def interfered(self: SessionRecords, id: str) -> Any:
+    async def interfered(self: SessionRecords, id: str, *, migrate: bool = True) -> Any:
         nonlocal struck, acting
-        record = await get(self, id)
+        record = await get(self, id, migrate=migrate)
         if not acting and (times is None or struck < times):
             acting, struck = True, struck + 1
             act()

@@ -50,6 +50,7 @@ from holdfast.engine.row_format import (
     info_row,
     node_row,
     object_rows,
+    open_step,
     origin_mark,
     step_body,
 )
@@ -145,7 +146,7 @@ class AppendRequest:
     """Save nothing where the state equals the parent's; the parent is then returned."""
     stamp: str = ""
     schema: str = ""
-    """A reference to the schema of the state. Without one, a thread's is that of the parent. `convert` may set it."""
+    """A reference to the schema of the state. Without one, it is that of the parent. `convert` may set it."""
     convert: ConvertState | None = None
     """Brings the state, or the result of the edit, into the form of its schema."""
     line_schema: LineSchema | None = None
@@ -480,10 +481,8 @@ class Appender:
         process knows the rows."""
         line = request.line
         edit, packed = await self._edit(request, parent, loaded)
-        schema = request.schema
-        if not schema and loaded is not None and parent is not None and is_thread(line.name):
-            known = loaded.schema
-            schema = (await self._heads.head(line, parent)).header.schema if known is None else known
+        if not (schema := request.schema) and loaded is not None and parent is not None:
+            schema = loaded.schema if loaded.schema is not None else await self._schema_at(line, parent)
         time = request.time or self._context.clock()
         if parent is not None and time < parent.time:
             time = parent.time
@@ -551,6 +550,13 @@ class Appender:
         if request.artifacts:
             prepared.changes += link_rows(line, id, depth + 1, time, [id], request.artifacts)
         return prepared
+
+    async def _schema_at(self, line: Line, point: StepRef) -> str:
+        """Return the reference to the schema of a step; empty if it is not there any more."""
+        if is_thread(line.name):
+            return (await self._heads.head(line, point)).header.schema
+        (rows,) = await self._context.backend.read([Get(STEPS, [(*line, point.branch, point.seq)])])
+        return open_step(line, rows[0], self._context.max_bytes).header.schema if rows else ""
 
     async def _edit(
         self, request: AppendRequest, parent: StepRef | None, loaded: LoadedState | None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.engine.state_reader import StateReader
     from holdfast.engine.step_times import StepTimes
     from holdfast.engine.text_index.indexer import TextIndexer
+    from holdfast.engine.value_schemas import ValueBindings
 
 
 class Interceptor(Protocol):
@@ -63,7 +64,9 @@ class Engine:
         self.hooks: Interceptor | None = None
         """Set when the first hook is registered."""
         self.schemas: SchemaBindings | None = None
-        """Set when the first schema is attached."""
+        """Set when the first schema of threads or scopes is attached."""
+        self.value_schemas: ValueBindings | None = None
+        """Set when the first schema of single values is attached."""
         self.workers: list[BackgroundWorker] = []
         """Closed with the store, before hooks and backend."""
 
@@ -154,6 +157,14 @@ class Engine:
 
             self.schemas = self.writer.schemas = SchemaBindings()
         return self.schemas
+
+    def bind_value_schemas(self) -> ValueBindings:
+        """Return the schemas of single values, to add one."""
+        if self.value_schemas is None:
+            from holdfast.engine.value_schemas import ValueBindings
+
+            self.value_schemas = ValueBindings()
+        return self.value_schemas
 
     def pack_cache(self, line: Line, codec: Codec | None = None) -> PackCache:
         """Return the cache of a line's last packed and unpacked values."""

@@ -7,11 +7,21 @@ from collections.abc import Mapping
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
-from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.model.packed_state import PackedMap, flatten
 from holdfast.engine.state_loader import LoadedState, weigh
 
 _RECENT = 1024
 """Keys that were folded last are remembered only up to this number."""
+
+
+def unfolded_state(packed: PackedMap, origins: Mapping[bytes, WrittenBy], last: WrittenBy) -> LoadedState:
+    """Return a state that is in memory only, as if steps had set its channels: those of `origins`, or else the last."""
+    puts: dict[WrittenBy, list[tuple[bytes, Operation]]] = {}
+    for key, value in packed.items():
+        puts.setdefault(origins.get(key, last), []).append((key, Set(flatten(value))))
+    tail = tuple((origin, EditMap((), tuple(puts[origin]))) for origin in sorted(puts))
+    weight = weigh(packed)
+    return LoadedState(EMPTY, 0, tail, weight, (packed, ()), weight)
 
 
 def child_state(

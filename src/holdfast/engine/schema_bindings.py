@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.engine.model.packed_state import PackedMap
     from holdfast.engine.model.steps import PendingWriteRow
     from holdfast.engine.row_format import Line, StepRef
+    from holdfast.engine.state_loader import LoadedState
 
 ASIDE: Final = "__aside__"
 """The channel with the values that migrations keep aside for a downgrade. It is stored with the state, and covered by
@@ -60,6 +61,13 @@ class LineSchema(Protocol):
 
     def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:
         """Return the writes that follow a checkpoint in this version. `reference` is the schema of the checkpoint."""
+
+
+class ScopeSchema(LineSchema, Protocol):
+    """The schema of scopes, whose keys are read one by one."""
+
+    async def upgrade_state(self, line: Line, point: StepRef, loaded: LoadedState) -> LoadedState:
+        """Return a loaded state in this version."""
 
 
 class KeptSchema:

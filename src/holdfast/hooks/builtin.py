@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine.model.missing import MISSING
-from holdfast.errors import ConfigError, InvalidError, VetoError
+from holdfast.errors import InvalidError, VetoError
 from holdfast.hooks.context import AFTER, BEFORE, FixedFields, HookContext
 from holdfast.hooks.hook import check_signature, name_of
 
-Check = Callable[[Any], str | None]
-"""Returns what is wrong with a value, without quoting it; None if nothing is."""
+if TYPE_CHECKING:
+    from holdfast.schemas.schema import Schema
 
 
 class Validate:
     """Refuses values that do not match a schema, or are too large.
 
-    `schema` is a JSON Schema (a dict, or True or False), a pydantic model, or a type such as `list[int]`, a TypedDict
-    or a dataclass. `max_bytes` limits the size of a value as stored. Deletions are not checked. If the check itself
-    fails, the change is refused.
+    `schema` is a `holdfast.schemas.Schema`, or what one is made of: a JSON Schema, a pydantic model, a dataclass, a
+    TypedDict, or another type such as `list[int]`. `max_bytes` limits the size of a value as stored. Deletions are not
+    checked. If the check itself fails, the change is refused.
     """
 
     phase = BEFORE
@@ -38,96 +36,22 @@ class Validate:
             raise InvalidError("a validation has a schema, or a number of bytes, to check against")
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
             raise InvalidError(f"max_bytes is a number of bytes, not {max_bytes!r}")
-        self._check = None if schema is MISSING else _build_check(schema)
+        self._schema: Schema | None = None
+        if schema is not MISSING:
+            from holdfast.schemas.schema import as_schema
+
+            self._schema = as_schema(schema)
         self._max_bytes = max_bytes
 
     def __call__(self, call: HookContext) -> None:
         """Raise `VetoError` if the value is not valid."""
         if self._max_bytes is not None and (size := call.value_size or 0) > self._max_bytes:
             raise VetoError(f"the value takes {size} bytes, and at most {self._max_bytes} are allowed")
-        if self._check is not None and (value := call.value) is not MISSING:
-            wrong = self._check(value)
-            if wrong is not None:
-                raise VetoError(f"the value does not fit its schema: {wrong}")
-
-
-def _build_check(schema: Any) -> Check:
-    if isinstance(schema, dict | bool):
-        return _json_schema_check(schema)
-    if hasattr(schema, "model_validate") and hasattr(schema, "__pydantic_validator__"):
-        return _model_check(schema)
-    return _type_check(schema)
-
-
-def _json_schema_check(schema: dict[str, Any] | bool) -> Check:
-    try:
-        import jsonschema_rs
-    except ImportError as missing:
-        raise ConfigError(
-            "validation by JSON Schema needs jsonschema-rs, which is not installed",
-            hint="pip install 'holdfast[schemas]'",
-            code="not-installed",
-        ) from missing
-    try:
-        validator = jsonschema_rs.validator_for(schema)
-    except ValueError as error:
-        raise InvalidError("this is no JSON Schema", where=str(error).splitlines()[0][:200]) from error
-
-    def check(value: Any) -> str | None:
-        try:
-            if validator.is_valid(value):
-                return None
-        except ValueError:
-            return "it holds what JSON does not know"
-        error = next(validator.iter_errors(value))
-        return _at_path(error.instance_path, f"it breaks the rule {'/'.join(map(str, error.schema_path))}")
-
-    return check
-
-
-def _model_check(model: Any) -> Check:
-    from pydantic import ValidationError
-
-    def check(value: Any) -> str | None:
-        if isinstance(value, model):
-            return None
-        try:
-            model.model_validate(value)
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-            return _at_path(first["loc"], f"it is refused as {first['type']}")
-        return None
-
-    return check
-
-
-def _type_check(kind: Any) -> Check:
-    convert = msgspec.convert
-    plain = kind if isinstance(kind, type) else None
-    try:
-        convert(None, kind)
-    except msgspec.ValidationError:
-        pass  # so it is a type that can be checked
-    except (TypeError, NameError) as error:
-        raise InvalidError(
-            f"there is no check against {kind!r}", hint="Give a JSON Schema, a pydantic model, or a type"
-        ) from error
-
-    def check(value: Any) -> str | None:
-        if plain is not None and type(value) is plain:
-            return None
-        try:
-            convert(value, kind)
-        except msgspec.ValidationError as error:
-            return str(error)
-        return None
-
-    return check
-
-
-def _at_path(path: Any, what: str) -> str:
-    where = "".join(f"[{part!r}]" for part in path)
-    return f"at {where}, {what}" if where else what
+        if self._schema is not None and (value := call.value) is not MISSING:
+            problems = self._schema.check(value)
+            if problems:
+                path, reason = problems[0]
+                raise VetoError(f"the value does not fit its schema: {f'at {path}, ' if path else ''}{reason}")
 
 
 class AddAuditFields:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.schemas.attachment import SchemaWarning as SchemaWarning
+    from holdfast.schemas.attached_version import SchemaWarning as SchemaWarning
     from holdfast.schemas.compatibility import Compatibility as Compatibility
     from holdfast.schemas.compatibility import CompatibilityLevel as CompatibilityLevel
     from holdfast.schemas.compatibility import SchemaChange as SchemaChange
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.schemas.version_graph import VersionGraph as VersionGraph
 
 _MODULES = {
-    "holdfast.schemas.attachment": ("SchemaWarning",),
+    "holdfast.schemas.attached_version": ("SchemaWarning",),
     "holdfast.schemas.compatibility": ("Compatibility", "CompatibilityLevel", "SchemaChange"),
     "holdfast.schemas.declaration": (
         *("add", "convert", "custom", "each", "merge", "move", "nest", "remove", "rename", "split", "unnest"),

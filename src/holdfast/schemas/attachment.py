@@ -1,29 +1,24 @@
-"""A schema that a program attached to lines of a store: what it writes is checked, what it reads is upgraded.
-
-A writer may write its version as long as the registry says so. That is a condition of every batch, so that a writer
-that attached before an upgrade notices it at its next step, and is refused or goes on as the compatibility says.
-"""
+"""A schema that a program attached to threads: what it writes is checked, and what it reads is upgraded."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
 
-from holdfast.backends.interface import Change
 from holdfast.engine.append import Edit
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import both_preconditions
-from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.loaded_states import unfolded_state
+from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import EditMap, Set, apply, apply_map
-from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_name, unpack, unpack_name
+from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_name, unpack_name
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.schema_bindings import ASIDE, SchemaRequest
 from holdfast.engine.state_loader import LoadedState, weigh
-from holdfast.errors import ConflictError, HoldfastError, UnsupportedError
+from holdfast.errors import HoldfastError
+from holdfast.schemas.attached_version import AttachedVersion
 from holdfast.schemas.graph_checkpoint import (
     is_internal,
     migrate_bookkeeping,
@@ -31,98 +26,15 @@ from holdfast.schemas.graph_checkpoint import (
     migrate_writes,
     renamed_nodes,
 )
-from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
-from holdfast.schemas.schema import Schema, invalid_value
-from holdfast.schemas.schema_declaration import Declaration
 from holdfast.schemas.schema_set import SchemaSet
-from holdfast.schemas.validator import Problem
-from holdfast.schemas.version import Version, parse_reference
+from holdfast.schemas.version import Version
 
 _ASIDE, _KEPT = pack_name(ASIDE), pack_name(KEPT)
 _RESERVED = (_KEPT, _ASIDE)
 
 
-class SchemaWarning(UserWarning):
-    """A value that was saved does not fit its schema."""
-
-
-class Attachment:
+class Attachment(AttachedVersion):
     """The schema of the states of some lines, as this program has it."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        registry: SchemaRegistry,
-        declaration: Declaration,
-        unversioned: Version | None,
-    ) -> None:
-        self._engine = engine
-        self._registry = registry
-        self.declaration: Final = declaration
-        self.schemas = declaration.schemas
-        """The schemas of the program, and other versions that the store has."""
-        self.schema: Final = declaration.schema
-        self.reference: Final = declaration.schema.schema_reference
-        self.unversioned: Final = unversioned
-        """The version of states without a reference to a schema; None if they have none until they are saved anew."""
-        self._validate = declaration.validate
-        self._accepted: set[Version] = set()
-        """Newer versions whose states this program may read and write: it keeps the channels that it does not know."""
-        self._checked: RegisteredSchemas | None = None
-
-    # Whether this version may be written ---------------------------------------------------------------------------
-
-    def check(self, registered: RegisteredSchemas) -> None:
-        """Check the version against what the store has, each stored version included. Raises if it may not be used."""
-        if registered is self._checked:
-            return
-        name, version = self.schema.name, self.schema.version
-        record = registered.records.get(name)
-        everything = self.declaration.schemas.extended(registered.schemas)
-        accepted = set()
-        for stored in registered.stored_versions(name):
-            if stored < version:
-                everything.path(name, stored, version)  # raises, with the migration to write
-            elif stored > version:
-                self._require_forward(everything.get(f"{name}@{stored}"), everything)
-                accepted.add(stored)
-        if record is not None and record.is_pinned and record.current < version:
-            raise ConflictError(
-                f"the states of {name} were downgraded to {record.current}, and this program has {version}",
-                where=self.reference,
-                hint=f"Run the release with {record.current}, or upgrade again: holdfast migrate up {name}",
-                code="schema-downgraded",
-            )
-        self.schemas, self._accepted, self._checked = everything, accepted, registered
-
-    def _require_forward(self, newer: Schema, everything: SchemaSet) -> None:
-        """Refuse to work beside a newer version, unless that only added channels that this one need not know."""
-        compatibility = everything.compare(self.schema, newer)
-        if not compatibility.forward:
-            breaking = next(each for each in compatibility.changes if not each.forward)
-            reason = f"{breaking.path or 'the state'}: {breaking.reason}"
-        else:
-            inside = [each for each in compatibility.changes if each.kind != "added" or "." in each.path]
-            if not inside:
-                return
-            reason = f"{inside[0].path or 'the state'}: {inside[0].reason}"
-        raise ConflictError(
-            f"the store has states of {newer.schema_reference}, with which this program's "
-            f"{self.schema.version} does not get along: {reason}",
-            where=self.reference,
-            hint=f"Run the release with {newer.version}, or downgrade the states with it: "
-            f"holdfast migrate down {newer.name} --to {self.schema.version}",
-            code="schema-outdated",
-        )
-
-    async def conditions(self, again: bool) -> Sequence[Change]:
-        """Return the conditions on which a step may be saved: that the registry is as it was checked."""
-        registered = await self._registry.load(refresh=again)
-        self.check(registered)
-        if self.reference in registered.retired:  # the last states of this version were migrated; it writes new ones
-            await self._registry.register([], used=[self.reference])
-            self.check(await self._registry.load())
-        return self._registry.unchanged()
 
     # Writing ------------------------------------------------------------------------------------------------------
 
@@ -143,7 +55,7 @@ class Attachment:
     ) -> PackedMap | Edit:
         if isinstance(new, dict) or parent is None or loaded is None:
             return new
-        version = self._version(await self._reference(line, parent, loaded))
+        version = self.version_of(await self._reference(line, parent, loaded))
         return partial(self._checked_edit, line, new) if version == self.schema.version else new
 
     async def _convert(
@@ -165,7 +77,7 @@ class Attachment:
             self._check_state(new, {}, line)
             return new
         stored = await self._reference(line, parent, loaded)
-        version = self._version(stored)
+        version = self.version_of(stored)
         if version is None:
             if not isinstance(new, dict):
                 whole = await self._engine.states.whole(line, loaded)
@@ -187,7 +99,8 @@ class Attachment:
             return await self._write_newer(request, stored, new, parent, loaded, whole)
         upgraded = self._upgraded(line, parent, stored, whole)
         if not isinstance(new, dict):
-            new = apply_map(await new(parent, LoadedState(EMPTY, 0, known=(upgraded, ()))), upgraded)
+            state = unfolded_state(upgraded, {}, WrittenBy(parent.branch, parent.seq))
+            new = apply_map(await new(parent, state), upgraded)
         elif _ASIDE in upgraded and _ASIDE not in new:
             new = {**new, _ASIDE: upgraded[_ASIDE]}
         self._check_state(new, upgraded, line)
@@ -203,7 +116,7 @@ class Attachment:
         whole: PackedMap,
     ) -> PackedMap | Edit:
         """Save on top of a newer version: it stays that version, with the channels that this program does not know."""
-        self._require_accepted(stored, request.line)
+        await self.accept(stored, f"thread {request.line}")
         request.schema = stored
         if not isinstance(new, dict):
             edit = await new(parent, loaded)
@@ -213,16 +126,6 @@ class Attachment:
         known = self.schema.canonical.get("fields", {})
         unknown = {key: value for key, value in whole.items() if unpack_name(key) not in known and key != _KEPT}
         return {**new, **{key: value for key, value in unknown.items() if key not in new}}
-
-    def _require_accepted(self, reference: str, line: Line) -> None:
-        if self._version(reference) in self._accepted:
-            return
-        raise UnsupportedError(
-            f"the state is of {reference}, which is newer than this program's {self.schema.version}",
-            where=f"thread {line}",
-            hint="Run the release of the application that wrote it, or downgrade the states with it",
-            code="schema-newer",
-        )
 
     async def _aside(self, line: Line, loaded: LoadedState, before: PackedMap | None) -> Packed | None:
         if before is not None:
@@ -234,23 +137,6 @@ class Attachment:
         if loaded.schema is not None:
             return loaded.schema
         return (await self._engine.step_info.head(line, point)).header.schema
-
-    def applies_to(self, reference: str) -> bool:
-        """Return whether a state with this reference has the schema, in any version."""
-        return bool(reference) or self.unversioned is not None
-
-    def _version(self, reference: str) -> Version | None:
-        if not reference:
-            return self.unversioned
-        name, version = parse_reference(reference)
-        if name != self.schema.name or version is None:
-            raise ConflictError(
-                f"the state is of the schema {reference}, and not of {self.schema.name}",
-                where=self.reference,
-                hint="Attach the schema that the thread has, or give the threads of each schema names of their own",
-                code="schema-changed",
-            )
-        return version
 
     # Validation ----------------------------------------------------------------------------------------------------
 
@@ -265,7 +151,7 @@ class Attachment:
                 before = await states.resolve_pointers(line, await states.whole(line, loaded))
             after = {key: apply(operation, before.get(key)) for key, operation in found.put}
             changed = [key for key in (*after, *found.removed) if key not in _RESERVED]
-            self._report(self._problems(after, changed, partial=_KEPT in before), line)
+            self.report(self.problems(after, changed, partial=_KEPT in before), f"thread {line}")
         return found
 
     def _check_state(self, new: PackedMap, before: Mapping[bytes, Packed] | None, line: Line) -> None:
@@ -277,54 +163,18 @@ class Attachment:
         changed = None if before is None else _changed(new, before)
         if is_graph and changed is not None:
             changed = [key for key in changed if not is_internal(unpack_name(key))]
-        self._report(self._problems(new, changed, before, partial=is_graph), line)
-
-    def _problems(
-        self,
-        new: Mapping[bytes, Packed],
-        changed: Sequence[bytes] | None,
-        before: Mapping[bytes, Packed] | None = None,
-        *,
-        partial: bool = False,
-    ) -> list[Problem]:
-        """Return what does not fit of some channels, or of all. Not all of a graph's channels need be written yet."""
-        codec, fields = self._engine.context.codec, self.schema.canonical.get("fields", {})
-        if changed is None or (before is not None and not before):
-            values = {unpack_name(key): unpack(codec, value) for key, value in new.items() if key not in _RESERVED}
-            return self.schemas.check(self.reference, values, partial=partial)
-        values = {}
-        for key in changed:
-            if key in new:
-                name, value = unpack_name(key), new[key]
-                old = None if before is None else before.get(key)
-                field = fields.get(name)
-                if field is not None and isinstance(value, list) and isinstance(old, list) and _is_plain(field):
-                    value = value[_common_start(old, value) :]  # the items before them were checked when they were new
-                values[name] = unpack(codec, value)
-        names = frozenset(map(unpack_name, changed))
-        return self.schemas.check(self.reference, values, names, partial=partial) if names else []
-
-    def _report(self, problems: list[Problem], line: Line) -> None:
-        if not problems:
-            return
-        error = invalid_value(self.reference, problems)
-        error.where = f"{error.where} of thread {line}"
-        if self._validate == "refuse":
-            raise error
-        warnings.warn(f"{error.what} ({error.where})", SchemaWarning, stacklevel=2)
+        self.report(self.problems(new, changed, before, partial=is_graph, hidden=_RESERVED), f"thread {line}")
 
     # Reading -------------------------------------------------------------------------------------------------------
 
     async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
         """Return a stored state in this version, as its reader sees it: without what was kept aside."""
         if reference != self.reference:
-            version = self._version(reference)
+            version = self.version_of(reference)
             if version is None:
                 return packed
             if version > self.schema.version:
-                if version not in self._accepted:
-                    self.check(await self._registry.load(refresh=True))
-                self._require_accepted(reference, line)
+                await self.accept(reference, f"thread {line}")
             elif version < self.schema.version:
                 packed = self._upgraded(line, point, reference, packed)
         return without_aside(packed)
@@ -334,9 +184,9 @@ class Attachment:
         of writes that name none."""
         found: list[PendingWriteRow] = []
         for row in rows:
-            version = self._version(row.schema or reference)
+            version = self.version_of(row.schema or reference)
             if version is not None and version > self.schema.version:
-                self._require_accepted(row.schema or reference, line)
+                self.require_accepted(row.schema or reference, f"thread {line}")
             if version is None or version >= self.schema.version:
                 found.append(row)
             else:
@@ -361,14 +211,14 @@ class Attachment:
         return found
 
     def _migrate(self, packed: PackedMap, reference: str, where: str) -> PackedMap:
-        source = self._version(reference)
+        source = self.version_of(reference)
         if source is None:
             return packed
         return migrate_state(self.schemas, self.schema.name, packed, source, self.schema.version, where, self._engine)
 
     def renamed_nodes(self, reference: str) -> Mapping[str, str]:
         """Return the nodes of a graph that were renamed since a version: the new names by the old ones."""
-        source = self._version(reference)
+        source = self.version_of(reference)
         if source is None or source >= self.schema.version:
             return {}
         return renamed_nodes(self.schemas.path(self.schema.name, source, self.schema.version))
@@ -418,12 +268,3 @@ def _changed(new: PackedMap, before: Mapping[bytes, Packed]) -> list[bytes]:
     """Return the channels that differ, and those that are gone."""
     put = [key for key, value in new.items() if key not in _RESERVED and before.get(key) != value]
     return put + [key for key in before if key not in new and key not in _RESERVED]
-
-
-def _is_plain(field: Mapping[str, Any]) -> bool:
-    """Whether the items of a list fit by themselves: nothing is said about their number."""
-    return bool(field["type"].keys() == {"type", "items"} and field["type"]["type"] == "list")
-
-
-def _common_start(old: list[bytes], new: list[bytes]) -> int:
-    return next((place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))

@@ -165,14 +165,17 @@ def unnest(path: Path, names: Sequence[str]) -> Operation:
 
 
 def each(path: Path, *operations: Operation) -> Operation:
-    """Apply operations to each item of a list, such as the messages, or to each value of a dict."""
+    """Apply operations to each item of a list, such as the messages, or to each value of a dict. The path `""` is the
+    value itself, where the schema is that of a list."""
     if not operations:
         raise InvalidError("each has operations to apply to the items", where=_text(path))
     items: tuple[object, ...] = operations
     for operation in items:
         if not isinstance(operation, Operation) or isinstance(operation, Custom):
             raise InvalidError(f"{operation} cannot be applied to items", where=_text(path), hint='Use convert("", …)')
-    return Each(_keys(path), operations, lossy=any(operation.lossy for operation in operations))
+    return Each(
+        ("",) if path == "" else _keys(path), operations, lossy=any(operation.lossy for operation in operations)
+    )
 
 
 def custom(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast.engine.engine import Engine
-from holdfast.schemas.attachment import Attachment
+from holdfast.schemas.attached_version import AttachedVersion
 from holdfast.schemas.migration import Migration
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRecord, SchemaRegistry
 from holdfast.schemas.schema_declaration import Declaration
 from holdfast.schemas.version import Version
 
 log: Final = logging.getLogger("holdfast.schemas")
+
+A = TypeVar("A", bound=AttachedVersion)
 
 
 async def attach(
@@ -22,11 +25,14 @@ async def attach(
     tenant: str,
     actor: str = "",
     patterns: tuple[str, ...] = (),
+    places: tuple[str, ...] = (),
     *,
+    kind: Callable[[Engine, SchemaRegistry, Declaration, Version | None], A],
     takes_unversioned: bool = True,
-) -> Attachment:
-    """Check the version against what the store has, and register it. States without a reference to a schema are taken
-    for the oldest version, if `takes_unversioned`, in threads that match the patterns."""
+) -> A:
+    """Check the version against what the store has, and register it. `kind` is the class of what is attached. States
+    without a reference to a schema are taken for the oldest version, if `takes_unversioned`, in threads that match the
+    patterns."""
     registry = SchemaRegistry(engine, tenant, actor)
     registered = await registry.load()
     name = declaration.schema.name
@@ -34,20 +40,25 @@ async def attach(
     unversioned = declaration.unversioned or (
         min(declaration.schemas.versions(name)) if record is None else record.unversioned
     )
-    attachment = Attachment(engine, registry, declaration, unversioned if takes_unversioned else None)
+    attachment = kind(engine, registry, declaration, unversioned if takes_unversioned else None)
     patterns = patterns if takes_unversioned else ()
     attachment.check(registered)
     migrations = _migrations_in_use(declaration, registered)
     for edited in registered.edited(declaration.schemas.migrations(name)):
         log.warning("the migration %s was edited after it was applied to states of this store", edited)
-    if _is_new(declaration, registered, record, migrations, unversioned, patterns):
+    if _is_new(declaration, registered, record, migrations, unversioned, patterns, places):
 
         def update(stored: SchemaRecord | None) -> SchemaRecord:
             if stored is None:
-                return SchemaRecord(declaration.schema.version, unversioned, patterns=patterns)
+                return SchemaRecord(declaration.schema.version, unversioned, patterns=patterns, places=places)
             current = stored.current if stored.is_pinned else max(stored.current, declaration.schema.version)
-            known = tuple(dict.fromkeys((*stored.patterns, *patterns)))
-            return replace(stored, current=current, unversioned=unversioned, patterns=known)
+            return replace(
+                stored,
+                current=current,
+                unversioned=unversioned,
+                patterns=tuple(dict.fromkeys((*stored.patterns, *patterns))),
+                places=tuple(dict.fromkeys((*stored.places, *places))),
+            )
 
         used = [declaration.schema.schema_reference]
         needed = [declaration.schemas.get(reference) for reference in sorted(declaration.schema.references)]
@@ -75,6 +86,7 @@ def _is_new(
     migrations: list[Migration],
     unversioned: Version,
     patterns: tuple[str, ...],
+    places: tuple[str, ...],
 ) -> bool:
     reference = declaration.schema.schema_reference
     known = next((each for each in registered.schemas if each.schema_reference == reference), None)
@@ -86,5 +98,6 @@ def _is_new(
         or record.unversioned != unversioned
         or (record.current < declaration.schema.version and not record.is_pinned)
         or not set(patterns) <= set(record.patterns)
+        or not set(places) <= set(record.places)
         or any(str(each) not in registered.fingerprints for each in migrations)
     )

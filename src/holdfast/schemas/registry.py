@@ -42,6 +42,9 @@ class SchemaRecord:
     """Whether the states were downgraded to the current version: only a migration raises it then."""
     patterns: tuple[str, ...] = ()
     """The patterns of threads that it was attached to."""
+    places: tuple[str, ...] = ()
+    """What else it was attached to: `scopes user:*`, `agents greeter`, or `keys user:*`, a tab, and a pattern of
+    keys."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form."""
@@ -50,13 +53,15 @@ class SchemaRecord:
             "unversioned": str(self.unversioned),
             "pinned": self.is_pinned,
             "threads": list(self.patterns),
+            **({"places": list(self.places)} if self.places else {}),
         }
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> SchemaRecord:
         """Parse the stored form."""
         current, unversioned = (Version.parse(stored[name]) for name in ("current", "unversioned"))
-        return cls(current, unversioned, bool(stored["pinned"]), tuple(stored["threads"]))
+        patterns, places = tuple(stored["threads"]), tuple(stored.get("places", ()))
+        return cls(current, unversioned, bool(stored["pinned"]), patterns, places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,11 @@ class SchemaReference:
         self.schema_reference: Final = f"{name}@{version}"
 
 
+def as_schema(source: Any, name: str = "value") -> Schema:
+    """Return a schema for values that have no versions: the given one, or that of a class, a type or a JSON Schema."""
+    return source if isinstance(source, Schema) else Schema(name, "1.0.0", source)
+
+
 def invalid_value(reference: str, problems: list[Problem]) -> InvalidError:
     """Return the error for a value that does not fit its schema."""
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""

@@ -23,20 +23,24 @@ class _ScopeSide:
         self.point, self._moment = point, moment
 
     async def expired(self) -> dict[str, int]:
-        return await read_line_at(self._handle, self._line, self.point, ScopeView.expired, self._moment)
+        return await read_line_at(self._handle, self._line, self.point, ScopeView.expired, self._moment, migrate=False)
 
     async def tree(self, key: str) -> object:
         """Return the value of a key in JSON form."""
-        item = await read_line_at(self._handle, self._line, self.point, lambda view: view.item(key), self._moment)
+        item = await read_line_at(
+            self._handle, self._line, self.point, lambda view: view.item(key), self._moment, migrate=False
+        )
         return NOTHING if item is None else self._handle.codec.to_json(item.value)
 
     async def is_mark(self) -> bool:
         """Whether its only key starts with a dollar: in JSON, such a state has a form of its own."""
-        keys = await read_line_at(self._handle, self._line, self.point, lambda view: view.keys(limit=2), self._moment)
+        keys = await read_line_at(
+            self._handle, self._line, self.point, lambda view: view.keys(limit=2), self._moment, migrate=False
+        )
         return len(keys) == 1 and keys[0].startswith("$")
 
     async def state(self) -> dict[str, Any]:
-        items = await read_line_at(self._handle, self._line, self.point, ScopeView.items, self._moment)
+        items = await read_line_at(self._handle, self._line, self.point, ScopeView.items, self._moment, migrate=False)
         return {item.key: item.value for item in items}
 
     def to_side(self, scope: Scope) -> DiffSide:

@@ -17,7 +17,7 @@ from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, StepRef, open_step
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.errors import InvalidError, NotFoundError
+from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at, read_scope
@@ -106,23 +106,27 @@ async def edits_since(handle: StoreHandle, scope: Scope, key: str, version: int,
     return found
 
 
-async def value_at(handle: StoreHandle, scope: Scope, key: str, when: When, default: Any) -> Any:
+async def value_at(
+    handle: StoreHandle, scope: Scope, key: str, when: When, default: Any, *, migrate: bool = True
+) -> Any:
     """Return the value of a key at a time."""
     key = handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, (key,))
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    item = await read_line_at(handle, line, point, lambda view: view.item(key), moment_of(handle, when, point))
+    moment = moment_of(handle, when, point)
+    item = await read_line_at(handle, line, point, lambda view: view.item(key), moment, migrate=migrate)
     await handle.guard.saw(scope, (key,))
     return default if item is None else item.value
 
 
-async def state_at(handle: StoreHandle, scope: Scope, when: When) -> dict[str, Any]:
+async def state_at(handle: StoreHandle, scope: Scope, when: When, *, migrate: bool = True) -> dict[str, Any]:
     """Return all keys and values at a time."""
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    items = await read_line_at(handle, line, point, ScopeView.items, moment_of(handle, when, point))
+    moment = moment_of(handle, when, point)
+    items = await read_line_at(handle, line, point, ScopeView.items, moment, migrate=migrate)
     await handle.guard.saw(scope, [item.key for item in items])
     return {item.key: item.value for item in items}
 
@@ -221,8 +225,9 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
 
     async def stored(view: ScopeView) -> dict[str, StoredValue]:
         every = [wanted] if wanted is not None else await view.keys()
-        return {each: found for each in every if (found := await view.find_live(each)) is not None}
+        return {each: found for each in every if (found := await view.find_to_copy(each)) is not None}
 
+    await _require_one_schema(handle, line, point)
     now = handle.now()
     # What has expired since would have by itself.
     then = {
@@ -234,7 +239,13 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
     async def changes(view: ScopeView) -> list[KeyWrite]:
         here = await stored(view)
         back = [
-            KeyWrite(each, "rollback", packed=found.entry.value, expires=found.expires)
+            KeyWrite(
+                each,
+                "rollback",
+                packed=found.entry.value,
+                expires=found.expires,
+                mark=found.mark if found.mark.reference else None,
+            )
             for each, found in then.items()
             if each not in here or (here[each].entry.value, here[each].expires) != (found.entry.value, found.expires)
         ]
@@ -245,3 +256,20 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
         return 0
     # Of a whole scope, also what others add meanwhile goes.
     return len(await write(handle, {scope: changes if wanted is None else found}))
+
+
+async def _require_one_schema(handle: StoreHandle, line: Line, point: StepRef | None) -> None:
+    """Raise `UnsupportedError` if keys would be restored that have another schema than the scope has now, and this
+    program does not know how to migrate them."""
+    engine = handle.engine
+    newest = await engine.lines.latest_step(line)
+    if point is None or newest is None or (engine.schemas is not None and engine.schemas.find(line) is not None):
+        return
+    then, now = [(await engine.step_info.head(line, each)).header.schema for each in (point, newest)]
+    if then != now:
+        raise UnsupportedError(
+            f"the scope had the schema {then or 'none'} then, and has {now or 'none'} now",
+            where=line.name.removeprefix(MARK),
+            hint="Attach the schema, so that what is restored is upgraded: store.schemas.attach(…)",
+            code="schema-mixed",
+        )

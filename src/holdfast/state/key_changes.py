@@ -16,7 +16,7 @@ from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import StoredValue, read_line_at
+from holdfast.state.reader import ScopeView, StoredValue, read_line_at
 from holdfast.state.writer import Compute, KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds
 
@@ -125,16 +125,27 @@ async def merge_since(
     """Merge a value with the changes that others made of the key since a version. What operators did is added to it."""
     name, line = pack_name(key), handle.line(scope)
     point = await history.point_at(handle, line, version)
-    stored = await read_line_at(handle, line, point, lambda view: view.find(key))
+    stored, is_same = await read_line_at(handle, line, point, lambda view: _base(view, key, live))
     start = {} if stored is None else {name: stored.entry.value}
     base = {} if stored is None or point is None or 0 < stored.expires <= point.time else start
     if live is None:
         return merge(base, {name: mine}, {}, resolver)
-    edits = await history.edits_since(handle, scope, key, version, live.version) or ()
+    edits = await history.edits_since(handle, scope, key, version, live.version) or () if is_same else ()
     large = {pointer for edit in edits for pointer in pointers(edit)}
     loaded = await handle.engine.states.load_large(line, large)
     runs = operator_runs(start, edits, loaded.__getitem__)
     return merge(base, {name: mine}, {name: live.entry.value}, resolver, their_runs=runs)
+
+
+async def _base(view: ScopeView, key: str, live: StoredValue | None) -> tuple[StoredValue | None, bool]:
+    """Return the value of a key at a step, and whether it is stored in the version that the key has now: otherwise the
+    steps since do not apply to it."""
+    stored = await view.find(key)
+    schema = view.schema(key)
+    if schema is None or stored is None or live is None:
+        return stored, True
+    marks = await view.find_mark(key), live.mark
+    return stored, all(each.reference == schema.reference for each in marks) and marks[0] == live.mark
 
 
 def _check_conflicts(handle: StoreHandle, scope: Scope, key: str, found: MergedState) -> None:

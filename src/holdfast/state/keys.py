@@ -1,6 +1,7 @@
-"""Stored keys: each is a channel of its scope's state, and one that expires has a second channel.
+"""Stored keys: each is a channel of its scope's state; one that expires, or that has a schema, has a further channel.
 
-Keys have no control characters: names that start with one are internal, as `\\0ttl/plan`, the expiry of `plan`.
+Keys have no control characters: names that start with one are internal, as `\\0ttl/plan`, the expiry of `plan`, and
+`\\0schema/plan`, the version of its schema.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from holdfast.engine.model.packed_state import Packed, pack_channel, pack_name, 
 from holdfast.errors import HoldfastError
 from holdfast.security.handle import StoreHandle
 
-_TTL = "\0ttl/"
+_TTL, _SCHEMA = "\0ttl/", "\0schema/"
 
 FIRST = b"\x01\x20"
 """The position of the first key of a user, in the order of keys."""
+
+INTERNAL_FIRST = b"\x01\x00"
+"""The position of the first channel that is no key."""
 
 TTL_FIRST = sort_key(pack_name(_TTL))
 TTL_LAST = TTL_FIRST[:-1] + bytes([TTL_FIRST[-1] + 1])
@@ -31,6 +35,16 @@ def ttl_name(key: str) -> str:
 def pack_ttl(key: str) -> bytes:
     """Return the packed name of the channel that holds when a key expires."""
     return pack_name(_TTL + key)
+
+
+def mark_name(key: str) -> str:
+    """Return the name of the channel that has the version of a key's schema."""
+    return _SCHEMA + key
+
+
+def pack_mark(key: str) -> bytes:
+    """Return the packed name of the channel that has the version of a key's schema."""
+    return pack_name(_SCHEMA + key)
 
 
 def unpack_key(packed: bytes) -> str:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.engine.entry_reader import FoundEntry
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.nodes import sort_key
-from holdfast.engine.model.packed_state import pack_name, unpack
-from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.packed_state import Packed, pack_name, unpack, unpack_name
+from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.patterns import keys_of_listing, matcher, narrowed
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import Look, read_at, read_latest
 from holdfast.engine.types import to_datetime
+from holdfast.engine.value_schemas import NO_MARK, SchemaMark, ValueSchema
 from holdfast.errors import CorruptError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.session_guard import is_over, session_of
+
+if TYPE_CHECKING:
+    from holdfast.engine.schema_bindings import ScopeSchema
 
 T = TypeVar("T")
 
@@ -35,10 +39,11 @@ class StateItem(NamedTuple):
 
 
 class StoredValue(NamedTuple):
-    """The stored value of a key, and when it expires; 0 for never."""
+    """The stored value of a key, when it expires, 0 for never, and which version of its schema it has."""
 
     entry: FoundEntry
     expires: int
+    mark: SchemaMark = NO_MARK
 
     @property
     def version(self) -> int:
@@ -54,16 +59,26 @@ class KeyVersion(NamedTuple):
 
 
 class ScopeView:
-    """A scope's state at one of its steps; empty without a step."""
+    """A scope's state at one of its steps; empty without a step.
+
+    Values of keys are in the versions of the schemas that the program attached to them, unless `migrate` is False."""
 
     def __init__(
-        self, handle: StoreHandle, line: Line, point: StepRef | None, loaded: LoadedState | None, now: int
+        self,
+        handle: StoreHandle,
+        line: Line,
+        point: StepRef | None,
+        loaded: LoadedState | None,
+        now: int,
+        *,
+        migrate: bool = True,
     ) -> None:
         self.point = point
         self.now = now
         self._loaded = loaded
         self._handle = handle
         self._line = line
+        self._schemas = handle.engine.value_schemas if migrate else None
 
     async def find_version(self, key: str) -> KeyVersion | None:
         """Return the version of a key, also if it has expired; None if there is no such key. The value is not read."""
@@ -74,11 +89,64 @@ class ScopeView:
         return None if origin is None else KeyVersion(origin.seq + 1, await self._expires(self._loaded, key))
 
     async def find(self, key: str) -> StoredValue | None:
-        """Return the stored value of a key, also if it has expired; None if there is no such key."""
+        """Return the value of a key, also if it has expired; None if there is no such key."""
         if self._loaded is None:
             return None
         entry = await self._handle.engine.entries.find(self._line, self._loaded, pack_name(key))
-        return None if entry is None else StoredValue(entry, await self._expires(self._loaded, key))
+        if entry is None:
+            return None
+        found = StoredValue(entry, await self._expires(self._loaded, key))
+        return found if self.schema(key) is None else await self.upgraded(key, await self._marked(key, found))
+
+    async def find_stored(self, key: str) -> StoredValue | None:
+        """Return the value of a key as it is stored, also if it has expired, with the version of its schema; None if
+        there is no such key."""
+        if self._loaded is None:
+            return None
+        entry = await self._handle.engine.entries.find(self._line, self._loaded, pack_name(key))
+        if entry is None:
+            return None
+        return await self._marked(key, StoredValue(entry, await self._expires(self._loaded, key)))
+
+    async def _marked(self, key: str, found: StoredValue) -> StoredValue:
+        mark = await self.find_mark(key)
+        return found if mark is NO_MARK else found._replace(mark=mark)
+
+    def schema(self, key: str) -> ValueSchema | None:
+        """Return the schema that the program attached to a key."""
+        if self._schemas is None:
+            return None
+        return self._schemas.find(self._line.tenant, "key", self._line.name.removeprefix(MARK), key)
+
+    async def upgraded(self, key: str, found: StoredValue) -> StoredValue:
+        """Return a stored value in the version of its schema."""
+        schema = self.schema(key)
+        if schema is None or schema.reference == found.mark.reference:
+            return found
+        value = await schema.read(found.entry.value, found.mark, self.where(key))
+        if value is found.entry.value:
+            return found
+        return found._replace(entry=found.entry._replace(value=value), mark=SchemaMark(schema.reference))
+
+    def where(self, key: str) -> str:
+        """The key for errors."""
+        return f"key {key!r} of {self._line.name.removeprefix(MARK)}"
+
+    async def find_mark(self, key: str) -> SchemaMark:
+        """Return which version of its schema a key has, as it is stored."""
+        if self._loaded is None:
+            return NO_MARK
+        entries = self._handle.engine.entries
+        found = await entries.find_rare(self._line, self._loaded, names.pack_mark(key), names.FIRST)
+        return NO_MARK if found is None else SchemaMark.unpack(self._handle.codec, found.value)
+
+    async def internal(self) -> dict[str, Packed]:
+        """Return the channels that are no keys: when keys expire, which versions they have, what is kept aside."""
+        if self._loaded is None:
+            return {}
+        entries = self._handle.engine.entries
+        found = await entries.page(self._line, self._loaded, names.INTERNAL_FIRST, names.FIRST, None)
+        return {unpack_name(each.key): each.value for each in found}
 
     async def _expires(self, loaded: LoadedState, key: str) -> int:
         found = await self._handle.engine.entries.find_rare(self._line, loaded, names.pack_ttl(key), names.FIRST)
@@ -89,6 +157,11 @@ class ScopeView:
         found = await self.find(key)
         return None if found is None or 0 < found.expires <= self.now else found
 
+    async def find_to_copy(self, key: str) -> StoredValue | None:
+        """Return the value of a key with the version of its schema; None if there is no such key, or it has expired."""
+        found = await self.find_live(key)
+        return found if found is None or self.schema(key) is not None else await self._marked(key, found)
+
     async def version(self, key: str) -> int:
         """Return the version of a key; 0 if there is no such key, or it has expired. The value is not read."""
         found = await self.find_version(key)
@@ -97,7 +170,7 @@ class ScopeView:
     async def item(self, key: str) -> StateItem | None:
         """Return a key with its value as new objects; None if there is no such key, or it has expired."""
         found = await self.find_live(key)
-        return None if found is None else self.to_item(key, *found)
+        return None if found is None else self.to_item(key, found.entry, found.expires)
 
     def to_item(self, key: str, entry: FoundEntry, expires: int) -> StateItem:
         """Build the public form of an entry."""
@@ -179,7 +252,7 @@ class ScopeReader:
         self._line = handle.line(scope)
         self._in_session = session_of(scope) is not None
 
-    async def item(self, key: str) -> StateItem | None:
+    async def item(self, key: str, *, migrate: bool = True) -> StateItem | None:
         """Return a key; None if there is no such key."""
         handle, line = self._handle, self._line
         key = handle.guard.key(self._scope, key)
@@ -194,9 +267,11 @@ class ScopeReader:
             point = tip.point
             try:
                 loaded = await handle.engine.states.get(line, point)
-                found = await ScopeView(handle, line, point, loaded, handle.now()).item(key)
+                if handle.engine.schemas is not None and migrate:
+                    loaded = await _upgraded(handle, line, point, loaded)
+                found = await ScopeView(handle, line, point, loaded, handle.now(), migrate=migrate).item(key)
             except CorruptError:  # unless the line was rewritten meanwhile
-                found = await read_scope(handle, self._scope, lambda view: view.item(key))
+                found = await read_scope(handle, self._scope, lambda view: view.item(key), migrate=migrate)
         await handle.guard.saw(self._scope, (key,))
         return found
 
@@ -208,11 +283,15 @@ class ScopeReader:
         await self._handle.guard.saw(self._scope, asked)
         return found
 
-    async def items(self, prefix: str, pattern: str, after: str, limit: int) -> list[StateItem]:
+    async def items(
+        self, prefix: str, pattern: str, after: str, limit: int, *, migrate: bool = True
+    ) -> list[StateItem]:
         """Return keys in order, with their values; one more than the limit, if there are more."""
         asked = keys_of_listing(prefix, pattern)
         await self._handle.guard.allow("read", self._scope, asked)
-        found = await read_scope(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit + 1))
+        found = await read_scope(
+            self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit + 1), migrate=migrate
+        )
         await self._handle.guard.saw(self._scope, [item.key for item in found[:limit]] or asked)
         return found
 
@@ -224,12 +303,14 @@ class ScopeReader:
         return found
 
 
-async def read_scope(handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]]) -> T:
+async def read_scope(
+    handle: StoreHandle, scope: Scope, look: Callable[[ScopeView], Awaitable[T]], *, migrate: bool = True
+) -> T:
     """Read the current state of a scope. It is empty if it ended with its session."""
     line = handle.line(scope)
     if await is_over(handle, scope):
         return await look(ScopeView(handle, line, None, None, handle.now()))
-    return await read_latest(handle.engine, line, _view(handle, line, look, handle.now()))
+    return await read_latest(handle.engine, line, _view(handle, line, look, handle.now(), migrate))
 
 
 async def live_tip(handle: StoreHandle, scope: Scope) -> LineTip | None:
@@ -245,11 +326,33 @@ async def read_line_at(
     point: StepRef | None,
     look: Callable[[ScopeView], Awaitable[T]],
     now: int | None = None,
+    *,
+    migrate: bool = True,
 ) -> T:
-    """Read the state of a line at a step, as of a time: it has no keys that had expired by then."""
+    """Read the state of a line at a step, as of a time: it has no keys that had expired by then. With `migrate`, it is
+    upgraded to the schema that the program attached."""
     time = handle.now() if now is None else now
-    return await read_at(handle.engine, line, point, _view(handle, line, look, time))
+    return await read_at(handle.engine, line, point, _view(handle, line, look, time, migrate))
 
 
-def _view(handle: StoreHandle, line: Line, look: Callable[[ScopeView], Awaitable[T]], now: int) -> Look[T]:
-    return lambda point, loaded: look(ScopeView(handle, line, point, loaded, now))
+def _view(
+    handle: StoreHandle, line: Line, look: Callable[[ScopeView], Awaitable[T]], now: int, migrate: bool
+) -> Look[T]:
+    if handle.engine.schemas is None or not migrate:
+        return lambda point, loaded: look(ScopeView(handle, line, point, loaded, now, migrate=migrate))
+
+    async def upgraded(point: StepRef | None, loaded: LoadedState | None) -> T:
+        if point is not None and loaded is not None:
+            loaded = await _upgraded(handle, line, point, loaded)
+        return await look(ScopeView(handle, line, point, loaded, now))
+
+    return upgraded
+
+
+async def _upgraded(handle: StoreHandle, line: Line, point: StepRef, loaded: LoadedState) -> LoadedState:
+    """Return the state of a scope in the version of the schema that the program attached to it, if it did."""
+    schemas = handle.engine.schemas
+    schema = None if schemas is None else schemas.find(line)
+    if schema is None or loaded.schema == schema.reference:
+        return loaded
+    return await cast("ScopeSchema", schema).upgrade_state(line, point, loaded)

@@ -57,9 +57,10 @@ class StateOperations:
     # Reading ----------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def item(self, key: str) -> StateItem:
-        """Return a key with its value, its version, and when it expires. Raises `NotFoundError`."""
-        found = await self._item(key)
+    async def item(self, key: str, *, migrate: bool = True) -> StateItem:
+        """Return a key with its value, its version, and when it expires. Raises `NotFoundError`. With `migrate=False`,
+        the value is as it was stored, whatever schema is attached."""
+        found = await self._reader.item(key, migrate=migrate)
         if found is None:
             raise NotFoundError("there is no such key", where=f"key {key!r} of {self.scope}", hint="See keys()")
         return found
@@ -80,15 +81,23 @@ class StateOperations:
 
     @sync_and_async
     async def list_items(
-        self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None
+        self,
+        prefix: str = "",
+        *,
+        pattern: str = "",
+        limit: int = 100,
+        cursor: str | None = None,
+        migrate: bool = True,
     ) -> Page[StateItem]:
-        """List keys with values and versions, a page of them, which is of one moment. See `list_keys`."""
+        """List keys with values and versions, a page of them, which is of one moment. See `list_keys` and `item`."""
         count = validation.require_count(limit, "limit")
         return Page.cut(
-            await self._reader.items(*_listed(prefix, pattern, cursor), count),
+            await self._reader.items(*_listed(prefix, pattern, cursor), count, migrate=migrate),
             count,
             lambda item: item.key,
-            lambda cursor: StateOperations.list_items(self, prefix, pattern=pattern, limit=count, cursor=cursor),
+            lambda cursor: StateOperations.list_items(
+                self, prefix, pattern=pattern, limit=count, cursor=cursor, migrate=migrate
+            ),
         )
 
     # Changing ---------------------------------------------------------------------------------------------------
@@ -244,14 +253,15 @@ class StateOperations:
         )
 
     @sync_and_async
-    async def at(self, when: datetime | int | str) -> dict[str, Any]:
-        """Return the state as it was: at a time, at a version (the number of a step), or at an age such as `"2h"`."""
-        return await history.state_at(self._handle, self.scope, when)
+    async def at(self, when: datetime | int | str, *, migrate: bool = True) -> dict[str, Any]:
+        """Return the state as it was: at a time, at a version (the number of a step), or at an age such as `"2h"`. With
+        `migrate=False`, in the form in which it was stored."""
+        return await history.state_at(self._handle, self.scope, when, migrate=migrate)
 
     @sync_and_async
-    async def get_at(self, key: str, when: datetime | int | str, default: Any = None) -> Any:
-        """Return the value that a key had at a time."""
-        return await history.value_at(self._handle, self.scope, key, when, default)
+    async def get_at(self, key: str, when: datetime | int | str, default: Any = None, *, migrate: bool = True) -> Any:
+        """Return the value that a key had at a time; with `migrate=False`, in the form in which it was stored."""
+        return await history.value_at(self._handle, self.scope, key, when, default, migrate=migrate)
 
     @sync_and_async
     async def diff(self, a: datetime | int | str, b: datetime | int | str | None = None) -> Diff:

@@ -125,12 +125,15 @@ def _copies(
 
 
 async def _stored(view: ScopeView) -> tuple[StepRef | None, dict[str, StoredValue]]:
-    found = {key: await view.find_live(key) for key in await view.keys()}
+    found = {key: await view.find_to_copy(key) for key in await view.keys()}
     return view.point, {key: stored for key, stored in found.items() if stored is not None}
 
 
 def _puts(handle: StoreHandle, found: _Content, on_conflict: OnConflict) -> list[KeyWrite]:
-    puts = [KeyWrite(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
+    puts = [
+        KeyWrite(key, packed=each.entry.value, expires=each.expires, mark=each.mark if each.mark.reference else None)
+        for key, each in found.stored.items()
+    ]
     if on_conflict not in ("raise", "overwrite"):
         for put in puts:
             put.compute = resolve_conflict(handle, found.target, put, None, on_conflict)
@@ -248,6 +251,7 @@ async def _delete_expired(keeper: StoreHandle, scope: Scope) -> int:
         dead = await view.expired()
         count = len(dead)
         gone = [name for key in dead for name in (key, names.ttl_name(key))]
+        gone += [names.mark_name(key) for key in dead if (await view.find_mark(key)).reference]
         return LineChange(removed=gone, events=[Event("change", keeper.guard.actor, "delete", key) for key in dead])
 
     saving = edit_request(keeper, keeper.line(scope), EXPIRY, edit)

@@ -425,7 +425,7 @@ class _ChangeCollector:
         """Add the keys that the scope had at a step and that have expired since the position. Returns the position."""
         cached = self._expiries.get(scope)
         if cached is None or cached.commit != point.hash:
-            expiries = await read_line_at(self._handle, line, point, ScopeView.expiries)
+            expiries = await read_line_at(self._handle, line, point, ScopeView.expiries, migrate=False)
             cached = self._expiries[scope] = _ScopeExpiries(point.hash, sorted(expiries))
         shown = []
         for time_, key in cached.expiries:
@@ -434,7 +434,9 @@ class _ChangeCollector:
             place = place._replace(expired=time_, key=key)
             trail.add(scope, place)
             if self._matches(key):
-                found = await read_line_at(self._handle, line, point, partial(ScopeView.find_version, key=key))
+                found = await read_line_at(
+                    self._handle, line, point, partial(ScopeView.find_version, key=key), migrate=False
+                )
                 before = 0 if found is None else found.version
                 entry = history.HistoryEntry(key, EXPIRED, before, 0, to_datetime(time_), "", "", "", "")
                 self._add_change(trail, scope, place, entry, MISSING)
@@ -511,7 +513,7 @@ class _ChangeCollector:
         states, codec = self._handle.engine.states, self._handle.codec
         if isinstance(made, Set):
             return unpack(codec, (await states.resolve_pointers(line, {b"": made.value}))[b""])
-        found = await read_line_at(self._handle, line, point, lambda view: view.find(key))
+        found = await read_line_at(self._handle, line, point, lambda view: view.find(key), migrate=False)
         return MISSING if found is None else unpack(codec, found.entry.value)
 
     def _add_change(

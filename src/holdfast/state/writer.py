@@ -14,8 +14,9 @@ from holdfast.engine import artifact_links, trace_context
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit, Preconditions, both_preconditions
+from holdfast.engine.loaded_states import unfolded_state
 from holdfast.engine.model.diff import diff
-from holdfast.engine.model.operations import Combine, EditList, EditMap, EditText, KeepRun, Operation, Set
+from holdfast.engine.model.operations import Combine, EditList, EditMap, EditText, KeepRun, Operation, Set, apply
 from holdfast.engine.model.operators import UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten, pack_name
 from holdfast.engine.model.scopes import Scope
@@ -24,13 +25,15 @@ from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.engine.state_reader import pack_operator
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.system_line import LineChange, StepAudit, audited_request
+from holdfast.engine.value_schemas import NO_MARK, SchemaMark
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
-from holdfast.state.reader import ScopeView, StoredValue
+from holdfast.state.reader import KeyVersion, ScopeView, StoredValue
 from holdfast.state.session_guard import session_id, sessions_active
 
 if TYPE_CHECKING:
+    from holdfast.engine.value_schemas import ValueSchema
     from holdfast.state.key_hooks import KeyHooks
 
 FOLD_EVERY = 128
@@ -73,6 +76,8 @@ class KeyWrite:
     must_exist: bool = False
     whole: bool = False
     """Whether to store the whole value, and not the difference from the old one: its step can then be read alone."""
+    mark: SchemaMark | None = None
+    """The version of the schema of a value that comes from elsewhere, such as another scope."""
 
     @property
     def is_patch(self) -> bool:
@@ -183,13 +188,23 @@ class _LineEdit:
         self._audit = StepAudit(handle.engine, self._line, handle.guard.actor, trace)
         self._time = self._version = 0
         self.hooks = None if handle.engine.hooks is None else _key_hooks()(handle, self._line.name, trace)
+        self._schemas: dict[bytes, ValueSchema] = {}
+        """The schemas of the keys that the step sets, by their packed names."""
+        conditions = permit.guards
+        if handle.engine.value_schemas is not None:
+            conditions = both_preconditions(conditions, self._schemas_unchanged)
         self.request = AppendRequest(
             self._line,
             self._edit,
             attached_changes=self._attach,
-            preconditions=permit.guards,
+            preconditions=conditions,
             fold_every=FOLD_EVERY,
         )
+
+    async def _schemas_unchanged(self, again: bool) -> list[Change]:
+        """Return the conditions on which values of these versions may be written."""
+        schemas = {each.reference: each for each in self._schemas.values()}
+        return [change for each in schemas.values() for change in await each.conditions(again)]
 
     async def _edit(self, parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
         if self.hooks is not None and self._version:  # it is not the first attempt
@@ -209,6 +224,8 @@ class _LineEdit:
         put: list[tuple[bytes, Operation]] = []
         removed: list[bytes] = []
         self.written = []
+        if self._schemas:
+            self._schemas, self.request.key_schemas = {}, ()
         for each in writes:
             await self._edit_key(view, parent, loaded, each, put, removed)
         self._describe()
@@ -224,10 +241,17 @@ class _LineEdit:
         removed: list[bytes],
     ) -> None:
         """Add the change of one key to what is put and removed."""
-        old = await (view.find(each.key) if self._needs_value(each) else view.find_version(each.key))
+        schema = None if each.action == "delete" else view.schema(each.key)
+        old: StoredValue | KeyVersion | None
+        if schema is not None or self._needs_value(each):
+            marked = self._handle.engine.value_schemas is not None
+            old = await (view.find_stored(each.key) if marked else view.find(each.key))
+        else:
+            old = await view.find_version(each.key)
         live = None if old is None or 0 < old.expires <= view.now else old
         version = 0 if live is None else live.version
         stored = live if isinstance(live, StoredValue) else None
+        current = stored if schema is None or stored is None else await view.upgraded(each.key, stored)
         if each.expected is not None and version != each.expected:
             raise ConflictError(
                 f"the key has version {version}, and version {each.expected} was expected",
@@ -239,7 +263,7 @@ class _LineEdit:
             raise NotFoundError("there is no such key", where=f"key {each.key!r} of {self._scope}")
         action, packed, packed_key = each.action, each.packed, pack_name(each.key)
         if each.compute is not None:
-            computed = await each.compute(stored)
+            computed = await each.compute(current)
             if computed is None:
                 action = "delete"
             else:
@@ -248,15 +272,21 @@ class _LineEdit:
         parts: Sequence[tuple[bytes, Operation]] | None = None
         if each.operator is not None:
             operation = pack_operator(self._handle.codec, (each.key,), each.operator)
-            packed = self._combine(each.key, operation, stored)
-            # An operator is not applied to a value that has expired.
-            parts = [(packed_key, operation if live is old else Set(flatten(packed)))]
+            packed = self._combine(each.key, operation, current)
+            # An operator is not applied to a value that has expired, or is of an older version.
+            parts = [(packed_key, operation if live is old and current is stored else Set(flatten(packed)))]
         elif each.is_patch:
             edit = self._handle.engine.edit_parts(self._line, self._packed_operators(each.parts), each.removed)
-            parts = (await (edit(None, None) if live is None else edit(parent, loaded))).put
+            if current is not None and current is not stored:  # of an older version: it is stored as a whole
+                upgraded = unfolded_state({packed_key: current.entry.value}, {}, current.entry.origin)
+                packed = current.entry.value
+                for _, part in (await edit(parent, upgraded)).put:
+                    packed = apply(part, packed)
+            else:
+                parts = (await (edit(None, None) if live is None else edit(parent, loaded))).put
         if self.hooks is not None:
             patch = None if parts is None else parts[0][1] if parts else EditMap()
-            changed = await self.hooks.before(each.key, action, packed, patch, stored, version)
+            changed = await self.hooks.before(each.key, action, packed, patch, current, version)
             if changed is not None:
                 packed, parts = changed, None
         if each.made is not None:
@@ -265,7 +295,19 @@ class _LineEdit:
             if old is not None:
                 removed.append(packed_key)
                 removed += [names.pack_ttl(each.key)] * bool(old.expires)
+                if await view.find_mark(each.key) is not NO_MARK:
+                    removed.append(names.pack_mark(each.key))
             return
+        if schema is not None:
+            if each.mark is not None and each.mark.reference != schema.reference:
+                packed = await schema.read(packed, each.mark, view.where(each.key))
+            packed, parts, mark = _fit(schema, packed, parts, stored, view.where(each.key))
+            self._schemas[packed_key] = schema
+            self.request.key_schemas += ((packed_key, mark.reference),)
+        if schema is not None or each.mark is not None:
+            mark = mark if schema is not None else each.mark or NO_MARK
+            if mark != await view.find_mark(each.key):
+                put.append((names.pack_mark(each.key), Set(flatten(mark.pack(self._handle.codec)))))
         if parts is not None:
             put += parts
         elif stored is not None and not each.whole and weigh(packed) > _WORTH_COMPARING:
@@ -348,6 +390,25 @@ def _key_hooks() -> Callable[[StoreHandle, str, trace_context.Trace], KeyHooks |
     from holdfast.state.key_hooks import key_hooks
 
     return key_hooks
+
+
+def _fit(
+    schema: ValueSchema,
+    packed: Packed,
+    parts: Sequence[tuple[bytes, Operation]] | None,
+    stored: StoredValue | None,
+    where: str,
+) -> tuple[Packed, Sequence[tuple[bytes, Operation]] | None, SchemaMark]:
+    """Return what to store of a value, or of parts of it, so that it fits its schema, and its version."""
+    old, mark = (None, NO_MARK) if stored is None else (stored.entry.value, stored.mark)
+    if parts is None:
+        packed, mark = schema.write(packed, old, mark, where)
+        return packed, None, mark
+    new = apply(parts[0][1], old) if parts else old
+    if new is None:
+        return packed, parts, mark
+    fitted, mark = schema.write(new, old, mark, where)
+    return (packed, parts, mark) if fitted is new else (fitted, None, mark)
 
 
 def _unchanged(packed: Packed) -> Operation:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine.namespaces import is_thread
-from holdfast.engine.patterns import matcher
-from holdfast.engine.row_format import Line
-from holdfast.schemas.attachment import Attachment
-from holdfast.schemas.registration import attach
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
 from holdfast.schemas.schema import Schema
 from holdfast.schemas.schema_declaration import Declaration, ValidationMode
 from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.version import Version
+from holdfast.store.schema_places import SchemaPlace
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Progress
@@ -22,10 +18,6 @@ if TYPE_CHECKING:
     from holdfast.maintenance.migration.heads import BranchPolicy
     from holdfast.maintenance.migration.plan import MigrationPlan, SchemaStatus
     from holdfast.security.handle import StoreHandle
-
-
-_ALL = "**"
-"""The pattern of all threads."""
 
 
 class SchemasOperations:
@@ -40,48 +32,50 @@ class SchemasOperations:
         schemas: SchemaSet | Schema,
         reference: str | None = None,
         *,
-        threads: str = _ALL,
+        threads: str | None = None,
+        scopes: str | None = None,
+        key: str | None = None,
+        artifacts: str | None = None,
+        sessions: str | None = None,
         validate: ValidationMode = "refuse",
         unversioned: str | Version | None = None,
     ) -> str:
-        """Declare the schema of the threads that match a pattern, in this program. Returns it as `chat@2.0.0`.
+        """Declare the schema of some states, in this program. Returns it as `chat@2.0.0`.
+
+        They are those of the threads that match a pattern, by default of all; or of scopes, such as `user:*`: a scope
+        is a record of its keys, or with `key`, a pattern of keys, the value of each such key has the schema. Of
+        artifacts, by a pattern of their types, and of sessions, by one of their ids, it is the metadata. Classes of
+        agents declare the schema of their fields themselves.
 
         `reference` names the schema, `chat`, or one of its versions; it can be left out if there is only one. The
         version is registered in the store. From now on states of older versions are upgraded when they are read, and
         stored so at the next step; what is saved is validated: what does not fit is refused, or warned of, or with
         `off` not checked. `unversioned` is the version of states that were saved before there was a schema, by default
-        the oldest. If neither that nor a pattern is given, any thread may have them, and they are left as they are
-        until they are saved anew.
+        the oldest. If neither that nor a pattern of threads is given, any thread may have them, and they are left as
+        they are until they are saved anew.
 
         Raises `NotFoundError` with the skeleton of a migration if states of some version cannot be upgraded, and
         `ConflictError` if the store has states of a version that this program does not get along with.
         """
         declaration = Declaration.of(schemas, reference, validate, unversioned)
-        matches, tenant = matcher(threads), self._handle.tenant
-        bindings = self._handle.engine.bind_schemas()
-        bound = bindings.get(f"threads {threads}")
-        if isinstance(bound, Attachment) and bound.declaration.is_like(declaration):
+        place = SchemaPlace.of(threads, scopes, key, artifacts, sessions)
+        bound = place.bound(self._handle)
+        if bound is not None and bound.declaration.is_like(declaration):
             return bound.reference
-
-        def belongs(line: Line) -> bool:
-            return line.tenant == tenant and is_thread(line.name) and matches(line.name)
-
-        attachment = await attach(
-            declaration,
-            self._handle.engine,
-            tenant,
-            self._handle.guard.actor,
-            (threads,),
-            takes_unversioned=threads != _ALL or declaration.unversioned is not None,
-        )
-        bindings.bind(f"threads {threads}", belongs, attachment)
-        return attachment.reference
+        return (await place.attach(self._handle, declaration)).reference
 
     @sync_and_async
-    async def detach(self, *, threads: str = _ALL) -> bool:
+    async def detach(
+        self,
+        *,
+        threads: str | None = None,
+        scopes: str | None = None,
+        key: str | None = None,
+        artifacts: str | None = None,
+        sessions: str | None = None,
+    ) -> bool:
         """Remove the schema of a pattern from this program. The registry stays as it is."""
-        bindings = self._handle.engine.schemas
-        return bindings is not None and bindings.unbind(f"threads {threads}")
+        return SchemaPlace.of(threads, scopes, key, artifacts, sessions).detach(self._handle)
 
     @sync_and_async
     async def registered(self) -> RegisteredSchemas:

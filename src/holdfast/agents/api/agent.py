@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, Unpack
 
 from holdfast.agents.api.handle import AgentContext, AgentHandle, AgentOperations, AsyncAgentContext, AsyncAgentHandle
 from holdfast.agents.definition.options import AgentOptions, Policies
 from holdfast.agents.definition.spec import (
+    SchemaSource,
     Spec,
     declared_fields,
     registry,
@@ -26,6 +27,11 @@ from holdfast.agents.storage.record import AgentRecord
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.security.handle import StoreHandle
+
+if TYPE_CHECKING:
+    from holdfast.schemas.schema import Schema
+    from holdfast.schemas.schema_declaration import ValidationMode
+    from holdfast.schemas.schema_set import SchemaSet
 
 
 class AgentOwner(Protocol):
@@ -129,10 +135,20 @@ class AgentBase(AgentOperations):
     _restore_other = staticmethod(restore_persister)
 
     def __init_subclass__(
-        cls, *, name: str | None = None, schema: str = "1", abstract: bool = False, **policies: Unpack[Policies]
+        cls,
+        *,
+        name: str | None = None,
+        schema: SchemaSource = "1",
+        conversation: Schema | SchemaSet | None = None,
+        validation: ValidationMode = "refuse",
+        abstract: bool = False,
+        **policies: Unpack[Policies],
     ) -> None:
-        """`name` is the one under which the class is registered, by default its own. `schema` is the version of its
-        fields; see `upgrade`. An `abstract` class is only inherited from."""
+        """`name` is the one under which the class is registered, by default its own. `schema` is that of its fields: a
+        `Schema`, or a `SchemaSet` with older versions and migrations; or only a version as text, see `upgrade`.
+        `conversation` is the schema of its messages, as a list. What does not fit is refused, warned of, or with
+        `validation="off"` not checked. An `abstract` class is only
+        inherited from."""
         super().__init_subclass__()
         warn_of_shared(cls, {})
         if abstract:
@@ -148,9 +164,9 @@ class AgentBase(AgentOperations):
             )
         inherited = cls.__mro__[1].__dict__.get("spec")
         options = (inherited.options if isinstance(inherited, Spec) else AgentOptions()).with_policies(policies)
-        cls.spec = registry.register(
-            Spec(name or cls.__name__, cls, str(schema), cls.machine, cls._fields, options=options)
-        )
+        spec = Spec(name or cls.__name__, cls, machine=cls.machine, fields=cls._fields, options=options)
+        spec = spec.with_schema(schema, validation).with_conversation(conversation, validation)
+        cls.spec = registry.register(spec)
 
     def __init__(self, **configuration: Any) -> None:
         if configuration and self._own_data is None:

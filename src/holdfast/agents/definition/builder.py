@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from holdfast.agents.definition.options import Policies
-from holdfast.agents.definition.spec import Spec, fields_of, registry, warn_of_shared
+from holdfast.agents.definition.spec import SchemaSource, Spec, fields_of, registry, warn_of_shared
 from holdfast.agents.definition.state_machine import Machine
-from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
+from holdfast.engine.validation import require_several
 from holdfast.errors import InvalidError
+
+if TYPE_CHECKING:
+    from holdfast.schemas.schema import Schema
+    from holdfast.schemas.schema_declaration import ValidationMode
+    from holdfast.schemas.schema_set import SchemaSet
 
 C = TypeVar("C", bound=type)
 
@@ -21,7 +26,9 @@ def persistent(
     name: str | None = None,
     fields: Iterable[str] | None = None,
     machine: Machine | None = None,
-    schema: str = "1",
+    schema: SchemaSource = "1",
+    conversation: Schema | SchemaSet | None = None,
+    validation: ValidationMode = "refuse",
     configuration: Iterable[str] | None = None,
     **policies: Unpack[Policies],
 ) -> Callable[[C], C]:
@@ -43,11 +50,12 @@ def persistent(
             raise InvalidError(
                 "@persistent is for classes", where=repr(cls)[:80], hint="AgentBuilder accepts functions, too"
             )
-        builder = AgentBuilder(name or cls.__name__).schema(schema).policies(**policies)
+        builder = AgentBuilder(name or cls.__name__).schema(schema, validation).policies(**policies)
+        builder.conversation(conversation, validation)
         if fields is not None:
-            builder.fields(*validation.require_several(fields, "field"))
+            builder.fields(*require_several(fields, "field"))
         if configuration is not None:
-            builder.configuration(*validation.require_several(configuration, "name of a configuration"))
+            builder.configuration(*require_several(configuration, "name of a configuration"))
         if machine is not None:
             builder.machine(machine)
         warn_of_shared(cls, builder.build(cls).fields)
@@ -89,9 +97,15 @@ class AgentBuilder:
         self._spec = replace(self._spec, machine=machine)
         return self
 
-    def schema(self, schema: str) -> Self:
-        """Set the version of the schema of the fields."""
-        self._spec = replace(self._spec, schema=str(schema))
+    def schema(self, schema: SchemaSource, validation: ValidationMode = "refuse") -> Self:
+        """Set the schema of the fields: a version as text, a `Schema`, or a `SchemaSet` with older versions and
+        migrations. Fields that do not fit are refused, warned of, or with `off` not checked."""
+        self._spec = self._spec.with_schema(schema, validation)
+        return self
+
+    def conversation(self, schema: Schema | SchemaSet | None, validation: ValidationMode = "refuse") -> Self:
+        """Set the schema of the conversation: that of a list of messages, `Schema("talk", "1.0.0", list[Message])`."""
+        self._spec = self._spec.with_conversation(schema, validation)
         return self
 
     def policies(self, **policies: Unpack[Policies]) -> Self:

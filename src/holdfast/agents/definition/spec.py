@@ -8,11 +8,11 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from types import FunctionType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from holdfast.agents.definition.options import AgentOptions
@@ -20,6 +20,14 @@ from holdfast.agents.definition.state_machine import Machine, OnIncomplete
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from holdfast.schemas.schema import Schema
+    from holdfast.schemas.schema_declaration import Declaration, ValidationMode
+    from holdfast.schemas.schema_set import SchemaSet
+
+SchemaSource: TypeAlias = "str | Schema | SchemaSet"
+"""How a class declares the schema of its fields: a version as text, the schema, or its versions with migrations."""
 
 _SHARED = (int, float, complex, str, bytes, bool, type(None), type, FunctionType, Enum, frozenset)
 """Types of defaults that all agents can share, since they are immutable."""
@@ -58,6 +66,7 @@ class Spec:
     factory: Callable[..., Any]
     """Creates an agent from its configuration, given as keyword arguments: usually the class."""
     schema: str = "1"
+    """The version of the fields' schema; the reference to it, as in `greeter@2.0.0`, if there is a declaration."""
     machine: Machine | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The declared fields, with their defaults; `MISSING` for none."""
@@ -66,6 +75,27 @@ class Spec:
     options: AgentOptions = field(default_factory=AgentOptions)
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Functions of a builder in place of methods, by their names; each is passed the agent first."""
+    declaration: Declaration | None = None
+    """The schema of the fields, with older versions and migrations."""
+    conversation: Declaration | None = None
+    """The schema of the conversation, which is that of a list."""
+
+    def with_schema(self, schema: SchemaSource, validation: ValidationMode = "refuse") -> Spec:
+        """Return the class with a schema of its fields: a version as text, a `Schema`, or a `SchemaSet`."""
+        if isinstance(schema, str | int):
+            return replace(self, schema=str(schema), declaration=None)
+        from holdfast.schemas.schema_declaration import Declaration
+
+        declaration = Declaration.of(schema, None, validation)
+        return replace(self, schema=declaration.schema.schema_reference, declaration=declaration)
+
+    def with_conversation(self, schema: Schema | SchemaSet | None, validation: ValidationMode = "refuse") -> Spec:
+        """Return the class with a schema of its conversation, such as `Schema("talk", "1.0.0", list[Message])`."""
+        if schema is None:
+            return replace(self, conversation=None)
+        from holdfast.schemas.schema_declaration import Declaration
+
+        return replace(self, conversation=Declaration.of(schema, None, validation))
 
     @property
     def on_incomplete(self) -> OnIncomplete:

@@ -10,14 +10,20 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 
 from holdfast.backends.interface import Suspension
 from holdfast.errors import InvalidError
 
+if TYPE_CHECKING:
+    from holdfast.schemas.schema import Schema
+
 Callback: TypeAlias = "Callable[..., Any] | str"
 """A function of the agent and the data of the transition; or the name of a method of the agent, which is passed the
 data."""
+
+Validator: TypeAlias = "Callback | Schema"
+"""A callback that raises an error for what is invalid; or a schema, or a class that describes one."""
 
 OnIncomplete: TypeAlias = Literal["back", "forward", "manual"]
 """How a change that is found half-done is resolved: undone, run again and finished, or left to the program."""
@@ -39,7 +45,7 @@ class Transition:
     guard: Callback | None = None
     """Returns whether the transition may be taken."""
     validators: Sequence[Callback] = ()
-    """Raise an error for invalid data."""
+    """Raise an error for invalid data. A schema is one that does."""
     action: Callback | None = None
     """Run during the transition; and again, if it was interrupted and is rolled forward."""
     via: str = ""
@@ -62,20 +68,21 @@ class Machine:
         *states: str,
         initial: str | None = None,
         final: Iterable[str] = (),
-        validators: Mapping[str, Callback] | None = None,
+        validators: Mapping[str, Validator] | None = None,
         enter: Mapping[str, Callback] | None = None,
         leave: Mapping[str, Callback] | None = None,
     ) -> None:
         """`validators` check the fields of an agent in a state: at the end of a transition, when it is saved, and when
-        it is restored. `enter` and `leave` are actions that run whenever a transition enters or leaves a state; they
-        are called like other actions."""
+        it is restored. A validator is a callback, a `holdfast.schemas.Schema`, or a class such as a TypedDict. `enter`
+        and `leave` are actions that run whenever a transition enters or leaves a state; they are called like other
+        actions."""
         named = all(_is_name(state) and state != ANY for state in states)
         if not states or not named or len(set(states)) < len(states):
             raise InvalidError("a machine needs states with distinct names", where=repr(states)[:80])
         self.states = states
         self.initial = states[0] if initial is None else self._require_state(initial)
         self.final = frozenset(map(self._require_state, final))
-        self.validators = self._by_state(validators)
+        self.validators = self._by_state({state: _validator(each) for state, each in (validators or {}).items()})
         self.enter = self._by_state(enter)
         self.leave = self._by_state(leave)
         self.transitions: list[Transition] = []
@@ -124,7 +131,7 @@ class Machine:
         target: str,
         *,
         guard: Callback | None = None,
-        validators: Sequence[Callback] = (),
+        validators: Sequence[Validator] = (),
         action: Callback | None = None,
         via: str = "",
         on_incomplete: OnIncomplete | None = None,
@@ -146,7 +153,7 @@ class Machine:
                 each if each == ANY else self._require_state(each),
                 self._require_state(target),
                 guard,
-                tuple(validators),
+                tuple(map(_validator, validators)),
                 action,
                 via and self._require_state(via),
                 on_incomplete,
@@ -282,6 +289,18 @@ class Machine:
 
     def _by_state(self, callbacks: Mapping[str, Callback] | None) -> dict[str, Callback]:
         return {self._require_state(state): each for state, each in (callbacks or {}).items()}
+
+
+def _validator(declared: Validator) -> Callback:
+    """Return the callback of a validator: that of a schema, or of a class that describes one, checks against it."""
+    if isinstance(declared, str):
+        return declared
+    if isinstance(declared, type) or hasattr(declared, "schema_reference"):
+        from holdfast.schemas.schema import as_schema
+
+        schema = as_schema(declared, "state")
+        return lambda _, value: schema.require(value)
+    return declared
 
 
 def bind(callback: Callback, agent: Any) -> Callable[..., Any]:

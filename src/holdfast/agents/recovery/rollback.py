@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -30,22 +30,24 @@ async def roll_back_live(persister: AgentPersister, to: str | int) -> None:
         await persister.lifecycle.require_nothing_pending()
         async with persister.save_lock.acquire():
             await persister.resolve_uncertain()
-            await persister.load(await roll_back(persister.line, to, persister.check_valid, persister.point))
+            await persister.schema.attach()
+            check = persister.schema.check_record
+            await persister.load(await roll_back(persister.line, to, check, persister.point))
 
 
 async def roll_back(
     line: AgentLine,
     to: str | int,
-    check_valid: Callable[[str, Mapping[str, Any]], None] | None = None,
+    check: Callable[[str, Mapping[str, Any], str], Awaitable[None]] | None = None,
     newest: StepRef | None = None,
 ) -> StepRef:
     """Roll an agent back to a version, to a checkpoint (by its id), or to when it was last in a state (by its name). A
     new step is appended; nothing is rewritten, and the rollback can be rolled back.
 
     The status stays. What is half-done has to be resolved before, and what was half-done then is not begun again.
-    `check_valid` is called with the state and the fields before anything is saved. `ConflictError` is raised if another
-    step follows the given newest one. If the newest is damaged, it is skipped: the new step follows the one that is
-    restored, and has its status.
+    `check` is called with the state, the fields and their schema before anything is saved. `ConflictError` is raised
+    if another step follows the given newest one. If the newest is damaged, it is skipped: the new step follows the one
+    that is restored, and has its status.
     """
     permit = await line.allow("write")
     newest = newest or await line.require_step()
@@ -67,8 +69,8 @@ async def roll_back(
     metadata = {"class": old.kind, "status": status, "state": state, "from": source, "to": state, **data}
     hooks = await line.call_hooks("agent.rollback", metadata, value)
     parts = require_parts(hooks.value)
-    if check_valid is not None:
-        check_valid(state, parts["fields"])
+    if check is not None:
+        await check(state, parts["fields"], old.schema)
     changes = {} if hooks.value is value else parts
     events = [event, *hooks.events]
     new = await append_old_state(line, point, newest, position, ROLLBACK, events, permit, changes, now is None)

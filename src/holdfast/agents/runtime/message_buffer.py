@@ -99,6 +99,11 @@ class MessageBuffer:
             self._rewrite(new, tokens)
         self._report_change()
 
+    def upgrade(self, messages: Sequence[Any]) -> None:
+        """Replace all messages by themselves in another form, which the next step saves."""
+        with self._lock:
+            self._rewrite(list(messages), sum(map(self.counter, messages)))
+
     async def summarize(self, summary: Sequence[Any], first: int, last: int) -> None:
         """Replace a range of messages by a summary. The other messages are read. `on_change` is not called: the caller
         saves the change."""

@@ -5,7 +5,6 @@ All of it is coroutines of the engine's kind. The API for programs is in `holdfa
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,15 +15,17 @@ from typing import Any
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec, warn_of_unsaved
 from holdfast.agents.runtime.autosave import AutosaveWorker
+from holdfast.agents.runtime.conversation_schema import ConversationSchema
 from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState, apply_changes
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
 from holdfast.agents.runtime.field_operators import CapturedRuns
+from holdfast.agents.runtime.field_schema import FieldSchema
 from holdfast.agents.runtime.message_buffer import UnsavedMessages
 from holdfast.agents.runtime.metrics import count_step
 from holdfast.agents.runtime.two_phase import Lifecycle, make_save_lock
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
-from holdfast.agents.storage.record import PENDING, AgentPosition, AgentRecord, PendingChange
+from holdfast.agents.storage.record import CONVERSATION, PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.backends.runtime.drivers import Pause, run
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine import validation
@@ -100,9 +101,11 @@ class AgentPersister:
         self.is_retired = False
         """Whether the agent has another persister by now."""
         self.lifecycle = Lifecycle(self)
+        self.schema = FieldSchema(line, spec, agent)
+        self._conversation = ConversationSchema(line, spec)
         self._saved_channels: dict[bytes, Packed] = {}
         self._message_cache: tuple[int, int, list[bytes]] = (0, 0, [])
-        data.conversation.check = line.handle.codec.pack_items
+        data.conversation.check = self._conversation.check
         count = self.find_method("count_tokens")
         if count is not None:
             data.conversation.set_counter(count)
@@ -210,9 +213,10 @@ class AgentPersister:
         if messages.is_rewrite or (added and not messages.base_count):
             delta.messages, delta.added = list(added), ()
         operators: CapturedRuns = {}
+        upgrades = self.schema.differs(packed, self._saved_channels)
         for name, value in packed.items():
             saved = self._saved_channels.get(name)
-            if saved is not None and name == _FIELDS and self.data.operators:
+            if name == _FIELDS and saved is not None and self.data.operators and not upgrades:
                 change, operators = self.data.operators.capture(as_map(saved) or {}, value)
             else:
                 change = Set(flatten(value)) if saved is None else diff(saved, value)
@@ -237,7 +241,7 @@ class AgentPersister:
         if data.created is None:
             data.created = to_datetime(self.line.handle.now())
         fields = {**data.undeclared_fields, **self.spec.persist(self.agent)}
-        self.check_valid(data.state, fields)
+        self.schema.check_valid(data.state, fields)
         warn_of_unsaved(self.agent, self.spec, data.configuration)
         state = {
             "class": self.spec.name,
@@ -255,27 +259,10 @@ class AgentPersister:
         }
         if data.pending is not None:
             state[PENDING] = data.pending.to_dict()
-        return pack_state(self.line.handle.codec, state)
-
-    def check_valid(self, state: str, fields: Mapping[str, Any]) -> None:
-        """Raise `InvalidError` if the agent or its machine refuses a state and these fields."""
-        validate = self.find_method("validate")
-        try:
-            result = None if validate is None else validate(fields)
-            if self.spec.machine is not None:
-                self.spec.machine.validate(state, self.agent, fields)
-        except HoldfastError:
-            raise
-        except Exception as error:
-            raise InvalidError(
-                str(error) or type(error).__name__,
-                where=self.where,
-                hint="The agent's own validate refuses this state; the record is as it was",
-                code="agent-invalid",
-            ) from error
-        if inspect.iscoroutine(result):
-            result.close()
-            raise InvalidError("validate must be a plain function, also for asyncio", where=self.where)
+        channels = pack_state(self.line.handle.codec, state)
+        self.schema.write(channels, self._saved_channels)
+        self._conversation.write(channels, self._saved_channels)
+        return channels
 
     @property
     def where(self) -> str:
@@ -322,6 +309,7 @@ class AgentPersister:
         self, kind: str, events: Sequence[Event], hook: str, if_changed: bool, background: bool, *, moves: bool
     ) -> StepRef:
         permit = await self.line.allow("write")
+        await self._attach_schemas()
         # The first step creates the agent, whichever operation saves it.
         names = [*(["agent.create"] if self.point is None else []), *([hook] if hook else [])]
         called = [await self.call_hooks(name) for name in dict.fromkeys(names)]
@@ -365,7 +353,8 @@ class AgentPersister:
         summary = line.summarize(self.spec.name, captured.position, length, metadata)
         after = max("" if parent is None else parent.id, "" if instead_of is None else instead_of.id)
         id = new_id(line.handle.now(), after)
-        request = line.build_request(kind, captured.delta, parent, summary, events, permit, id, instead_of)
+        schemas = {"fields": self.schema.attached, CONVERSATION: self._conversation.attached}
+        request = line.build_request(kind, captured.delta, parent, summary, events, permit, id, instead_of, schemas)
         return Attempt(request, captured, events)
 
     async def send(self, attempt: Attempt, *others: Attempt) -> list[StepRef]:
@@ -461,20 +450,24 @@ class AgentPersister:
         self._check_class(record)
         if not await line.is_ancestor(base, newest):
             raise conflict  # the agent was deleted and created again: the sides have no common base
+        if not self._conversation.is_same(self._saved_channels, theirs):
+            raise conflict
+        stored, theirs = theirs, await self.schema.read(theirs)
+        saved = await self.schema.read(self._saved_channels)
         with self.lock:
             messages = self.data.conversation.unsaved_messages()
-            sides = Sides(self._saved_channels, self._pack_channels(messages), theirs)
+            sides = Sides(*map(self.schema.comparable, (saved, self._pack_channels(messages), theirs)))
             runs = self.data.operators.current_runs(*(as_map(side[_FIELDS]) or {} for side in sides[:2]))
             if messages.is_rewrite and how != "overwrite" and record.messages != messages.base_count:
                 raise conflict
             state = resolve_conflict(line.handle.codec, how, sides, runs, self.where)
-            self.check_valid(state["state"], state["fields"])
+            self.schema.check_valid(state["state"], state["fields"])
             if how != "overwrite":
                 self._apply(state)
             else:
                 self.data.position = AgentPosition(state["status"], state["state"], self._pending(state))
             # Last: an agent that could not apply the state must not continue from there.
-            self.point, self._saved_channels = newest, theirs
+            self.point, self._saved_channels = newest, stored
             merged = pack_state(line.handle.codec, {"fields": state["fields"]})
             self.data.operators.rebase(*(as_map(side[_FIELDS]) or {} for side in (theirs, merged)))
             if not messages.is_rewrite:  # messages of both sides are retained in any case
@@ -526,20 +519,28 @@ class AgentPersister:
         """Load the state of a step. If that fails, the agent is as it was, except for what its own `restore` did."""
         line = self.line
         await line.allow("read")
+        await self._attach_schemas()
         values = await line.read_channels(point)
         record = await line.read_record(point, values)
         self._check_class(record)
-        fields = self.spec.upgrade_fields(record.fields, record.schema, self.where)
-        self.check_valid(record.state, fields)
+        fields = await self.schema.upgrade(values, record.schema)
+        self.schema.check_valid(record.state, fields)
+        messages = await self._conversation.upgrade(point, values, record.messages)
         state = {**unpack_state(line.handle.codec, values), "fields": fields}
         with self.lock:
             self._apply(state)
             self.data.conversation.reset(record.messages, record.tokens, self.read_messages)
+            if messages is not None:
+                self.data.conversation.upgrade(messages)
             self.point, self._saved_channels, self.uncertain_attempt, self._former = point, values, None, None
             if self.tracker is not None:
                 self.tracker.mark_loaded()
         await line.handle.guard.saw(line.scope, ())
         return replace(record, fields=fields)
+
+    async def _attach_schemas(self) -> None:
+        await self.schema.attach()
+        await self._conversation.attach()
 
     def saved_state(self) -> SavedState:
         """Return the state of the agent, which was saved or loaded just now."""

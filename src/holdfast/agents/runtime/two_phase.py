@@ -18,6 +18,7 @@ from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bind, invoke
 from holdfast.agents.runtime.data import Attempt, SavedState
 from holdfast.agents.runtime.dirty_tracker import TrackedAgent, suspend_autosave
+from holdfast.agents.runtime.field_schema import FieldSchema
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status, error_text
 from holdfast.backends.runtime.fair_lock import FairLock
@@ -75,13 +76,13 @@ class PhasedAgent(TrackedAgent, Protocol):
 
     agent: Any
     spec: Spec
+    schema: FieldSchema
     save_lock: FairLock
     uncertain_attempt: Attempt | None
 
     @property
     def where(self) -> str: ...
     def find_method(self, name: str) -> Callable[..., Any] | None: ...
-    def check_valid(self, state: str, fields: Any) -> None: ...
     def now(self) -> datetime: ...
     async def commit(self, kind: str, events: Sequence[Event], *, position: AgentPosition | None = None) -> StepRef: ...
     async def call_hooks(self, hook: str, **details: Any) -> FeatureHooks: ...
@@ -279,7 +280,7 @@ class Lifecycle:
         saved = self.persister.saved_state()
         try:
             await change.action()
-            self.persister.check_valid(change.after.state, self.persister.spec.persist(self.persister.agent))
+            self.persister.schema.check_valid(change.after.state, self.persister.spec.persist(self.persister.agent))
         except Exception as error:
             await self.persister.revert(saved)
             event = self.build_event(change.pending, started, error_text(error))

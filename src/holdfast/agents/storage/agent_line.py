@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.storage.conflicts import HINT
 from holdfast.agents.storage.record import CONVERSATION, DICTS, AgentPosition, AgentRecord, build_record
@@ -37,11 +38,17 @@ from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import parse_time
 
+if TYPE_CHECKING:
+    from holdfast.engine.value_schemas import ValueSchema
+
 PREFIX = AGENTS
 """The prefix of the names of agents' lines."""
 
 LARGE = "large"
 """The key by which a step says that the agent's metadata is too large for its summary."""
+
+_SUMMARY = ("class", "status", "state", "pending", "messages", "metadata", LARGE)
+"""The keys of the summary of a step."""
 
 _MAX_METADATA = 4096
 """How many bytes of an agent's metadata are in the summary of a step, for lists: more is read on request."""
@@ -187,15 +194,18 @@ class AgentLine:
         permit: Permit,
         id: str = "",
         instead_of: StepRef | None = None,
+        schemas: Mapping[str, ValueSchema | None] = MappingProxyType({}),
     ) -> AppendRequest:
         """Build the request that appends a step, alone or together with those of other agents. The step follows the
-        newest; or an older one, on a branch of its own, if the newest is to be skipped."""
+        newest; or an older one, on a branch of its own, if the newest is to be skipped. It is saved on condition that
+        the versions of the schemas of its channels may still be written."""
         audit = StepAudit(self.handle.engine, self.line, self.handle.guard.actor)
         edit = delta.to_operation()
 
         async def get_edit(parent: StepRef | None, state: LoadedState | None) -> EditMap:  # noqa: ARG001 - it is that of the delta
             return edit
 
+        conditions = both_preconditions(permit.guards, self._require_newest(instead_of or parent, instead_of))
         request = AppendRequest(
             self.line,
             get_edit,
@@ -204,11 +214,16 @@ class AgentLine:
             id=id,
             kind=kind,
             attached_changes=audit.rows,
-            preconditions=both_preconditions(permit.guards, self._require_newest(instead_of or parent, instead_of)),
+            preconditions=conditions,
             new_branch="" if instead_of is None else f"after-{instead_of.id}",
             moves_head=instead_of is not None,
         )
         audit.describe(request, self.handle.now(), events, summary, self.handle.codec.pack)
+        for channel, schema in schemas.items():
+            if schema is not None:
+                request.preconditions = both_preconditions(request.preconditions, schema.conditions)
+                if any(key == pack_name(channel) for key, _ in edit.put):
+                    request.key_schemas += ((pack_name(channel), schema.reference),)
         return request
 
     def _require_newest(self, point: StepRef | None, skipped: StepRef | None) -> Preconditions:
@@ -241,6 +256,8 @@ class AgentLine:
         try:
             heads = await self.handle.engine.writer.save(*requests)
         except (ConflictError, NotFoundError) as error:
+            if error.code.startswith(("schema-", "migration-")):
+                raise
             raise self.conflict_error() from error
         return [head.point for head in heads]
 
@@ -265,6 +282,11 @@ def require_parts(value: object) -> dict[str, Mapping[str, Any]]:
     state = validation.require_mapping(value, "state of the agent, as a hook left it")
     left = "of the agent, as a hook left it"
     return {name: validation.require_mapping(state.get(name, {}), f"{name} {left}") for name in DICTS}
+
+
+def summary_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary in the metadata of a step."""
+    return {name: metadata[name] for name in _SUMMARY if name in metadata}
 
 
 def agent_id(line: Line) -> str | None:

@@ -60,6 +60,8 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
     permit = await line.allow("write")
     if await line.latest_step() is not None:
         raise agent_exists_error(line)
+    if "@" in record.schema:
+        await _check_schema(line, record, where)
     metadata = {"class": record.kind, "status": record.status, "state": record.state}
     hooks = await line.call_hooks("agent.create", metadata, {name: state[name] for name in DICTS})
     packed = pack_state(codec, state | require_parts(hooks.value))
@@ -76,6 +78,18 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
         raise agent_exists_error(line) from error
     hooks.call_after(1, point.id)
     return await line.read_record(point)
+
+
+async def _check_schema(line: AgentLine, record: AgentRecord, where: str) -> None:
+    """Raise `InvalidError` if the fields do not have the form of the schema that the document says they have."""
+    from holdfast.schemas.incoming import IncomingStates
+
+    engine, tenant = line.handle.engine, line.handle.tenant
+    values = engine.value_schemas
+    attached = None if values is None else values.find(tenant, "agent", record.kind)
+    incoming = IncomingStates(engine, tenant, line.handle.guard.actor)
+    await incoming.check(record.schema, dict(record.fields), where, attached)
+    await incoming.register()
 
 
 def check_document(document: object) -> Mapping[str, Any]:

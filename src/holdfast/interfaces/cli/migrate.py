@@ -159,7 +159,7 @@ def _show_plan(session: CliContext, found: MigrationPlan) -> None:
     for text in found.edited:
         out.line(out.style(f"  {safe(text)} was edited after it was applied", "red"))
     for sample in found.samples:
-        out.line(f"thread {safe(sample.thread)}, checkpoint {safe(sample.checkpoint)}")
+        out.line(f"{sample.kind} {safe(sample.thread)}, checkpoint {safe(sample.checkpoint)}")
         for key in dict.fromkeys((*sample.before, *sample.after)):
             before, after = (side.get(key, _NONE) for side in (sample.before, sample.after))
             if before is not _NONE and before != after:
@@ -167,7 +167,7 @@ def _show_plan(session: CliContext, found: MigrationPlan) -> None:
             if after is not _NONE and before != after:
                 out.line(out.style(f"+ {safe(key)}: {safe(repr(after)[:200])}", "green"))
     for each in found.unfit:
-        where = f"thread {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
+        where = f"{each.kind} {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
         out.line(out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red"))
     if found.unfit_total:
         out.line(f"{plural(found.unfit_total, 'state')} cannot be migrated")
@@ -301,7 +301,7 @@ def _show_report(session: CliContext, report: MigrationReport) -> None:
         for thread in report.deferred:
             out.line(f"{safe(thread)} is in the middle of a step: it is upgraded when it is resumed")
         for each in report.unfit:
-            where = f"thread {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
+            where = f"{each.kind} {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
             out.line(out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red"))
     if report.unfit_total:
         raise click.exceptions.Exit(exit_codes.FINDINGS)

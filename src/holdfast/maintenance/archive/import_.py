@@ -44,6 +44,7 @@ from holdfast.maintenance.archive.format import (
     line_row,
     row_of,
 )
+from holdfast.maintenance.archive.schema_check import check_schemas
 from holdfast.security.audit import thread_audit
 
 
@@ -118,6 +119,7 @@ async def import_threads(
             on_copy = None if progress is None else _copy_progress(progress)
             copier = StoreCopier(scratch, engine, on_copy)
             lacking = [line for line in lines if await copier.lacks(line)]
+            incoming = await check_schemas(scratch, engine, selection.tenant, lacking, archive.name)
             for line in lacking:
                 await _add_existing(scratch, engine, line, archive.name)
             refs = {line: await _missing_refs(scratch, engine, line) for line in lines if line not in lacking}
@@ -125,6 +127,7 @@ async def import_threads(
             skipped = tuple(line.name for line in lines if not refs.get(line, True))
             if dry_run or not imported:
                 return ImportReport(imported, skipped, 0, 0, reader.contents())
+            await incoming.register()
             rows = size = 0
             if audit := [line for line in lacking if line.name == AUDIT]:  # first: the others add records to it
                 report = await copier.copy(selection.tenant, audit)

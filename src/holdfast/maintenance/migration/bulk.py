@@ -31,6 +31,15 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.history.langgraph_compat import HeadMoved, only_after, step_fields, without_follows
+from holdfast.maintenance.line_documents import Document
+from holdfast.maintenance.migration.documents import (
+    SchemaDocuments,
+    migrate_documents,
+    migration_request,
+    read_documents,
+    read_line,
+    read_step,
+)
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
@@ -158,6 +167,8 @@ class BulkMigration:
         await self._join()
         try:
             await self._migrate_all()
+            if self._selection.threads is None:
+                await self._migrate_documents()
         except HoldfastError:
             await self._end()
             if self._on_error == "rollback" and not down and len(sources) == 1:
@@ -368,11 +379,7 @@ class BulkMigration:
                 raise failed
             break
         else:
-            raise ConflictError(
-                "others kept adding to the threads during the migration",
-                where=f"thread {lines[0]}",
-                hint="Start the migration again: it continues where it stopped",
-            )
+            raise self._busy(f"thread {lines[0]}")
         self._engine.context.cache.drop_all(*lines)
 
     async def _build(self, head: Head) -> _BuiltStep | None:
@@ -427,6 +434,85 @@ class BulkMigration:
             return None
         return await state_of(engine, head.line, parent)
 
+    # States that are not in threads -----------------------------------------------------------------------------------
+
+    async def _migrate_documents(self) -> None:
+        target, record = self._target, self._selection.record
+        async for found in read_documents(self._engine, target.tenant, target.name, record):
+            await self._migrate_line(found)
+
+    async def _migrate_line(self, documents: SchemaDocuments) -> None:
+        """Migrate the states of a line by one step. Each that fails is left out, if failures are skipped."""
+        engine, target, record = self._engine, self._target, self._selection.record
+        version, found = target.schema.version, documents
+        for _ in range(_ATTEMPTS):
+            pending = [each for each in found.documents if each[1] != version]
+            former = await self._former_documents(found)
+            if former is None:
+                pending, after = self._migrate_each(found, pending)
+            else:
+                after = former
+            if not pending:
+                break
+            request = await migration_request(
+                engine, found._replace(documents=pending), after, target.name, version, KIND
+            )
+            try:
+                (saved,) = await engine.writer.save(request)
+            except (HeadMoved, ConflictError, NotFoundError):
+                again = await read_line(engine, found.line, target.name, record)
+                if again is None:
+                    return
+                found = again
+                continue
+            stored = await state_of(engine, found.line, saved.point)
+            if _flat(stored) != _flat(after):
+                raise self._not_as_written(found.where(pending[0][0]))
+            self._report.migrated += len(pending)
+            self._report.restored += len(pending) if former is not None else 0
+            break
+        else:
+            raise self._busy(found.where(found.documents[0][0]))
+        self._report.skipped += sum(each == version for _, each in documents.documents)
+
+    def _migrate_each(
+        self, found: SchemaDocuments, pending: Sequence[tuple[Document, Version]]
+    ) -> tuple[list[tuple[Document, Version]], PackedMap]:
+        """Return the states that could be migrated, and the state of the line with them."""
+        target, codec = self._target, self._engine.context.codec
+        done, after = list[tuple[Document, Version]](), found.state
+        for each in pending:
+            one = found._replace(state=after, documents=[each])
+            try:
+                after = migrate_documents(
+                    target.schemas, target.name, one, target.schema.version, codec, check=self._checks_sources
+                )
+            except HoldfastError as error:
+                self._report.unfit_total += 1
+                if len(self._report.unfit) < MAX_UNFIT:
+                    self._report.unfit.append(one.unfit(error))
+                if self._on_error != "skip":
+                    raise
+                continue
+            done.append(each)
+        return done, after
+
+    async def _former_documents(self, found: SchemaDocuments) -> PackedMap | None:
+        """Return the state of a line before the last migration, if nothing was saved since and all have the target
+        version there."""
+        if found.point.kind != KIND:
+            return None
+        info = await self._engine.step_info.head(found.line, found.point)
+        try:
+            parent = await self._engine.lines.find(found.line, Position(*info.header.parents[0][:2]))
+        except NotFoundError:
+            return None  # it was pruned
+        target = self._target
+        before = await read_step(self._engine, found.line, parent, target.name, self._selection.record)
+        if before is None or any(version != target.schema.version for _, version in before.documents):
+            return None
+        return before.state
+
     async def _verify(self, built: Sequence[_BuiltStep], saved: Sequence[StepInfo]) -> None:
         """Read the new steps from the store, with their hashes, and compare what they make of the states."""
         context = self._engine.context
@@ -449,6 +535,13 @@ class BulkMigration:
                 await state_of(self._engine, each.head.line, StepRef.of(row))
             ):
                 raise self._not_as_written(each.head.where)
+
+    def _busy(self, where: str) -> ConflictError:
+        return ConflictError(
+            "others kept adding to the states during the migration",
+            where=where,
+            hint="Start the migration again: it continues where it stopped",
+        )
 
     def _not_as_written(self, where: str) -> CorruptError:
         return CorruptError(

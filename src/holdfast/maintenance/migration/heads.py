@@ -185,6 +185,8 @@ class UnfitState(NamedTuple):
     path: str
     code: str
     reason: str
+    kind: str = "thread"
+    """What the state is that of: a thread, or a scope, a key, an agent and so on, whose name is in `thread`."""
 
     @classmethod
     def of(cls, head: Head, error: HoldfastError) -> UnfitState:

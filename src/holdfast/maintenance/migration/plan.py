@@ -12,6 +12,7 @@ from holdfast.engine.model.packed_state import PackedMap, pack_name, unpack_stat
 from holdfast.engine.schema_bindings import ASIDE
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, HoldfastError
+from holdfast.maintenance.migration.documents import migrate_documents, read_documents, unpack_document
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
@@ -46,6 +47,8 @@ class MigrationSample(NamedTuple):
     source: str
     before: dict[str, object]
     after: dict[str, object]
+    kind: str = "thread"
+    """What the state is that of: a thread, or a scope, a key, an agent and so on, whose name is in `thread`."""
 
 
 @dataclass
@@ -91,7 +94,7 @@ class MigrationPlan:
             first = self.unfit[0]
             raise ConflictError(
                 f"{self.unfit_total} states of {self.name} cannot be migrated to {self.target}: {first.reason}",
-                where=f"thread {first.thread!r}, step {first.step}, checkpoint {first.checkpoint}"
+                where=f"{first.kind} {first.thread!r}, step {first.step}, checkpoint {first.checkpoint}"
                 + (f"; {first.path}" if first.path else ""),
                 hint="See `holdfast migrate plan`; correct the migration or the states, or skip them: --on-error skip",
                 code="migration-unfit",
@@ -196,6 +199,8 @@ async def make_plan(
         done += len(group.lines)
         if progress is not None:
             progress(done, None, group.lines[-1].name)
+    if threads is None:
+        ways |= await _plan_documents(target, selection.record, plan, samples)
     for version in sorted(ways):
         path = target.schemas.path(target.name, version, target.schema.version)
         plan.migrations += [text for step in path if (text := f"{target.name} {step}") not in plan.migrations]
@@ -204,10 +209,41 @@ async def make_plan(
     return plan
 
 
+async def _plan_documents(
+    target: MigrationTarget, record: SchemaRecord, plan: MigrationPlan, samples: int
+) -> set[Version]:
+    """Add what is not in threads to a plan. Returns the versions to migrate from."""
+    codec, version, ways = target.engine.context.codec, target.schema.version, set[Version]()
+    async for found in read_documents(target.engine, target.tenant, target.name, record):
+        for document, source in found.documents:
+            plan.states[str(source)] = plan.states.get(str(source), 0) + 1
+            if source == version:
+                continue
+            ways.add(source)
+            one = found._replace(documents=[(document, source)])
+            try:
+                after = migrate_documents(target.schemas, target.name, one, version, codec, check=True)
+            except HoldfastError as error:
+                if error.code == "migration-missing":
+                    raise
+                plan.unfit_total += 1
+                if len(plan.unfit) < MAX_UNFIT:
+                    plan.unfit.append(one.unfit(error))
+                continue
+            if len(plan.samples) < samples:
+                before, shown = (
+                    unpack_document(codec, document.kind, document.name, each) for each in (found.state, after)
+                )
+                reference, kind = f"{target.name}@{source}", document.kind
+                sample = MigrationSample(found.name(document), found.point.id, reference, before, shown, kind)
+                plan.samples.append(sample)
+    return ways
+
+
 def _sample(target: MigrationTarget, head: Head, before: PackedMap, after: PackedMap) -> MigrationSample:
     codec, hidden = target.engine.context.codec, pack_name(ASIDE)
-    shown = [unpack_state(codec, {k: v for k, v in each.items() if k != hidden}) for each in (before, after)]
-    return MigrationSample(head.line.name, head.point.id, f"{target.name}@{head.version}", *shown)
+    old, new = (unpack_state(codec, {k: v for k, v in each.items() if k != hidden}) for each in (before, after))
+    return MigrationSample(head.line.name, head.point.id, f"{target.name}@{head.version}", old, new)
 
 
 async def all_heads(engine: Engine, tenant: str, selection: HeadSelection) -> AsyncIterator[HeadGroup]:
@@ -255,6 +291,10 @@ async def schema_status(
         done += len(lines)
         if progress is not None:
             progress(done, None, lines[-1].name)
+    for selection in selections:
+        async for documents in read_documents(engine, tenant, selection.name, selection.record):
+            for _, version in documents.documents:
+                counts[selection.name][version] = counts[selection.name].get(version, 0) + 1
     declared = {each.name for each in schemas}
     result = []
     for name in names:

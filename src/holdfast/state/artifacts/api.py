@@ -147,6 +147,8 @@ class ArtifactsOperations:
                 raise InvalidError("two artifacts that are registered together have one id")
             with trace_context.correlation():
                 new = [await self._call_hooks(each) for each in new]
+                for each in new:
+                    await self._records.schemas.write(each.record.type, each.record, None, f"artifact {each.id!r}")
                 made = await self._records.register(new)
         except _NOT_REGISTERED:
             for each in new:
@@ -155,7 +157,13 @@ class ArtifactsOperations:
         for each in new:
             if each.content.token and made[each.id].token != each.content.token:
                 await upload.drop(each.content)  # it had been registered already
-        return [made[each.id].to_artifact(each.id) for each in new]
+        return [await self._artifact(each.id, made[each.id]) for each in new]
+
+    async def _artifact(self, id: str, record: ArtifactRecord, *, migrate: bool = True) -> Artifact:
+        """Return the public form of a record, with its metadata as it is stored or upgraded."""
+        if migrate and self._handle.engine.value_schemas is not None:
+            await self._records.schemas.read(record.type, record, f"artifact {id!r}")
+        return record.to_artifact(id)
 
     async def _new(self, upload: ContentUpload, given: ArtifactSource) -> NewArtifact:
         id = secrets.token_hex(16) if given.id is None else _check_id(self._handle.guard, given.id)
@@ -213,9 +221,10 @@ class ArtifactsOperations:
     # Reading ----------------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def get(self, id: str) -> Artifact:
-        """Return the description of an artifact. Raises `NotFoundError`."""
-        return (await self._require(id, "read")).to_artifact(id)
+    async def get(self, id: str, *, migrate: bool = True) -> Artifact:
+        """Return the description of an artifact. Raises `NotFoundError`. With `migrate=False`, its metadata is as it
+        was stored, whatever schema is attached."""
+        return await self._artifact(id, await self._require(id, "read"), migrate=migrate)
 
     @sync_and_async
     async def read(self, id: str) -> bytes:
@@ -242,7 +251,7 @@ class ArtifactsOperations:
         stored elsewhere and missing there."""
         record = await self._require(id, "read")
         await self._pieces(id, record).verify()
-        return record.to_artifact(id)
+        return await self._artifact(id, record)
 
     # Changes made with artifacts --------------------------------------------------------------------------------
 
@@ -404,7 +413,7 @@ class ArtifactsOperations:
             for id, record in (await self._records.get_many(ids)).items():
                 wanted = {"type": type, "producer": producer, "sha256": sha256, "by": actor or None}
                 if all(value in (None, getattr(record, what)) for what, value in wanted.items()):
-                    found.append(record.to_artifact(id))
+                    found.append(await self._artifact(id, record))
             if len(ids) < page:
                 break
             after = ids[-1]

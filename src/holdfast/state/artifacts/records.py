@@ -21,6 +21,7 @@ from holdfast.errors import ConflictError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.content import CONTENT_PREFIX, ContentPieces, StoredContent, content_line, content_name
+from holdfast.state.metadata_schemas import MetadataSchemas, stored_fields
 from holdfast.state.reader import ScopeView, read_line_at
 from holdfast.state.session_guard import maintenance_handle
 from holdfast.state.writer import FOLD_EVERY
@@ -73,6 +74,10 @@ class ArtifactRecord:
     same_as: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
     small: bytes = b""
+    schema: str = ""
+    """The version of the metadata, as in `image@2.0.0`; empty for none."""
+    aside: dict[str, Any] = field(default_factory=dict)
+    """What migrations keep aside of the metadata."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> ArtifactRecord:
@@ -129,6 +134,7 @@ class ArtifactRecords:
         line = Line(handle.tenant, LINE)
         self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
         self._engine = handle.engine
+        self.schemas = MetadataSchemas(handle, "artifact")
 
     async def get(self, id: str) -> ArtifactRecord:
         """Return a record. Raises `NotFoundError`."""
@@ -197,8 +203,11 @@ class ArtifactRecords:
             lines.update(changed.lines)
             return changed.to_change()
 
-        async def guards(_: bool) -> list[Change]:
+        async def guards(again: bool) -> list[Change]:
             """That the lines of content that records point to are there: others may have removed them meanwhile."""
+            return [*await self.schemas.conditions(again), *await content_there()]
+
+        async def content_there() -> list[Change]:
             if not lines:
                 return []
             (rows,) = await self._engine.context.backend.read([Get(LINES, [tuple(line) for line in lines])])
@@ -306,7 +315,7 @@ class _Registration:
         else:
             await self._place_content(new, same)
             self._first.setdefault(content.sha256, (new.id, record))
-        self._put[new.id] = dict(vars(record))
+        self._put[new.id] = stored_fields(vars(record))
         self._rows += self._records.system_line.link_changes(
             [], record.links(new.id), self._records.handle.now(), record.content
         )

@@ -215,12 +215,12 @@ class _SessionManager:
         """Raise `DeniedError` unless this is allowed with all sessions: to whoever may write the global scope."""
         await self.handle.guard.allow("write", Scope(), ())
 
-    async def get(self, id: str, action: Action, *, inside: bool = False) -> SessionRecord:
+    async def get(self, id: str, action: Action, *, inside: bool = False, migrate: bool = True) -> SessionRecord:
         """Return a session that this is allowed with. One that does not exist and one that is hidden look the same."""
         id = self.handle.guard.key("sessions", id, "id of a session")
-        found = (await self.records.get_many([id])).get(id)
+        found = (await self.records.get_many([id], migrate=migrate)).get(id)
         await self.allow(action, Scope.of(session=id) if found is None else found.root, id, inside=inside)
-        return await self.records.get(id) if found is None else found
+        return await self.records.get(id, migrate=migrate) if found is None else found
 
     async def end(self, id: str, reason: str) -> SessionRecord:
         """End a session."""
@@ -285,10 +285,11 @@ class SessionsOperations(Generic[S]):
         return self._session(name, record, "active")
 
     @sync_and_async
-    async def get(self, id: str) -> S:
-        """Return a session. Raises `NotFoundError`."""
+    async def get(self, id: str, *, migrate: bool = True) -> S:
+        """Return a session. Raises `NotFoundError`. With `migrate=False`, its metadata is as it was stored, whatever
+        schema is attached."""
         manager = _SessionManager(self._handle)
-        record = await manager.get(id, "read", inside=True)
+        record = await manager.get(id, "read", inside=True, migrate=migrate)
         (status,) = await manager.records.status([record])
         return self._session(id, record, status)
 

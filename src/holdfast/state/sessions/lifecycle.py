@@ -31,7 +31,6 @@ from holdfast.security.access.grant import BELOW_ALL
 from holdfast.security.access.policy import check_rights
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.retain import removal_request
-from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at
 from holdfast.state.session_guard import SessionLimit, ended_key, limit_row, session_active
 from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, time_key
@@ -105,7 +104,7 @@ class SessionLifecycle:
         point = "session.expire" if only_expired else "session.end"
         with _correlation(id):
             for _ in range(_ATTEMPTS):
-                record = await self._records.get(id)
+                record = await self._records.get(id, migrate=False)  # any release can end a session
                 if record.ended:
                     return False
                 ((expires, lines),) = await self._records.expiries([record])
@@ -219,9 +218,7 @@ class SessionLifecycle:
             if view.point is None:
                 return LineChange()
             done.lines[each.line.name] = view.point.seq + 1
-            gone = []
-            for key, stored in (await _all_keys(view)).items():
-                gone += [key] + [names.ttl_name(key)] * bool(stored.expires)
+            gone = [*await _all_keys(view), *await view.internal()]
             pin = Row((*each.line, PIN, _REASON, view.point.id), (view.point.id, self._handle.now()))
             return LineChange(removed=gone, rows=[Put(REFS, pin)])
 
@@ -241,6 +238,10 @@ class SessionLifecycle:
             there = await entries.record(id)
             if (0 if there is None else there.version) != (0 if old is None else old.version):
                 raise _ConcurrentChange
+            if new is not None and self._engine.value_schemas is not None:
+                stored = None if there is None else SessionRecord.of(*there)
+                if stored is None or stored.metadata != new.metadata:
+                    await self._records.schemas.write(id, new, stored, f"session {id!r}")
             before = [] if old is None else old.links(id)
             after = [] if new is None else new.links(id)
             return LineChange(
@@ -281,7 +282,7 @@ class SessionLifecycle:
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
                 edit = self._record_edit(id, None, record, "start", call)
-                saving = self._line.request("start", edit, self._limit(record))
+                saving = self._line.request("start", edit, self._conditions(self._limit(record)))
                 _call_after_hooks(call, (await self._engine.writer.save(saving, *others))[0])
         except _ConcurrentChange:
             raise ConflictError(
@@ -289,6 +290,12 @@ class SessionLifecycle:
                 where=f"session {id!r}",
                 hint="Resume it, or start one of another id",
             ) from None
+
+    def _conditions(self, more: Preconditions | None = None) -> Preconditions | None:
+        """Return conditions, with those on which metadata of its version may be stored."""
+        if self._engine.value_schemas is None:
+            return more
+        return both_preconditions(more, self._records.schemas.conditions)
 
     def _limit(self, record: SessionRecord) -> Preconditions | None:
         """Return the changes that store when a session is over, by which readers and writers of its scopes know."""
@@ -312,7 +319,7 @@ class SessionLifecycle:
             new = change(old)
             try:
                 with _correlation(id):
-                    await self._line.change(action, self._record_edit(id, old, new, action))
+                    await self._line.change(action, self._record_edit(id, old, new, action), self._conditions())
             except _ConcurrentChange:
                 continue
             return new
@@ -376,7 +383,8 @@ class SessionLifecycle:
         savings = [
             self._restore_request(Line(self._handle.tenant, name), count) for name, count in record.lines.items()
         ]
-        saving = self._line.request("restore", self._record_edit(id, record, new, "restore", call), conditions)
+        edit = self._record_edit(id, record, new, "restore", call)
+        saving = self._line.request("restore", edit, self._conditions(conditions))
         _call_after_hooks(call, (await self._engine.writer.save(*savings, saving))[-1])
         return new
 
@@ -384,24 +392,21 @@ class SessionLifecycle:
         """Return the request for the step that restores a line to what it was after so many steps."""
 
         async def edit(_: ScopeView) -> LineChange:
-            point, content = await self._content_at(line, count)
-            put: dict[str, Packed] = {}
-            for key, stored in content.items():
-                put[key] = stored.entry.value
-                if stored.expires:
-                    put[names.ttl_name(key)] = self._handle.codec.pack(stored.expires)
-            return LineChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point))])
+            point = await self._engine.lines.find(line, Position(0, count - 1))
+            put = await read_line_at(self._handle, line, point, _all_channels)
+            request.schema = (await self._engine.step_info.head(line, point)).header.schema
+            return LineChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point.id))])
 
-        return edit_request(self._handle, line, "restore", edit)
-
-    async def _content_at(self, line: Line, count: int) -> tuple[str, dict[str, StoredValue]]:
-        point = await self._engine.lines.find(line, Position(0, count - 1))
-        return point.id, await read_line_at(self._handle, line, point, _all_keys)
+        request = edit_request(self._handle, line, "restore", edit)
+        return request
 
     async def archived(self, line: Line, record: SessionRecord) -> dict[str, StoredValue]:
         """Return the state that a line of an archived session had when it ended."""
         count = record.lines.get(line.name, 0)
-        return (await self._content_at(line, count))[1] if count else {}
+        if not count:
+            return {}
+        point = await self._engine.lines.find(line, Position(0, count - 1))
+        return await read_line_at(self._handle, line, point, _all_keys)
 
     # Collecting -------------------------------------------------------------------------------------------------
 
@@ -450,7 +455,7 @@ class SessionLifecycle:
         for row in rows:
             id = str(row.key[4])
             try:
-                record = await self._records.get(id)
+                record = await self._records.get(id, migrate=False)
                 if not record.ended:
                     if await self.expire(id):
                         ended += 1
@@ -471,7 +476,7 @@ class SessionLifecycle:
 
     async def _postpone(self, spared: Sequence[str], held: Sequence[str]) -> None:
         """Check active sessions again when they may have expired, and others after a while."""
-        found = await self._records.get_many([*spared, *held])
+        found = await self._records.get_many([*spared, *held], migrate=False)
         now = self._handle.now()
         later = {id: now + _RETRY_AFTER for id in held if id in found}
         alive = {id: found[id] for id in spared if id in found and not found[id].ended}
@@ -513,6 +518,13 @@ async def _all_keys(view: ScopeView) -> dict[str, StoredValue]:
     keys = [*await view.keys(), *await view.expired()]
     found = {key: await view.find(key) for key in keys}
     return {key: stored for key, stored in found.items() if stored is not None}
+
+
+async def _all_channels(view: ScopeView) -> dict[str, Packed]:
+    """Return all that is stored of a scope: the values of its keys, and what belongs to them."""
+    keys = [*await view.keys(), *await view.expired()]
+    found = {key: await view.find_stored(key) for key in keys}
+    return {key: stored.entry.value for key, stored in found.items() if stored is not None} | await view.internal()
 
 
 def _busy_error(id: str) -> ConflictError:

@@ -13,6 +13,7 @@ from holdfast.engine.row_format import Line, LineInfo, StepRef, info_of
 from holdfast.engine.system_line import Link, SystemLine
 from holdfast.errors import NotFoundError
 from holdfast.security.handle import StoreHandle
+from holdfast.state.metadata_schemas import MetadataSchemas, stored_fields
 from holdfast.state.session_guard import EXPIRY, inside_key, maintenance_handle
 from holdfast.state.writer import FOLD_EVERY
 
@@ -52,6 +53,10 @@ class SessionRecord:
     """The lines of an archived session, and how many steps each had when it ended."""
     due: int = 0
     """When to check it again: it may expire then at the earliest. 0 for never."""
+    schema: str = ""
+    """The version of the metadata, as in `visit@2.0.0`; empty for none."""
+    aside: dict[str, Any] = field(default_factory=dict)
+    """What migrations keep aside of the metadata."""
     held: bool = False
     """Whether it has expired, and could not be ended."""
     version: int = 0
@@ -76,7 +81,7 @@ class SessionRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form."""
-        return {name: value for name, value in vars(self).items() if name != "version"}
+        return stored_fields({name: value for name, value in vars(self).items() if name != "version"})
 
     def expires(self, active: int) -> int:
         """Return when the session expires, given its last activity; 0 for never."""
@@ -130,19 +135,24 @@ class SessionRecords:
         self.handle = maintenance_handle(handle)
         line = Line(handle.tenant, LINE)
         self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
+        self.schemas = MetadataSchemas(handle, "session")
 
-    async def get(self, id: str) -> SessionRecord:
-        """Return a record. Raises `NotFoundError`."""
-        found = await self.get_many([id])
+    async def get(self, id: str, *, migrate: bool = True) -> SessionRecord:
+        """Return a record, with its metadata as it is stored or upgraded. Raises `NotFoundError`."""
+        found = await self.get_many([id], migrate=migrate)
         if id not in found:
             raise NotFoundError(
                 "there is no such session", where=f"session {id!r}", hint="Start it, or see sessions.list() for others"
             )
         return found[id]
 
-    async def get_many(self, ids: Sequence[str]) -> dict[str, SessionRecord]:
+    async def get_many(self, ids: Sequence[str], *, migrate: bool = True) -> dict[str, SessionRecord]:
         """Return those records that exist."""
-        return {id: SessionRecord.of(*found) for id, found in (await self.system_line.records(ids)).items()}
+        records = {id: SessionRecord.of(*found) for id, found in (await self.system_line.records(ids)).items()}
+        if migrate and self.handle.engine.value_schemas is not None:
+            for id, record in records.items():
+                await self.schemas.read(id, record, f"session {id!r}")
+        return records
 
     async def list_due(self) -> list[str]:
         """List the ids of sessions that may have expired, in order: few, as long as sessions are collected."""

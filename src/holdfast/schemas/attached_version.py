@@ -1,0 +1,193 @@
+"""A version of a schema that a program attached: whether it may still be written, and whether values fit it.
+
+A writer may write its version as long as the registry says so. That is a condition of every batch, so that a writer
+that attached before an upgrade notices it at its next step, and is refused or goes on as the compatibility says.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from holdfast.backends.interface import Change
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.packed_state import Packed, unpack, unpack_name
+from holdfast.errors import ConflictError, UnsupportedError
+from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
+from holdfast.schemas.schema import Schema, invalid_value
+from holdfast.schemas.schema_declaration import Declaration, ValidationMode
+from holdfast.schemas.schema_set import SchemaSet
+from holdfast.schemas.validator import Problem
+from holdfast.schemas.version import Version, parse_reference
+
+
+class SchemaWarning(UserWarning):
+    """A value that was saved does not fit its schema."""
+
+
+class AttachedVersion:
+    """The schema of some states or values, as this program has it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        registry: SchemaRegistry,
+        declaration: Declaration,
+        unversioned: Version | None,
+    ) -> None:
+        self._engine = engine
+        self._registry = registry
+        self.declaration: Final = declaration
+        self.schemas = declaration.schemas
+        """The schemas of the program, and other versions that the store has."""
+        self.schema: Final = declaration.schema
+        self.reference: Final = declaration.schema.schema_reference
+        self.unversioned: Final = unversioned
+        """The version of states without a reference to a schema; None if they have none until they are saved anew."""
+        self._validate = declaration.validate
+        self._accepted: set[Version] = set()
+        """Newer versions whose states this program may read and write: it keeps the channels that it does not know."""
+        self._checked: RegisteredSchemas | None = None
+
+    # Whether this version may be written ---------------------------------------------------------------------------
+
+    def check(self, registered: RegisteredSchemas) -> None:
+        """Check the version against what the store has, each stored version included. Raises if it may not be used."""
+        if registered is self._checked:
+            return
+        name, version = self.schema.name, self.schema.version
+        record = registered.records.get(name)
+        everything = self.declaration.schemas.extended(registered.schemas)
+        accepted = set()
+        for stored in registered.stored_versions(name):
+            if stored < version:
+                everything.path(name, stored, version)  # raises, with the migration to write
+            elif stored > version:
+                self._require_forward(everything.get(f"{name}@{stored}"), everything)
+                accepted.add(stored)
+        if record is not None and record.is_pinned and record.current < version:
+            raise ConflictError(
+                f"the states of {name} were downgraded to {record.current}, and this program has {version}",
+                where=self.reference,
+                hint=f"Run the release with {record.current}, or upgrade again: holdfast migrate up {name}",
+                code="schema-downgraded",
+            )
+        self.schemas, self._accepted, self._checked = everything, accepted, registered
+
+    def _require_forward(self, newer: Schema, everything: SchemaSet) -> None:
+        """Refuse to work beside a newer version, unless that only added channels that this one need not know."""
+        compatibility = everything.compare(self.schema, newer)
+        if not compatibility.forward:
+            breaking = next(each for each in compatibility.changes if not each.forward)
+            reason = f"{breaking.path or 'the state'}: {breaking.reason}"
+        else:
+            inside = [each for each in compatibility.changes if each.kind != "added" or "." in each.path]
+            if not inside:
+                return
+            reason = f"{inside[0].path or 'the state'}: {inside[0].reason}"
+        raise ConflictError(
+            f"the store has states of {newer.schema_reference}, with which this program's "
+            f"{self.schema.version} does not get along: {reason}",
+            where=self.reference,
+            hint=f"Run the release with {newer.version}, or downgrade the states with it: "
+            f"holdfast migrate down {newer.name} --to {self.schema.version}",
+            code="schema-outdated",
+        )
+
+    async def conditions(self, again: bool) -> Sequence[Change]:
+        """Return the conditions on which a step may be saved: that the registry is as it was checked."""
+        registered = await self._registry.load(refresh=again)
+        self.check(registered)
+        if self.reference in registered.retired:  # the last states of this version were migrated; it writes new ones
+            await self._registry.register([], used=[self.reference])
+            self.check(await self._registry.load())
+        return self._registry.unchanged()
+
+    async def accept(self, reference: str, where: str) -> None:
+        """Refuse a state of a newer version, unless this program gets along with it. The registry is read again."""
+        if self.version_of(reference) not in self._accepted:
+            self.check(await self._registry.load(refresh=True))
+        self.require_accepted(reference, where)
+
+    def require_accepted(self, reference: str, where: str) -> None:
+        """Refuse a state of a newer version, unless this program gets along with it."""
+        if self.version_of(reference) in self._accepted:
+            return
+        raise UnsupportedError(
+            f"the state is of {reference}, which is newer than this program's {self.schema.version}",
+            where=where,
+            hint="Run the release of the application that wrote it, or downgrade the states with it",
+            code="schema-newer",
+        )
+
+    def applies_to(self, reference: str) -> bool:
+        """Return whether a state with this reference has the schema, in any version."""
+        return bool(reference) or self.unversioned is not None
+
+    def version_of(self, reference: str) -> Version | None:
+        """Return the version of a state by its reference; None if it has none. Raises `ConflictError` if it has another
+        schema."""
+        if not reference:
+            return self.unversioned
+        name, version = parse_reference(reference)
+        if name != self.schema.name or version is None:
+            raise ConflictError(
+                f"the state is of the schema {reference}, and not of {self.schema.name}",
+                where=self.reference,
+                hint="Attach the schema that it has, or give what has different schemas different names",
+                code="schema-changed",
+            )
+        return version
+
+    # Validation ----------------------------------------------------------------------------------------------------
+
+    def problems(
+        self,
+        new: Mapping[bytes, Packed],
+        changed: Sequence[bytes] | None,
+        before: Mapping[bytes, Packed] | None = None,
+        *,
+        partial: bool = False,
+        hidden: Collection[bytes] = (),
+    ) -> list[Problem]:
+        """Return what does not fit of some fields, or of all. Of a `partial` state, some need not be written yet."""
+        codec, fields = self._engine.context.codec, self.schema.canonical.get("fields", {})
+        if changed is None or (before is not None and not before):
+            values = {unpack_name(key): unpack(codec, value) for key, value in new.items() if key not in hidden}
+            return self.schemas.check(self.reference, values, partial=partial)
+        values = {}
+        for key in changed:
+            if key in new:
+                name, value = unpack_name(key), new[key]
+                old = None if before is None else before.get(key)
+                field = fields.get(name)
+                if field is not None and isinstance(value, list) and isinstance(old, list) and _is_plain(field):
+                    value = value[_common_start(old, value) :]  # the items before them were checked when they were new
+                values[name] = unpack(codec, value)
+        names = frozenset(map(unpack_name, changed))
+        return self.schemas.check(self.reference, values, names, partial=partial) if names else []
+
+    def report(self, problems: list[Problem], where: str) -> None:
+        """Refuse or warn of a value that does not fit, as the program declared."""
+        report_problems(self.reference, problems, where, self._validate)
+
+
+def report_problems(reference: str, problems: list[Problem], where: str, mode: ValidationMode) -> None:
+    """Refuse or warn of a value that does not fit a schema."""
+    if not problems:
+        return
+    error = invalid_value(reference, problems)
+    error.where = f"{error.where} of {where}" if error.where else where
+    if mode == "refuse":
+        raise error
+    warnings.warn(f"{error.what} ({error.where})", SchemaWarning, stacklevel=2)
+
+
+def _is_plain(field: Mapping[str, Any]) -> bool:
+    """Whether the items of a list fit by themselves: nothing is said about their number."""
+    return bool(field["type"].keys() == {"type", "items"} and field["type"]["type"] == "list")
+
+
+def _common_start(old: list[bytes], new: list[bytes]) -> int:
+    return next((place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
