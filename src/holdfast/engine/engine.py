@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.engine.pending_writes import PendingWrites
     from holdfast.engine.pins_and_holds import PinsAndHolds
     from holdfast.engine.projection.projector import Projector
+    from holdfast.engine.protection import Protection
     from holdfast.engine.rewrite.rewriter import Rewriter
     from holdfast.engine.save import StepWriter
     from holdfast.engine.schema_bindings import SchemaBindings
@@ -64,6 +65,8 @@ class Engine:
         """Set when the first hook is registered."""
         self.schemas: SchemaBindings | None = None
         """Set when the first schema is attached."""
+        self.protection: Protection | None = None
+        """Set when the first policy for sensitive data is added."""
         self.workers: list[BackgroundWorker] = []
         """Closed with the store, before hooks and backend."""
 
@@ -154,6 +157,10 @@ class Engine:
 
             self.schemas = self.writer.schemas = SchemaBindings()
         return self.schemas
+
+    def bind_protection(self, protection: Protection) -> None:
+        """Apply policies for sensitive data to all that is stored from now on."""
+        self.protection = self.appender.protection = self.writes.protection = protection
 
     def pack_cache(self, line: Line, codec: Codec | None = None) -> PackCache:
         """Return the cache of a line's last packed and unpacked values."""

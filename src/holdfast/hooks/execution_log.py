@@ -65,7 +65,8 @@ def pack_detail(
         about["error"] = type(error).__name__
         if isinstance(error, VetoError):
             about["reason"] = error.what[:_MAX_REASON]
-    return engine.context.codec.pack(about)
+    packed = engine.context.codec.pack(about)
+    return packed if engine.protection is None else engine.protection.redact(packed)
 
 
 def _digest(stored: Any) -> str:
