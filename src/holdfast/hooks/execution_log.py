@@ -65,8 +65,7 @@ def pack_detail(
         about["error"] = type(error).__name__
         if isinstance(error, VetoError):
             about["reason"] = error.what[:_MAX_REASON]
-    packed = engine.context.codec.pack(about)
-    return packed if engine.protection is None else engine.protection.redact(packed)
+    return engine.context.codec.pack(about)
 
 
 def _digest(stored: Any) -> str:
