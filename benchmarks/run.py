@@ -26,6 +26,7 @@ from benchmarks import (
     prune,
     scripts,
     search,
+    sensitive,
     server_chat,
     server_tasks,
     start,
@@ -65,6 +66,7 @@ CASES: tuple[Case, ...] = (
     *migrations.CASES,
     *promises.CASES,
     *scripts.CASES,
+    *sensitive.CASES,
 )
 
 

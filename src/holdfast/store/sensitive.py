@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, Unpack
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.guard import OWNER, Authority, acting
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.namespaces import CONTENT_KINDS, LineKinds, parse_kinds
+from holdfast.engine.namespaces import LineKinds, parse_kinds
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
@@ -160,7 +160,7 @@ class SensitiveOperations(RevealOperations):
         self,
         *,
         formats: Formats = "credentials",
-        kinds: LineKinds = CONTENT_KINDS,
+        kinds: LineKinds = "all",
         history: bool = False,
         progress: Progress | None = None,
     ) -> SensitiveReport:

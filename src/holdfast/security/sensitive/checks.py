@@ -53,7 +53,8 @@ _NOT_DOMAINS = frozenset(
 addresses."""
 
 _PLACEHOLDER = re.compile(
-    r"[<\[(][A-Za-z_. -]*[>\])]|\$?\{[\w.: -]*\}|\$?\{\{[\w.: -]*\}\}|\$[A-Z_][A-Z0-9_]*|%[A-Z_]+%|(.)\1*|(?:your|my|the|some|example|sample|dummy|fake|test|change|insert|replace|redacted"
+    r"[<\[(][A-Za-z_. -]*[>\])]|\$?\{[\w.: -]*\}|\$?\{\{[\w.: -]*\}\}|\$[A-Z_][A-Z0-9_]*|%[A-Z_]+%|(.)\1*"
+    r"|(?:your|my|the|some|example|sample|dummy|fake|test|change|insert|replace|redacted"
     r"|placeholder|secret|password|none|null|undefined|true|false|todo|n/?a)(?:[-_ .].*|me|here)?|.*(?:\.\.\.|…).*"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}.*|[a-z][a-z0-9+.-]*://.*|[.~]{0,2}/.*"
     r"|(?:os|env|process|config|settings|self|cfg|args|vault|secrets|var|local)[.\[(:].*",
@@ -133,6 +134,8 @@ def is_bearer(text: str) -> bool:
 def is_random(text: str) -> bool:
     """Whether letters and digits look random: their kinds follow each other as they hardly do in names such as
     `parseHttp2Header` or `MAX_SIZE_64`."""
+    if text.islower() or text.isupper():
+        return False
     kinds = "".join("d" if each.isdigit() else "u" if each.isupper() else "l" for each in text if each.isalnum())
     if "d" not in kinds or "u" not in kinds or "l" not in kinds:
         return False

@@ -69,6 +69,7 @@ class Detector:
         self._in_words = [each for each in chosen if each.in_word and each.anchors]
         self._in_long_words = [each for each in chosen if each.in_word and not each.anchors]
         self._in_texts = [each for each in chosen if not each.in_word]
+        self._counts_digits = any(each.min_digits for each in chosen)
         anchors = sorted({anchor for each in self._in_words for anchor in each.anchors}, key=len, reverse=True)
         self._anchors = re.compile("|".join(map(re.escape, anchors)) or BETWEEN * 2)
 
@@ -79,13 +80,13 @@ class Detector:
         if words:
             if self._anchors.search(words):
                 for format_ in self._in_words:
-                    if _has(words, format_.anchors) and format_.pattern.search(words):
+                    if _has(words, format_.anchors) and any(_matches(format_, words)):
                         found += _matches(format_, text)
             for format_ in self._in_long_words:
-                if format_.pattern.search(words):
+                if any(_matches(format_, words)):
                     found += _matches(format_, text)
         if self._in_texts:
-            folded, digits = text.lower(), sum(map(text.count, "0123456789"))
+            folded, digits = text.lower(), sum(map(text.count, "0123456789")) if self._counts_digits else 0
             for format_ in self._in_texts:
                 if digits >= format_.min_digits and (
                     not format_.anchors or _has(folded if format_.folded else text, format_.anchors)
@@ -141,3 +142,8 @@ _PLACES = {name: place for place, name in reversed(list(enumerate(NAMES)))}
 
 def _order(name: str) -> int:
     return _PLACES.get(name, len(_PLACES))
+
+
+def find(text: str, formats: Formats = "all") -> list[Finding]:
+    """Return the sensitive data of some formats in a text: where it starts and ends, and its format."""
+    return Detector(parse_formats(formats)).find(text)

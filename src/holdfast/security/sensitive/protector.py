@@ -229,7 +229,7 @@ class Protector:
 
     async def protect_metadata(self, line: Line, metadata: bytes) -> bytes:
         """Return the metadata of a step to store in place of some."""
-        texts = self._texts(line, "metadata")
+        texts = self._texts(line, "metadata") if len(metadata) > 1 else None
         if texts is None:
             return metadata
         new = texts.protect(metadata, ("metadata",), "metadata")
@@ -335,23 +335,23 @@ def _protect_operation(texts: TextProtector, operation: Operation, path: Path, n
 def _protect_changed(texts: TextProtector, operation: Operation, value: Packed, path: Path, name: str) -> Packed | None:
     """Protect what an operation changed of a value. None if there is nothing to replace."""
     if isinstance(operation, EditList) and isinstance(value, list):
-        place, items = 0, list(value)
+        place, replaced = 0, dict[int, bytes]()
         for part in operation.parts:
             if isinstance(part, KeepRun):
                 place += part.length
                 continue
             for _ in range(1 if isinstance(part, ChangeItem) else len(part)):
-                new = texts.protect(items[place], (*path, place), name)
+                new = texts.protect(value[place], (*path, place), name)
                 if new is not None:
-                    items[place] = flatten(new)
+                    replaced[place] = flatten(new)
                 place += 1
-        return items if items != value else None
+        return [replaced.get(place, item) for place, item in enumerate(value)] if replaced else None
     if isinstance(operation, EditMap) and (entries := as_map(value)) is not None:
-        changed = dict(entries)
+        changed: PackedMap = {}
         for key, each in operation.put:
             label = _label(key)
             new = _protect_changed(texts, each, entries[key], (*path, label), label)
             if new is not None:
                 changed[key] = new
-        return changed if changed != entries else None
+        return {key: changed.get(key, each) for key, each in entries.items()} if changed else None
     return texts.protect(value, path, name)
