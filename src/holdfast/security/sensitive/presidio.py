@@ -48,7 +48,7 @@ def _create_analyzer() -> Any:
     except ImportError as missing:
         raise ConfigError(
             "the recognizer needs presidio-analyzer, which is not installed",
-            hint="pip install 'holdfast[presidio]', and a model: python -m spacy download en_core_web_lg",
+            hint="pip install presidio-analyzer, and a model: python -m spacy download en_core_web_lg",
             code="not-installed",
         ) from missing
     return AnalyzerEngine()
