@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.security import (
     EnvironmentKeys,
     FileKeys,
-    Finding,
+    SensitiveSpan,
     KeySource,
     PresidioRecognizer,
     Recognizer,
@@ -20,7 +20,7 @@ __all__ = [
     "AsyncSensitive",
     "EnvironmentKeys",
     "FileKeys",
-    "Finding",
+    "SensitiveSpan",
     "KeySource",
     "PresidioRecognizer",
     "Recognizer",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.security.audit.query import AuditRecord as AuditRecord
     from holdfast.security.audit.verify import AuditFinding as AuditFinding
     from holdfast.security.audit.verify import AuditReport as AuditReport
-    from holdfast.security.sensitive.detector import Finding as Finding
+    from holdfast.security.sensitive.detector import SensitiveSpan as SensitiveSpan
     from holdfast.security.sensitive.detector import Recognizer as Recognizer
     from holdfast.security.sensitive.detector import find as find
     from holdfast.security.sensitive.keys import EnvironmentKeys as EnvironmentKeys
@@ -31,7 +31,7 @@ _MODULES = {
     "holdfast.security.audit.export": ("AuditCheck", "AuditExport", "check_audit"),
     "holdfast.security.audit.query": ("AuditRecord",),
     "holdfast.security.audit.verify": ("AuditFinding", "AuditReport"),
-    "holdfast.security.sensitive.detector": ("Finding", "Recognizer", "find"),
+    "holdfast.security.sensitive.detector": ("SensitiveSpan", "Recognizer", "find"),
     "holdfast.security.sensitive.keys": ("EnvironmentKeys", "FileKeys", "KeySource"),
     "holdfast.security.sensitive.policies": ("SensitivePolicy",),
     "holdfast.security.sensitive.presidio": ("PresidioRecognizer",),

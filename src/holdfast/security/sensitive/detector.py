@@ -26,7 +26,7 @@ Formats: TypeAlias = "Literal['credentials', 'personal', 'all'] | str | Iterable
 """How callers name formats: a group, `all`, a name such as `email`, or several of these."""
 
 
-class Finding(NamedTuple):
+class SensitiveSpan(NamedTuple):
     """Sensitive data in a text: where it is, and its format."""
 
     start: int
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     format: str
 
 
-Recognizer: TypeAlias = Callable[[str], Iterable[Finding]]
+Recognizer: TypeAlias = Callable[[str], Iterable[SensitiveSpan]]
 """Finds what no format of the table describes, such as names of people."""
 
 
@@ -73,9 +73,9 @@ class Detector:
         anchors = sorted({anchor for each in self._in_words for anchor in each.anchors}, key=len, reverse=True)
         self._anchors = re.compile("|".join(map(re.escape, anchors)) or BETWEEN * 2)
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[SensitiveSpan]:
         """Return what is found in a text, in its order. Findings do not overlap."""
-        found: list[Finding] = []
+        found: list[SensitiveSpan] = []
         words = BETWEEN.join([word for word in text.split() if len(word) >= LONG])
         if words:
             if self._anchors.search(words):
@@ -96,10 +96,10 @@ class Detector:
             found += recognizer(text)
         return _apart(found) if len(found) > 1 else found
 
-    def find_in_field(self, name: str, text: str) -> list[Finding]:
+    def find_in_field(self, name: str, text: str) -> list[SensitiveSpan]:
         """Return what is found in the text of a field. All of it is a secret, if the name says so."""
         if self.by_field and is_secret_name(name) and checks.is_value(text):
-            return [Finding(0, len(text), FIELD)]
+            return [SensitiveSpan(0, len(text), FIELD)]
         return self.find(text)
 
 
@@ -110,7 +110,7 @@ def _has(text: str, anchors: tuple[str, ...]) -> bool:
     return False
 
 
-def _matches(format_: Format, text: str) -> Iterable[Finding]:
+def _matches(format_: Format, text: str) -> Iterable[SensitiveSpan]:
     group = format_.pattern.groups
     for match in format_.pattern.finditer(text):
         if match.start(group) < 0:
@@ -120,18 +120,18 @@ def _matches(format_: Format, text: str) -> Iterable[Finding]:
             if format_.before.search(text[max(start - BEFORE, 0) : start].lower()) is None:
                 continue
         if format_.check is None or format_.check(match.group(group)):
-            yield Finding(match.start(group), match.end(group), format_.name)
+            yield SensitiveSpan(match.start(group), match.end(group), format_.name)
 
 
-def _apart(found: list[Finding]) -> list[Finding]:
+def _apart(found: list[SensitiveSpan]) -> list[SensitiveSpan]:
     """Return findings in the order of the text. Of those that overlap, the first format of the table is retained,
     extended over the others, so that nothing of any is left."""
-    apart: list[Finding] = []
+    apart: list[SensitiveSpan] = []
     for each in sorted(found):
         if apart and each.start < apart[-1].end:
             last = apart[-1]
             first = min(last.format, each.format, key=_order)
-            apart[-1] = Finding(last.start, max(last.end, each.end), first)
+            apart[-1] = SensitiveSpan(last.start, max(last.end, each.end), first)
         else:
             apart.append(each)
     return apart
@@ -144,6 +144,6 @@ def _order(name: str) -> int:
     return _PLACES.get(name, len(_PLACES))
 
 
-def find(text: str, formats: Formats = "all") -> list[Finding]:
+def find(text: str, formats: Formats = "all") -> list[SensitiveSpan]:
     """Return the sensitive data of some formats in a text: where it starts and ends, and its format."""
     return Detector(parse_formats(formats)).find(text)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.security.sensitive.detector import Finding
+from holdfast.security.sensitive.detector import SensitiveSpan
 
 _ENTITIES = ("PERSON", "LOCATION", "NRP", "US_SSN", "UK_NHS", "MEDICAL_LICENSE")
 
@@ -32,14 +32,14 @@ class PresidioRecognizer:
         self._language = language
         self._min_score = min_score
 
-    def __call__(self, text: str) -> Iterable[Finding]:
+    def __call__(self, text: str) -> Iterable[SensitiveSpan]:
         """Return what is found in a text."""
         results = self._analyzer.analyze(
             text=text, language=self._language, entities=self._entities, score_threshold=self._min_score
         )
         for each in results:
             name = each.entity_type.lower().replace("_", "-")
-            yield Finding(each.start, each.end, f"presidio-{name}"[:40])
+            yield SensitiveSpan(each.start, each.end, f"presidio-{name}"[:40])
 
 
 def _create_analyzer() -> Any:

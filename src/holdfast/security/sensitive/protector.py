@@ -33,7 +33,7 @@ from holdfast.engine.state_loader import LoadedState
 from holdfast.errors import DeniedError
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.sensitive import checks
-from holdfast.security.sensitive.detector import Detector, Finding
+from holdfast.security.sensitive.detector import Detector, SensitiveSpan
 from holdfast.security.sensitive.formats import BETWEEN, FIELD, is_secret_name
 from holdfast.security.sensitive.markers import Recognises, mask_markers
 from holdfast.security.sensitive.packed_values import Path, replace_texts, texts_of
@@ -126,14 +126,14 @@ def find_any(detector: Detector, texts: Sequence[tuple[str, str]], markers: Sequ
     return bool(detector.find(mask_markers(BETWEEN.join([text for _, text in texts]), markers)))
 
 
-def find_text(detector: Detector, name: str, text: str, markers: Sequence[Recognises]) -> list[Finding]:
+def find_text(detector: Detector, name: str, text: str, markers: Sequence[Recognises]) -> list[SensitiveSpan]:
     """Return what is found in the text of a field. Markers are not searched."""
     masked = mask_markers(text, markers)
     if masked != text and not masked.strip(BETWEEN):
         return []
     last = name.rpartition("/")[2]
     if detector.by_field and is_secret_name(last) and masked == text and checks.is_value(text):
-        return [Finding(0, len(text), FIELD)]
+        return [SensitiveSpan(0, len(text), FIELD)]
     return detector.find(masked)
 
 
