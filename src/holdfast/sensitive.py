@@ -5,13 +5,13 @@ from __future__ import annotations
 from holdfast.security import (
     EnvironmentKeys,
     FileKeys,
-    SensitiveSpan,
     KeySource,
     PresidioRecognizer,
     Recognizer,
     SensitiveFinding,
     SensitivePolicy,
     SensitiveReport,
+    SensitiveSpan,
     find,
 )
 from holdfast.store import AsyncSensitive, Sensitive
@@ -20,7 +20,6 @@ __all__ = [
     "AsyncSensitive",
     "EnvironmentKeys",
     "FileKeys",
-    "SensitiveSpan",
     "KeySource",
     "PresidioRecognizer",
     "Recognizer",
@@ -28,5 +27,6 @@ __all__ = [
     "SensitiveFinding",
     "SensitivePolicy",
     "SensitiveReport",
+    "SensitiveSpan",
     "find",
 ]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from holdfast.security.audit.query import AuditRecord as AuditRecord
     from holdfast.security.audit.verify import AuditFinding as AuditFinding
     from holdfast.security.audit.verify import AuditReport as AuditReport
-    from holdfast.security.sensitive.detector import SensitiveSpan as SensitiveSpan
     from holdfast.security.sensitive.detector import Recognizer as Recognizer
+    from holdfast.security.sensitive.detector import SensitiveSpan as SensitiveSpan
     from holdfast.security.sensitive.detector import find as find
     from holdfast.security.sensitive.keys import EnvironmentKeys as EnvironmentKeys
     from holdfast.security.sensitive.keys import FileKeys as FileKeys

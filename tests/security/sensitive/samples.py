@@ -373,8 +373,8 @@ def _hash(random: Random) -> str:
     return random.choice(
         [
             hashlib.sha256(data).hexdigest(),
-            hashlib.sha1(data).hexdigest(),  # noqa: S324 - as git has them
-            hashlib.md5(data).hexdigest(),  # noqa: S324
+            hashlib.sha1(data).hexdigest(),
+            hashlib.md5(data).hexdigest(),
             f"sha256:{hashlib.sha256(data).hexdigest()}",
             f"sha512-{base64.b64encode(hashlib.sha512(data).digest()).decode()}",
             f'integrity="sha384-{base64.b64encode(hashlib.sha384(data).digest()).decode()}"',

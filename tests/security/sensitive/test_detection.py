@@ -114,9 +114,8 @@ def test_formats_are_named(subtests: pytest.Subtests) -> None:
     assert parse_formats("all") > parse_formats("credentials")
     wrong: list[Any] = ["emails", [], 7, ["email", "x"]]
     for bad in wrong:
-        with case(subtests, bad):
-            with pytest.raises(InvalidError):
-                parse_formats(bad)
+        with case(subtests, bad), pytest.raises(InvalidError):
+            parse_formats(bad)
 
 
 def test_the_whole_secret_is_found() -> None:

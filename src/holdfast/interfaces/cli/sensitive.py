@@ -10,7 +10,7 @@ from holdfast.interfaces.cli.formatting import plural, safe
 
 
 @group("sensitive")
-def sensitive() -> None:
+def sensitive(session: CliContext) -> None:
     """Find credentials and personal data in a store."""
 
 
