@@ -1,4 +1,4 @@
-"""Protection: whatever a program writes, and by whatever path, no secret is stored; and what was replaced is recorded."""
+"""Protection: whatever a program writes, no secret is stored, and what was replaced is recorded."""
 
 from __future__ import annotations
 
