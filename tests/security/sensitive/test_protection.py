@@ -143,6 +143,11 @@ def _hooked(store: Store, key: str) -> None:
     with pytest.raises(VetoError):
         store.state(user="vetoed")["note"] = key
 
+    store.hooks.after("state.set", scope="user:after", record=True, name="after")(lambda call: None)
+    store.state(user="after")["note"] = key
+    store.hooks.before("checkpoint.save", record=True, name="saved")(lambda call: None)
+    store.put("with-hook", {"text": key}, metadata={"note": key})
+
 
 def _text_in_parts(store: Store, key: str) -> None:
     """A secret that no single write contains."""
@@ -341,6 +346,28 @@ def test_policies_by_scope_and_key(store: Store) -> None:
     with pytest.raises(NotFoundError):
         store.sensitive.remove("refuse agent:strict **")
     store.state(agent="strict")["x"] = key
+
+
+def test_all_of_a_field_is_a_secret(store: Store, subtests: pytest.Subtests) -> None:
+    store.sensitive.protect(keys=KEYS)
+    plain: dict[str, Any] = {
+        "password": "hunter22",
+        "config": {"dbPassword": "hunter22", "nested": {"api_key": ["one1", "two2"]}},
+        "secrets": {"db": "hunter22", "deep": {"x": "also this"}},
+        "cookie": "y" + "x1" * 500_000,
+        "schema": {"properties": {"password": {"type": "string", "description": "The password"}}},
+        "usage": {"max_tokens": 5, "token_count": "17", "tokens": ["a", "b"]},
+        "placeholder": {"password": "${DB_PASSWORD}", "token": "<your token>", "secret": None},
+    }
+    store.put("a", plain)
+    state = store.get("a").state
+    for name in ("schema", "usage", "placeholder"):
+        with case(subtests, name):
+            assert state[name] == plain[name]
+    assert "hunter22" not in str(state)
+    assert "also this" not in str(state)
+    assert "one1" not in str(state)
+    assert store.sensitive.reveal(state, thread="a") == plain
 
 
 def test_encrypt_has_keys_of_its_own(store: Store) -> None:

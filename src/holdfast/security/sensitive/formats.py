@@ -160,7 +160,7 @@ _SECRET_NAME = re.compile(
     r"|encryptionkey|masterkey|clientkey|sharedkey|authkey|connectionstring|credentials?)|pwd|.*[a-z]pwd|authorization"
     r"|proxyauthorization|xapikey|cookies?|setcookie|(?:.*(?:access|auth|bearer|refresh|session|api|id|bot|personal"
     r"|deploy|private|secret|csrf|jwt|hf|gh|npm|pypi|slack|user|app|service|device|push|webhook|security|reset))?token"
-    r"|pin|cvv|cvc|otp|totpsecret|recoverycodes?|mnemonic|seedphrase)"
+    r"|secrets|passwords|apikeys|cvv|cvc|otp|totpsecret|recoverycodes?|mnemonic|seedphrase)"
 )
 
 
@@ -168,3 +168,7 @@ _SECRET_NAME = re.compile(
 def is_secret_name(name: str) -> bool:
     """Whether a field of this name has a secret: `password`, `apiKey`, `DB_PASSWORD`, `x-api-key`, `authorization`."""
     return len(name) <= 100 and _SECRET_NAME.fullmatch(_SEPARATORS.sub("", name).lower()) is not None
+
+
+CONTAINERS: Final = frozenset({"secrets", "credentials", "passwords", "api_keys", "apiKeys"})
+"""The names of dicts in which every text is a secret, whatever its own name."""

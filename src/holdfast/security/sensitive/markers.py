@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["redacted", "token", "sealed"]
 
 _MARKER: Final = re.compile(
-    r"\[(redacted|token|sealed):([a-z0-9-]{1,40}):([0-9a-f]{8})\.([A-Za-z0-9_-]{16,200000}+)\.([0-9a-f]{12})\]"
+    r"\[(redacted|token|sealed):([a-z0-9-]{1,40}):([0-9a-f]{8})\.([A-Za-z0-9_-]{16,}+)\.([0-9a-f]{12})\]"
 )
 _DIGEST, _CHECK = 10, 6
 """The number of bytes of a digest, and of the proof."""

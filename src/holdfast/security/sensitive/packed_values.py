@@ -15,6 +15,7 @@ from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
 from holdfast.engine.model.packed_state import POINTER
 from holdfast.errors import CorruptError
+from holdfast.security.sensitive.formats import CONTAINERS
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -84,7 +85,7 @@ def _collect(raw: Any, name: str, found: list[tuple[str, str]]) -> None:
             if type(key) is str:
                 if len(key) >= _SHORTEST_KEY:
                     found.append(("", key))
-                _collect(item, key, found)
+                _collect(item, _name_below(name, key), found)
             else:
                 _collect(item, name, found)
     elif kind is list:
@@ -116,8 +117,13 @@ def _inside(typed: Ext) -> Iterator[Any]:
             yield {_key(key): item for key, item in zip(parts[::2], parts[1::2], strict=False)}
 
 
-def _key(key: Any) -> Any:
+def _key(key: Any) -> str:
     return key if type(key) is str else repr(key)
+
+
+def _name_below(name: str, key: Any) -> str:
+    """Return the name of the field of a value in a dict: its key, unless all that is in the dict is a secret."""
+    return key if type(key) is str and name not in CONTAINERS else name
 
 
 def _text_of(data: bytes) -> str | None:
@@ -136,7 +142,7 @@ def _replaced(raw: Any, path: Path, name: str, replace: ReplaceText) -> Any:
     if kind is dict:
         return {
             (replace((*path, "(key)"), "", key) if type(key) is str else key): _replaced(
-                item, (*path, key if type(key) is str else repr(key)), key if type(key) is str else name, replace
+                item, (*path, _key(key)), _name_below(name, key), replace
             )
             for key, item in raw.items()
         }
@@ -177,5 +183,6 @@ def _replaced_typed(typed: Ext, path: Path, name: str, replace: ReplaceText) -> 
         parts = []
         for key, item in pairs:
             named = _key(key)
-            parts += [_replaced(key, (*path, "(key)"), "", replace), _replaced(item, (*path, named), named, replace)]
+            parts.append(_replaced(key, (*path, "(key)"), "", replace))
+            parts.append(_replaced(item, (*path, named), _name_below(name, named), replace))
     return Ext(code, encode(parts))
