@@ -370,6 +370,25 @@ def test_all_of_a_field_is_a_secret(store: Store, subtests: pytest.Subtests) -> 
     assert store.sensitive.reveal(state, thread="a") == plain
 
 
+def test_contents_of_artifacts_are_left_alone(store: Store, subtests: pytest.Subtests) -> None:
+    """They are known by their hash. What is said of them is protected."""
+    store.sensitive.protect(keys=KEYS)
+    for size in (1, 2_000, 90_000):
+        with case(subtests, size):
+            content = f"{secret('x')} token=a1B2c3D4e5F6 ".encode() * size
+            id = store.artifacts.register(content, name=secret("x"), metadata={"n": secret("x")}).id
+            assert store.artifacts.read(id) == content
+            assert secret("x") not in str(store.artifacts.get(id))
+
+
+def test_messages_between_agents_are_searched_by_names_too(store: Store) -> None:
+    store.sensitive.protect(keys=KEYS)
+    store.sharing.topic("news", agent="a").publish({"password": "hunter22"})
+    store.sessions.start("s1", metadata={"password": "hunter22"})
+    store.sharing.document("d", agent="a").edit(lambda _: {"password": "hunter22"})
+    assert "hunter22" not in stored_text(store)
+
+
 def test_encrypt_has_keys_of_its_own(store: Store) -> None:
     with pytest.raises(InvalidError):
         store.sensitive.protect("encrypt")

@@ -49,10 +49,10 @@ def texts_of(packed: bytes, name: str = "") -> list[tuple[str, str]]:
     return found
 
 
-def replace_texts(packed: bytes, path: Path, name: str, replace: ReplaceText) -> bytes:
-    """Return a packed value with other texts."""
+def replace_texts(packed: bytes, path: Path, name: str, replace: ReplaceText, *, in_bytes: bool = True) -> bytes:
+    """Return a packed value with other texts; with those in `bytes` as they are, if these are not to be changed."""
     raw, mark = _parse(packed)
-    return mark + encode(_replaced(raw, path, name, replace))
+    return mark + encode(_replaced(raw, path, name, replace if in_bytes else _TextsOnly(replace)))
 
 
 def _parse(packed: bytes) -> tuple[Any, bytes]:
@@ -62,6 +62,16 @@ def _parse(packed: bytes) -> tuple[Any, bytes]:
     data = packed[len(mark) :]
     raw = _load(data)
     return (_Shaped(raw) if is_shaped else raw), mark
+
+
+class _TextsOnly:
+    """Replaces texts, but not those in `bytes`."""
+
+    def __init__(self, replace: ReplaceText) -> None:
+        self._replace = replace
+
+    def __call__(self, path: Path, name: str, text: str, /) -> str:
+        return self._replace(path, name, text)
 
 
 class _Shaped(list[Any]):
@@ -149,7 +159,7 @@ def _replaced(raw: Any, path: Path, name: str, replace: ReplaceText) -> Any:
     if kind is list:
         return [_replaced(item, (*path, place), name, replace) for place, item in enumerate(raw)]
     if kind is bytes:
-        text = _text_of(raw)
+        text = None if isinstance(replace, _TextsOnly) else _text_of(raw)
         return raw if text is None else replace(path, name, text).encode()
     if kind is _Shaped:
         return [*raw[:2], _replaced(raw[2], path, name, replace), *raw[3:]]

@@ -23,7 +23,7 @@ _SHARED = ("topic:", "requests:", "pipeline:", "document:")
 """What the names of lines with messages between agents contain."""
 
 _INTERNAL_NAMES = frozenset({FIELD, "high-entropy", "named-secret"})
-"""Formats that are not searched for in records of the store: these have random ids, and fields named `token`."""
+"""Formats that are not searched for in records of artifacts: these have random ids, and fields named `token`."""
 
 
 class SensitivePolicy(NamedTuple):
@@ -56,6 +56,8 @@ class ChannelRules:
         formats = frozenset().union(*(each.formats for each in policies)) - (_INTERNAL_NAMES if is_internal else set())
         recognizers = [recognizer for each in policies for recognizer in each.recognizers]
         self.detector = Detector(formats, recognizers)
+        self.is_internal = is_internal
+        """Whether the channel has records of the store, whose `bytes` are contents of artifacts."""
         self._policies = tuple(policies)
 
     def policy(self, format_: str) -> SensitivePolicy:
@@ -109,8 +111,9 @@ def is_covered(name: str, channel: str) -> bool:
 
 
 def is_internal(name: str) -> bool:
-    """Whether a line has records of the store, with ids and names of its own besides what users put in."""
-    return line_kind(name) == "system"
+    """Whether a line has records with ids, names of fields and contents of the store's own besides what users put in:
+    that of artifacts."""
+    return place_of(name) == "artifacts"
 
 
 def domain_of(line: Line) -> str:

@@ -88,7 +88,7 @@ class TextProtector:
         texts = texts_of(packed, name)
         if not texts or not find_any(self._rules.detector, texts, self._policies.markers):
             return None
-        new = replace_texts(packed, path, name, self._replace)
+        new = replace_texts(packed, path, name, self._replace, in_bytes=not self._rules.is_internal)
         return None if new == packed else new
 
     def _replace(self, path: Path, name: str, text: str) -> str:
