@@ -28,7 +28,7 @@ VALUES = st.recursive(
     TEXTS | st.none() | st.integers(0, 9) | st.booleans() | st.binary(max_size=4),
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["a", "b", "content", "role"]), inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "content", "role", f"to {SECRETS[0]}"]), inner, max_size=3)
         | st.tuples(inner, inner)
     ),
     max_leaves=8,

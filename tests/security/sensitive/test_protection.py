@@ -158,6 +158,16 @@ def _text_in_parts(store: Store, key: str) -> None:
     thread.update({"text": text + "changed, and " + key})
 
 
+def _large_dicts(store: Store, key: str) -> None:
+    large: dict[str, Any] = {f"k{number}": "v" * 40 for number in range(60)}
+    store.put("large-dict", {"map": {**large, key: {"x": key, "y": "z" * 2000}}})
+    store.put("large-dict", {"map": {**large, "new": 1, key: {"x": key, "y": "z" * 1999}, f"also {key}": "v"}})
+    state = store.state(agent="large-dict")
+    state["map"] = large
+    state.patch("map", {(key,): {"x": key}})
+    state.patch("map", {(key, "x"): f"more {key}"})  # there is no such key any more: it is created again
+
+
 def _patches(store: Store, key: str) -> None:
     state = store.state(agent="patched")
     state["value"] = {"a": {"b": ["x", "y"]}, "many": {str(number): "v" * 40 for number in range(60)}}
@@ -174,6 +184,8 @@ WRITES: dict[str, Callable[[Store, str], object]] = {
     "large value": lambda store, key: store.put("large", {"text": "x " * 50_000 + key}),
     "large list": lambda store, key: store.put("list", {"messages": ["m"] * 100 + [key] + ["n"] * 100}),
     "key of a dict": lambda store, key: store.put("dict", {"map": {key: 1, "other": {"x" + " " + key: 2}}}),
+    "below a key of a dict": lambda store, key: store.put("below", {"map": {key: {"x": key}, "y": {key: [key]}}}),
+    "key of a large dict": _large_dicts,
     "bytes": lambda store, key: store.put("bytes", {"data": key.encode()}),
     "tuple and set": lambda store, key: store.put("types", {"t": (key, 1), "s": {key, 2}, "e": ValueError(key)}),
     "scope": lambda store, key: store.state(agent="a").set("note", f"x {key}"),
@@ -322,6 +334,17 @@ def test_langgraph_puts_of_the_same_checkpoint_are_one(store: Store) -> None:
     assert plain != found.checkpoint
     saver.put(found.parent_config or config, plain, found.metadata, {})
     assert len(store.log("t")) == steps
+
+
+def test_reports_have_no_secrets(store: Store) -> None:
+    """Not even where these are keys, which are parts of paths."""
+    key = secret("x")
+    store.put("a", {"map": {key: {"x": key}}, "list": [{key: [key]}]})
+    store.put("a", {"map": {**{f"k{number}": "v" * 40 for number in range(60)}, key: {"x": key}}})
+    report = store.sensitive.scan(history=True)
+    assert len(report.findings) >= 5
+    assert key not in str(report)
+    assert len(set(report.findings)) == len(report.findings)
 
 
 def test_policies_by_scope_and_key(store: Store) -> None:

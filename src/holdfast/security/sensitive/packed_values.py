@@ -150,12 +150,12 @@ def _replaced(raw: Any, path: Path, name: str, replace: ReplaceText) -> Any:
     if kind is str:
         return replace(path, name, raw)
     if kind is dict:
-        return {
-            (replace((*path, "(key)"), "", key) if type(key) is str else key): _replaced(
-                item, (*path, _key(key)), _name_below(name, key), replace
-            )
-            for key, item in raw.items()
-        }
+        entries = {}
+        for key, item in raw.items():
+            # The path of the value has the key as it is stored: it must not have what is replaced.
+            new = replace((*path, "(key)"), "", key) if type(key) is str else key
+            entries[new] = _replaced(item, (*path, _key(new)), _name_below(name, key), replace)
+        return entries
     if kind is list:
         return [_replaced(item, (*path, place), name, replace) for place, item in enumerate(raw)]
     if kind is bytes:
@@ -192,7 +192,7 @@ def _replaced_typed(typed: Ext, path: Path, name: str, replace: ReplaceText) -> 
         pairs = zip(parts[::2], parts[1::2], strict=False)
         parts = []
         for key, item in pairs:
-            named = _key(key)
-            parts.append(_replaced(key, (*path, "(key)"), "", replace))
-            parts.append(_replaced(item, (*path, named), _name_below(name, named), replace))
+            new = _replaced(key, (*path, "(key)"), "", replace)
+            label = new if type(new) is str else "(key)"
+            parts += [new, _replaced(item, (*path, label), _name_below(name, _key(key)), replace)]
     return Ext(code, encode(parts))

@@ -58,6 +58,14 @@ class Replacement(NamedTuple):
     marker: str
 
 
+class ProtectedEntry(NamedTuple):
+    """A packed key of a dict as it is stored, its text for paths, and the name of its field."""
+
+    key: bytes
+    label: str
+    name: str
+
+
 class TextProtector:
     """Replaces sensitive data in the texts of one channel."""
 
@@ -77,10 +85,17 @@ class TextProtector:
             if not any(items):
                 return None
             return [old if new is None else new for old, new in zip(packed, items, strict=True)]
-        found = {key: self.protect(value, (*path, label := _label(key)), label) for key, value in packed.items()}
-        if not any(each is not None for each in found.values()):
-            return None
-        return {key: value if (new := found[key]) is None else new for key, value in packed.items()}
+        entries: PackedMap = {}
+        for key, value in packed.items():
+            entry = self.protect_entry(key, path)
+            new = self.protect(value, (*path, entry.label), entry.name)
+            entries[entry.key] = value if new is None else new
+        return None if entries == packed else entries
+
+    def protect_entry(self, key: bytes, path: Path) -> ProtectedEntry:
+        """Return the key to store in place of one of a dict, and what it is called."""
+        new = self._protect_bytes(key, (*path, "(key)"), "") or key
+        return ProtectedEntry(new, _label(new), _label(key))
 
     def _protect_bytes(self, packed: bytes, path: Path, name: str) -> bytes | None:
         if packed.startswith(POINTER):
@@ -108,7 +123,7 @@ class TextProtector:
             return value
         if action == "refuse":
             self.replaced.append(Replacement(path_text(path), format_, action, policy.name, ""))
-            return value
+            return "…"  # nothing is stored, and the paths of errors must not have it
         if policy.markers is None:
             marker = f"[redacted:{format_}]"
         elif action == "redact":
@@ -312,10 +327,13 @@ def _protect_operation(texts: TextProtector, operation: Operation, path: Path, n
         new = texts.protect(operation.operand, at, name)
         return operation if new is None else Combine(operation.rule, flatten(new))
     if isinstance(operation, EditMap):
-        put = tuple(
-            (key, _protect_operation(texts, each, (*path, label := _label(key)), label)) for key, each in operation.put
-        )
-        return EditMap(operation.removed, put, operation.moved)
+        put = []
+        for key, each in operation.put:
+            entry = texts.protect_entry(key, path)
+            # An entry that is changed in part is there already, under this key.
+            stored = entry.key if isinstance(each, Set) else key
+            put.append((stored, _protect_operation(texts, each, (*path, entry.label), entry.name)))
+        return EditMap(operation.removed, tuple(put), operation.moved)
     if isinstance(operation, EditList):
         place, parts = 0, list[KeepRun | ChangeItem | tuple[bytes, ...]]()
         for part in operation.parts:
@@ -347,11 +365,16 @@ def _protect_changed(texts: TextProtector, operation: Operation, value: Packed, 
                 place += 1
         return [replaced.get(place, item) for place, item in enumerate(value)] if replaced else None
     if isinstance(operation, EditMap) and (entries := as_map(value)) is not None:
-        changed: PackedMap = {}
+        keys: dict[bytes, bytes] = {}
+        values: PackedMap = {}
         for key, each in operation.put:
-            label = _label(key)
-            new = _protect_changed(texts, each, entries[key], (*path, label), label)
+            entry = texts.protect_entry(key, path)
+            new = _protect_changed(texts, each, entries[key], (*path, entry.label), entry.name)
             if new is not None:
-                changed[key] = new
-        return {key: changed.get(key, each) for key, each in entries.items()} if changed else None
+                values[key] = new
+            if entry.key != key:
+                keys[key] = entry.key
+        if not keys and not values:
+            return None
+        return {keys.get(key, key): values.get(key, each) for key, each in entries.items()}
     return texts.protect(value, path, name)

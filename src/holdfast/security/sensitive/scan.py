@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Scan
@@ -75,7 +75,7 @@ class SensitiveScan:
                 damaged.append(place)
             if progress is not None:
                 progress(number, len(lines), place)
-        return SensitiveReport(findings, len(lines), damaged)
+        return SensitiveReport([*dict.fromkeys(findings)], len(lines), damaged)
 
     async def _latest(self, line: Line) -> AsyncIterator[SensitiveFinding]:
         tip = await self._engine.lines.load_tip(line)
@@ -108,8 +108,8 @@ class SensitiveScan:
                 step = open_step(line, row, max_bytes)
                 edits = [(unpack_name(key), operation) for key, operation in step.edit.put]
                 for channel, operation in edits:
-                    for value, path in _values(operation, (channel,)):
-                        for each in self._value(line, point.id, value, channel, path):
+                    for value, path, name in _values(operation, (channel,), channel, self._detector):
+                        for each in self._value(line, point.id, value, channel, path, name):
                             yield each
                 for each in self._value(line, point.id, step.header.metadata, "metadata"):
                     yield each
@@ -129,7 +129,13 @@ class SensitiveScan:
             yield each
 
     def _value(
-        self, line: Line, checkpoint: str, value: Packed, channel: str, path: Path | None = None
+        self,
+        line: Line,
+        checkpoint: str,
+        value: Packed,
+        channel: str,
+        path: Path | None = None,
+        name: str | None = None,
     ) -> list[SensitiveFinding]:
         if not is_covered(line.name, channel):
             return []
@@ -137,12 +143,13 @@ class SensitiveScan:
         counts: dict[tuple[str, str], int] = {}
 
         def search(at: Path, name: str, text: str) -> str:
-            for each in find_text(detector, name, text, ANY_MARKER):
+            spans = find_text(detector, name, text, ANY_MARKER)
+            for each in spans:
                 where = path_text(at), each.format
                 counts[where] = counts.get(where, 0) + 1
-            return text
+            return "…" if spans else text  # paths of what is below a key must not have it
 
-        _search(detector, value, path or (channel,), channel, search)
+        _search(detector, value, path or (channel,), channel if name is None else name, search)
         place = place_of_line(line.name)
         return [SensitiveFinding(place, checkpoint, at, format_, count) for (at, format_), count in counts.items()]
 
@@ -153,34 +160,36 @@ def _search(detector: Detector, value: Packed, path: Path, name: str, search: Re
             _search(detector, each, (*path, place), name, search)
     elif isinstance(value, dict):
         for key, item in value.items():
-            label = next((text for _, text in texts_of(key)), key.hex())
-            _search(detector, item, (*path, label), label, search)
+            label = _label(key)
+            _search(detector, item, (*path, search((*path, "(key)"), "", label)), label, search)
     elif not value.startswith(POINTER) and find_any(detector, texts_of(value, name), ANY_MARKER):
         replace_texts(value, path, name, search)
 
 
-def _values(operation: Operation, path: Path) -> Sequence[tuple[bytes, Path]]:
-    """Return the values that an operation contains, with their paths. Parts of texts are found in the latest state."""
+def _values(operation: Operation, path: Path, name: str, detector: Detector) -> Iterator[tuple[bytes, Path, str]]:
+    """Yield the values that an operation contains, with their paths and the names of their fields. Parts of texts are
+    found in the latest state."""
     if isinstance(operation, Set):
-        return [(operation.value, path)]
-    if isinstance(operation, Combine):
-        return [(operation.operand, path)]
-    if isinstance(operation, EditMap):
-        return [
-            each
-            for key, change in operation.put
-            for each in _values(change, (*path, next((text for _, text in texts_of(key)), key.hex())))
-        ]
-    found: list[tuple[bytes, Path]] = []
-    if isinstance(operation, EditList):
+        yield operation.value, path, name
+    elif isinstance(operation, Combine):
+        yield operation.operand, path, name
+    elif isinstance(operation, EditMap):
+        for key, change in operation.put:
+            label = _label(key)
+            yield key, (*path, "(key)"), ""
+            yield from _values(change, (*path, "…" if detector.find(label) else label), label, detector)
+    elif isinstance(operation, EditList):
         place = 0
         for part in operation.parts:
             if isinstance(part, KeepRun):
                 place += part.length
             elif isinstance(part, ChangeItem):
-                found += _values(part.operation, (*path, place))
+                yield from _values(part.operation, (*path, place), name, detector)
                 place += 1
             else:
-                found += [(item, (*path, place + number)) for number, item in enumerate(part)]
+                yield from ((item, (*path, place + number), name) for number, item in enumerate(part))
                 place += len(part)
-    return found
+
+
+def _label(key: bytes) -> str:
+    return next((text for _, text in texts_of(key)), key.hex())
