@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import open_body
 from holdfast.errors import ConfigError, DeniedError, InvalidError, NotFoundError, VetoError
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
+from holdfast.security.sensitive.detector import Detector
 from holdfast.security.sensitive.log_filter import LOGGERS
 from holdfast.security.sensitive.markers import Markers
 from holdfast.store.store import AsyncStore, Store
@@ -503,3 +505,82 @@ def test_missing_keys_and_wrong_arguments(store: Store, monkeypatch: pytest.Monk
     with pytest.raises(InvalidError):
         store.sensitive.protect(scope="", keys=KEYS)
     assert store.sensitive.list() == []
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_only_what_is_new_is_searched(monkeypatch: pytest.MonkeyPatch, cold: bool) -> None:
+    backend = MemoryBackend()
+    messages = [HumanMessage(f"message {number} " + "with some words " * 20, id=str(number)) for number in range(501)]
+    searched: list[int] = []
+    find = Detector.find
+
+    def counted(self: Detector, text: str) -> Any:
+        searched.append(len(text))
+        return find(self, text)
+
+    monkeypatch.setattr(Detector, "find", counted)
+    for count in (500, 501):
+        searched.clear()
+        if cold or count == 500:
+            store = Store(Engine(EngineContext(backend)), "")
+            store.sensitive.protect(keys=KEYS)
+        store.put("chat", {"messages": messages[:count], "other": "text"})
+    assert 300 < sum(searched) < 2_000
+
+
+def test_messages_of_models_stay_as_they_are(store: Store) -> None:
+    """Ids, signatures, encrypted reasoning, usage and images are no secrets, random as they are."""
+    random = Random("models")
+
+    def base64_of(size: int) -> str:
+        return base64.b64encode(random.randbytes(size)).decode()
+
+    store.sensitive.protect("redact", formats="all", keys=KEYS)
+    answer = AIMessage(
+        [
+            {"type": "thinking", "thinking": "Let me see.", "signature": base64_of(240)},
+            {
+                "type": "reasoning",
+                "id": f"rs_{random.randbytes(24).hex()}",
+                "encrypted_content": "gAAAAA" + base64_of(600),
+            },
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,iVBORw0KGgo{base64_of(900)}"}},
+            {
+                "type": "text",
+                "text": "The checksum is 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08.",
+            },
+        ],
+        id="run--1f1e25f4-c868-6751-8129-9c9dd8929229-0",
+        tool_calls=[{"name": "search", "args": {"token_limit": "5"}, "id": "call_Hq3Tzv0wY7mDq0aE8uB2kL9x"}],
+        response_metadata={
+            "id": "chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG",
+            "token_usage": {"completion_tokens": 20, "prompt_tokens": 9},
+            "model_name": "gpt-4o-2024-08-06",
+            "system_fingerprint": "fp_44709d6fcb",
+            "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy",
+        },
+        usage_metadata={"input_tokens": 9, "output_tokens": 20, "total_tokens": 29},
+    )
+    state = {
+        "messages": [HumanMessage("hi", id="1f1e25f4-c868-6751-8129-9c9dd8929229"), answer],
+        "next_page_token": "Cg1",
+    }
+    store.put("a", state)
+    assert store.get("a").state == state
+    assert not store.audit.query(action="protect")
+
+
+def test_markers_are_frozen() -> None:
+    """What was stored once is revealed by every later release."""
+    markers, sealed = Markers(KEYS, "acme"), Markers(KEYS, "acme", "sealed")
+    value, token, seal = (
+        "a@example.com",
+        "[token:email:37dffad5.2CDCAGHHJb9U0O_LKS_WCzgIHnvrjNSfPt22xRs.3e02d33dcbb5]",
+        "[sealed:email:37dffad5.TOUyjjN-u1XHZ8IYU_tXtHR76SIZdsSFTQPBpFY.3bbe0dd6b73e]",
+    )
+    assert markers.redact(value, "email") == "[redacted:email:37dffad5.a8e94dc233164743c38f.69682719c6b4]"
+    assert markers.tokenise(value, "email", "chat-1") == token
+    assert sealed.tokenise(value, "email", "chat-1") == seal
+    assert markers.reveal(f"{token} {seal}", "chat-1") == (f"{value} {seal}", ["email"], 0)
+    assert sealed.reveal(f"{token} {seal}", "chat-1") == (f"{token} {value}", ["email"], 0)
+    assert Markers(KEYS, "other").reveal(token, "chat-1") == (token, [], 1)
