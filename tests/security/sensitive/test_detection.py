@@ -13,8 +13,7 @@ from holdfast.security.sensitive.detector import Detector, parse_formats
 from holdfast.security.sensitive.formats import is_secret_name
 from tests.security.sensitive.samples import CARRIERS, CREDENTIALS, PERSONAL, ordinary_messages, split_sample
 from tests.support.cases import case
-
-_SAMPLES = 100
+from tests.support.nightly import mostly_nightly
 
 
 def _redacted(detector: Detector, text: str) -> str:
@@ -23,21 +22,22 @@ def _redacted(detector: Detector, text: str) -> str:
     return text
 
 
-def _recall(detector: Detector, name: str) -> float:
+def _recall(detector: Detector, name: str, samples: int = 50) -> float:
     """The share of samples of whose secrets nothing is left that is worth having."""
     make, random, hits = (CREDENTIALS | PERSONAL)[name], Random(f"recall {name}"), 0
-    for number in range(_SAMPLES):
+    for number in range(samples):
         sample, secret = split_sample(make(random))
         left = _redacted(detector, CARRIERS[number % len(CARRIERS)].format(sample))
         hits += not any(secret[start : start + 6] in left for start in range(max(len(secret) - 6, 1)))
-    return hits / _SAMPLES
+    return hits / samples
 
 
-def test_recall_of_every_format(subtests: pytest.Subtests) -> None:
+@pytest.mark.parametrize("samples", mostly_nightly([50, 500], daily=[50]))
+def test_recall_of_every_format(subtests: pytest.Subtests, samples: int) -> None:
     detector = Detector()
     for name in [*CREDENTIALS, *PERSONAL]:
         with case(subtests, name):
-            assert _recall(detector, name) >= 0.95
+            assert _recall(detector, name, samples) >= 0.95
 
 
 def test_recall_needs_the_formats() -> None:
@@ -45,11 +45,13 @@ def test_recall_needs_the_formats() -> None:
     assert _recall(Detector(parse_formats("personal")), "github_token") == 0
 
 
-def test_ordinary_messages_have_no_findings() -> None:
+@pytest.mark.parametrize("count", mostly_nightly([3_000, 50_000], daily=[3_000]))
+def test_ordinary_messages_have_no_findings(count: int) -> None:
+    """At most one in 10,000 messages has one."""
     detector, found = Detector(), []
-    for text in ordinary_messages(Random("ordinary"), 10_000):
+    for text in ordinary_messages(Random("ordinary"), count):
         found += [(each.format, text[each.start : each.end]) for each in detector.find(text)]
-    assert len(found) <= 1, found
+    assert len(found) <= count / 10_000, found
 
 
 def test_ordinary_messages_with_a_secret_have_one() -> None:

@@ -126,7 +126,7 @@ def has_marker(text: str) -> bool:
     return "[token:" in text or "[redacted:" in text or "[sealed:" in text
 
 
-class Recognises(Protocol):
+class MarkerCheck(Protocol):
     """Says whether text that looks like a marker is one."""
 
     def is_genuine(self, match: re.Match[str], /) -> bool:
@@ -140,10 +140,10 @@ class _AnyMarker:
         return True
 
 
-ANY_MARKER: Final[Sequence[Recognises]] = (_AnyMarker(),)
+ANY_MARKER: Final[Sequence[MarkerCheck]] = (_AnyMarker(),)
 
 
-def mask_markers(text: str, known: Sequence[Recognises]) -> str:
+def mask_markers(text: str, known: Sequence[MarkerCheck]) -> str:
     """Return a text of the same length, without its markers."""
 
     def mask(match: re.Match[str]) -> str:

@@ -36,7 +36,7 @@ from holdfast.security.audit.thread_audit import record
 from holdfast.security.sensitive import checks
 from holdfast.security.sensitive.detector import Detector, SensitiveSpan
 from holdfast.security.sensitive.formats import BETWEEN, FIELD, is_secret_name
-from holdfast.security.sensitive.markers import Recognises, mask_markers
+from holdfast.security.sensitive.markers import MarkerCheck, mask_markers
 from holdfast.security.sensitive.packed_values import Path, replace_texts, texts_of
 from holdfast.security.sensitive.policies import ChannelRules, PolicySet, domain_of
 
@@ -137,7 +137,7 @@ class TextProtector:
         return marker
 
 
-def find_any(detector: Detector, texts: Sequence[tuple[str, str]], markers: Sequence[Recognises]) -> bool:
+def find_any(detector: Detector, texts: Sequence[tuple[str, str]], markers: Sequence[MarkerCheck]) -> bool:
     """Whether anything may be found in texts: all are searched at once."""
     if detector.by_field and any(is_secret_name(name) for name, _ in texts if name):
         return True
@@ -146,7 +146,7 @@ def find_any(detector: Detector, texts: Sequence[tuple[str, str]], markers: Sequ
     return bool(detector.find(mask_markers(joined, markers)))
 
 
-def find_text(detector: Detector, name: str, text: str, markers: Sequence[Recognises]) -> list[SensitiveSpan]:
+def find_text(detector: Detector, name: str, text: str, markers: Sequence[MarkerCheck]) -> list[SensitiveSpan]:
     """Return what is found in the text of a field. Markers are not searched."""
     masked = mask_markers(text, markers)
     if masked != text and not masked.strip(BETWEEN):
