@@ -27,6 +27,7 @@ from benchmarks import (
     schema_checks,
     scripts,
     search,
+    sensitive,
     server_chat,
     server_tasks,
     start,
@@ -67,6 +68,7 @@ CASES: tuple[Case, ...] = (
     *schema_checks.CASES,
     *promises.CASES,
     *scripts.CASES,
+    *sensitive.CASES,
 )
 
 

@@ -20,6 +20,7 @@ ROOTS = (
     "holdfast.store",
     "holdfast.state",
     "holdfast.access",
+    "holdfast.sensitive",
     "holdfast.hooks",
     "holdfast.schemas",
     "holdfast.agents",

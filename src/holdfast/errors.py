@@ -283,6 +283,8 @@ FINER_CODES = {
     "wrong-host": DeniedError,
     "rate-limited": TransientError,
     "hook-failed": VetoError,
+    "sensitive-data": DeniedError,
+    "sensitive-key": ConfigError,
     "no-responder": RequestTimeoutError,
     "responder-died": RequestTimeoutError,
     "agent-conflict": ConflictError,

@@ -231,6 +231,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "revoke": lambda world, act: act.revoke(world.store.access.grants(dead=True)[0]),
         "sharing": lambda _, act: _topic(act).read(),
         "sessions": lambda _, act: act.sessions.get("s1"),
+        "sensitive": lambda _, act: act.sensitive.reveal("[token:x]", **VICTIM),
         "artifacts": lambda _, act: act.artifacts.get("blob"),
         "agents": lambda _, act: act.agents.load("victim"),
         "thread": lambda _, act: act.thread("victim").put({KEY: "taken"}),
@@ -444,6 +445,7 @@ PROBES: dict[str, dict[str, Probe]] = {
     },
     "kept": _each(_AGENT, _kept),
     "conversation": _each(_STORED, lambda act: _stored(act).conversation),
+    "sensitive": {"reveal": lambda _, act: act.sensitive.reveal("[token:x]", **VICTIM)},
 }
 
 QUIET: dict[str, dict[str, Probe]] = {

@@ -34,6 +34,7 @@ from holdfast.state.sharing.topic import AsyncTopic, Topic
 from holdfast.state.transactions import AsyncTransactionState, TransactionState
 from holdfast.state.watcher import AsyncWatch, Watch
 from holdfast.store.identity_view import AsyncIdentityView, IdentityView
+from holdfast.store.sensitive import AsyncIdentitySensitive, IdentitySensitive
 from tests.security.probes import HARMLESS, PROBES, QUIET, Probe, spy
 from tests.security.world import KEY, SECRET, World, done
 
@@ -56,6 +57,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "agent": (PersistentAgent, AsyncPersistentAgent),
     "kept": (AgentHandle, AsyncAgentHandle),
     "conversation": (Conversation, AsyncConversation),
+    "sensitive": (IdentitySensitive, AsyncIdentitySensitive),
 }
 
 _DUNDERS = [

@@ -27,8 +27,6 @@ from holdfast.engine.head_moves import HeadMoves
 from holdfast.engine.ids import new_id
 from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
 from holdfast.engine.loaded_states import child_state, folded_state
-from holdfast.engine.model.diff import diff_maps
-from holdfast.engine.model.fold_diff import diff_folded
 from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.large_values import set_aside
 from holdfast.engine.model.nodes import WrittenBy
@@ -69,6 +67,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.engine.projection.projector import Projector
+    from holdfast.engine.protection import Protection
     from holdfast.engine.schema_bindings import LineSchema
     from holdfast.engine.text_index.indexer import TextIndexer
 
@@ -220,6 +219,8 @@ class Appender:
         self._projector = projector
         self._indexer = indexer
         self._head_moves = HeadMoves(lines)
+        self.protection: Protection | None = None
+        """Replaces sensitive data; set when the first policy is added."""
 
     async def append(self, *requests: AppendRequest, chain: Chain | None = None) -> list[StepInfo]:
         """Append one step to each of some lines, all or none; several to one line follow each other.
@@ -566,17 +567,16 @@ class Appender:
         if request.convert is not None:
             new = await request.convert(new, parent, loaded)
         if not isinstance(new, dict):
-            return await new(parent, loaded), None
-        if loaded is None:
-            return diff_maps({}, new), new
-        if loaded.known is None:
-            # The parent's state is not in memory: compare with its nodes, and read only those that differ.
-            ws, root = await self._states.fold(request.line, loaded)
-            return await self._states.nodes(request.line, loaded, diff_folded(ws, root, new)), new
-        base, since = loaded.known
-        if since:
-            base = await self._states.whole(request.line, loaded)
-        return diff_maps(base, new), new
+            edit = await new(parent, loaded)
+            if self.protection is not None:
+                edit = await self.protection.protect_edit(request.line, edit, loaded)
+            return edit, None
+        edit = await self._states.difference(request.line, loaded, new)
+        if self.protection is not None:
+            protected = await self.protection.protect_state(request.line, edit, new)
+            if protected is not None:
+                new, edit = protected, await self._states.difference(request.line, loaded, protected)
+        return edit, new
 
     def remember(self, prepared: PreparedStep) -> StepInfo:
         """Cache a step that was just stored: the next one will be compared with it."""

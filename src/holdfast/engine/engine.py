@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.engine.pending_writes import PendingWrites
     from holdfast.engine.pins_and_holds import PinsAndHolds
     from holdfast.engine.projection.projector import Projector
+    from holdfast.engine.protection import Protection
     from holdfast.engine.rewrite.rewriter import Rewriter
     from holdfast.engine.save import StepWriter
     from holdfast.engine.schema_bindings import SchemaBindings
@@ -67,6 +68,8 @@ class Engine:
         """Set when the first schema of threads or scopes is attached."""
         self.value_schemas: ValueBindings | None = None
         """Set when the first schema of single values is attached."""
+        self.protection: Protection | None = None
+        """Set when the first policy for sensitive data is added."""
         self.workers: list[BackgroundWorker] = []
         """Closed with the store, before hooks and backend."""
 
@@ -165,6 +168,10 @@ class Engine:
 
             self.value_schemas = ValueBindings()
         return self.value_schemas
+
+    def bind_protection(self, protection: Protection) -> None:
+        """Apply policies for sensitive data to all that is stored from now on."""
+        self.protection = self.appender.protection = self.writes.protection = protection
 
     def pack_cache(self, line: Line, codec: Codec | None = None) -> PackCache:
         """Return the cache of a line's last packed and unpacked values."""

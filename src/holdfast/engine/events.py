@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.msgpack import encode
 
@@ -20,6 +20,9 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.row_format import Line, event_body
 from holdfast.engine.trace_context import Trace
+
+if TYPE_CHECKING:
+    from holdfast.engine.protection import Protection
 
 BETWEEN = "\t"
 """Separates a scope and a key in the target of a row that is not in the scope's own line. No name contains it."""
@@ -62,12 +65,15 @@ class Event(NamedTuple):
     """The trace, where it is not that of the step."""
 
 
-def event_contents(time: int, trace: Trace, events: Iterable[Event]) -> list[EventContent]:
-    """Return the contents of the rows of events, for a step with this time and trace."""
+def event_contents(
+    time: int, trace: Trace, events: Iterable[Event], protection: Protection | None = None
+) -> list[EventContent]:
+    """Return the contents of the rows of events, for a step with this time and trace. Sensitive data in their details
+    is redacted."""
     return [
         (
             (own_time or time, kind, actor, action, target, outcome, *(own_trace or trace)[:2], duration),
-            detail,
+            protection.redact(detail) if detail and protection is not None else detail,
         )
         for kind, actor, action, target, outcome, duration, detail, own_time, own_trace in events
     ]

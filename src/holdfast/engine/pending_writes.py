@@ -8,6 +8,7 @@ come later, stay rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Ensure, Get, Put, Query, Row, Scan
@@ -17,6 +18,9 @@ from holdfast.engine.guard import current_authority
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, info_row, open_write, open_writes, write_row
+
+if TYPE_CHECKING:
+    from holdfast.engine.protection import Protection
 
 _MAX_TAKEN = 1 << 18
 """The weight of writes up to which a step takes them over. Larger ones, and very many, are rows of their own."""
@@ -59,9 +63,13 @@ class PendingWrites:
     def __init__(self, context: EngineContext, lines: LineIndex) -> None:
         self._context = context
         self._lines = lines
+        self.protection: Protection | None = None
+        """Replaces sensitive data; set when the first policy is added."""
 
     async def put(self, line: Line, step: str, writes: Sequence[PendingWriteRow]) -> None:
         """Store writes. An existing one is not replaced, unless its place is negative."""
+        if self.protection is not None:
+            writes = await self.protection.protect_writes(line, writes)
         rows = [(write_row(line, step, write), write.place < 0) for write in writes]
         # If all are new, it is known afterwards what is stored.
         ordinary: type[Create | Ensure] = Create

@@ -40,6 +40,7 @@ from holdfast.engine.row_format import (
     info_row,
     open_step,
     open_writes,
+    readable,
     remove_origin,
     write_row,
 )
@@ -50,6 +51,7 @@ from holdfast.engine.trace_context import NO_TRACE, Trace
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 
 if TYPE_CHECKING:
+    from holdfast.engine.protection import Protection
     from holdfast.engine.schema_bindings import SchemaBindings
 
 Around: TypeAlias = Callable[
@@ -112,6 +114,10 @@ class StepWriter:
         if self.schemas is not None:
             for request in requests:
                 self.schemas.prepare(request)
+        if self._appender.protection is not None:
+            for request in requests:
+                if is_thread(request.line.name):
+                    await self._protect_metadata(request, self._appender.protection)
         rewrites, again = 0, False
         while True:
             try:
@@ -141,6 +147,12 @@ class StepWriter:
             if head is not None:
                 return [head]
             again = True
+
+    async def _protect_metadata(self, request: AppendRequest, protection: Protection) -> None:
+        metadata = await protection.protect_metadata(request.line, request.metadata)
+        if metadata != request.metadata:
+            request.metadata = metadata
+            request.readable = readable(self._context.codec, self._context.codec.unpack(metadata))
 
     async def _save_again(self, request: AppendRequest, old: _OldStep, *, again: bool) -> StepInfo | None:
         """Return the step that now has the id; None if the line changed meanwhile, or a condition does not hold."""
@@ -247,9 +259,17 @@ class StepWriter:
         if request.schema not in ("", header.schema):
             return False
         if not isinstance(state, dict):
-            edit, _ = set_aside(await state(parent, loaded), info.salt)
+            changes = await state(parent, loaded)
+            if self._appender.protection is not None:
+                changes = await self._appender.protection.protect_edit(request.line, changes, loaded)
+            edit, _ = set_aside(changes, info.salt)
             return edit == old.step.edit
-        return diff_maps(await self._states.packed(request.line, old.point), state) == EditMap()
+        stored = await self._states.packed(request.line, old.point)
+        edit = diff_maps(stored, state)
+        if edit != EditMap() and self._appender.protection is not None:
+            protected = await self._appender.protection.protect_state(request.line, edit, state)
+            edit = edit if protected is None else diff_maps(stored, protected)
+        return edit == EditMap()
 
     async def _move_children(self, move: _Move, old: _OldStep, new: PreparedStep) -> None:
         """Move all that followed the old step onto the new one."""

@@ -20,7 +20,9 @@ from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.model import fold
+from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY, MapDraft, draft
+from holdfast.engine.model.fold_diff import diff_folded
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.line_salt import NO_SALT
 from holdfast.engine.model.nodes import MapRoot, NodeId, WrittenBy
@@ -361,6 +363,19 @@ class StateLoader:
         loaded, reader = replace(loaded, fresh={**loaded.fresh, **ws.created}), Workspace()
         state = await self.nodes(line, loaded, fold.read(reader, root))
         return FoldedTree(root, await self._fetch(line, loaded, reader.ids), ws.objects, frozenset(pointers_in(state)))
+
+    async def difference(self, line: Line, loaded: LoadedState | None, new: PackedMap) -> EditMap:
+        """Return the edit that turns a state, or none, into another."""
+        if loaded is None:
+            return diff_maps({}, new)
+        if loaded.known is None:
+            # The state is not in memory: compare with its nodes, and read only those that differ.
+            ws, root = await self.fold(line, loaded)
+            return await self.nodes(line, loaded, diff_folded(ws, root, new))
+        base, since = loaded.known
+        if since:
+            base = await self.whole(line, loaded)
+        return diff_maps(base, new)
 
     async def resolve_pointers(self, line: Line, packed: PackedMap) -> PackedMap:
         """Return a packed state with large values in place of their pointers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec.msgpack import encode
 
@@ -22,11 +22,15 @@ from holdfast.engine.model.nodes import sort_key
 from holdfast.engine.model.operations import EditMap, Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_channel, pack_name, unpack, unpack_name
 from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.namespaces import ACCESS, AUDIT
 from holdfast.engine.row_format import Line, StepRef, readable
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from holdfast.engine.protection import Protection
 
 T = TypeVar("T")
 
@@ -90,7 +94,7 @@ class StepAudit:
     ) -> None:
         """Set the metadata of a request, with further entries. Those that are not plain need the codec's `pack`."""
         trace = self.trace
-        self._contents = event_contents(time, trace, events)
+        self._contents = event_contents(time, trace, events, self._protection)
         metadata: dict[str, object] = {}
         if self._actor:
             metadata["actor"] = self._actor
@@ -103,6 +107,11 @@ class StepAudit:
         request.events = digest(self._contents) if self._contents else ""
         request.metadata = pack(metadata)
         request.readable = readable(self._engine.context.codec, metadata)
+
+    @property
+    def _protection(self) -> Protection | None:
+        """What redacts details, unless these are of rights or of the audit itself."""
+        return None if self._line.name in (ACCESS, AUDIT) else self._engine.protection
 
     def rows(self, id: str) -> list[Change]:
         """Return the rows of the events, given the id of the step."""

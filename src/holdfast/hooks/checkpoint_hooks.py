@@ -128,10 +128,12 @@ class _HookedSave:
         own = [] if request.attached_changes is None else list(request.attached_changes(id))
         if not self._subject.events:
             return own
-        now = clock()
+        now, protection = clock(), self._registry.engine.protection
         return [
             *own,
-            *rows(request.line, id, event_contents(now, self._subject.trace, self._subject.events), first=now),
+            *rows(
+                request.line, id, event_contents(now, self._subject.trace, self._subject.events, protection), first=now
+            ),
         ]
 
     def end(self, head: StepInfo) -> None:

@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from holdfast.security.audit.query import AuditRecord as AuditRecord
     from holdfast.security.audit.verify import AuditFinding as AuditFinding
     from holdfast.security.audit.verify import AuditReport as AuditReport
+    from holdfast.security.sensitive.detector import Recognizer as Recognizer
+    from holdfast.security.sensitive.detector import SensitiveSpan as SensitiveSpan
+    from holdfast.security.sensitive.detector import find as find
+    from holdfast.security.sensitive.keys import EnvironmentKeys as EnvironmentKeys
+    from holdfast.security.sensitive.keys import FileKeys as FileKeys
+    from holdfast.security.sensitive.keys import KeySource as KeySource
+    from holdfast.security.sensitive.policies import SensitivePolicy as SensitivePolicy
+    from holdfast.security.sensitive.presidio import PresidioRecognizer as PresidioRecognizer
+    from holdfast.security.sensitive.scan import SensitiveFinding as SensitiveFinding
+    from holdfast.security.sensitive.scan import SensitiveReport as SensitiveReport
 
 _MODULES = {
     "holdfast.security.access.identity": ("Identity",),
@@ -21,6 +31,11 @@ _MODULES = {
     "holdfast.security.audit.export": ("AuditCheck", "AuditExport", "check_audit"),
     "holdfast.security.audit.query": ("AuditRecord",),
     "holdfast.security.audit.verify": ("AuditFinding", "AuditReport"),
+    "holdfast.security.sensitive.detector": ("SensitiveSpan", "Recognizer", "find"),
+    "holdfast.security.sensitive.keys": ("EnvironmentKeys", "FileKeys", "KeySource"),
+    "holdfast.security.sensitive.policies": ("SensitivePolicy",),
+    "holdfast.security.sensitive.presidio": ("PresidioRecognizer",),
+    "holdfast.security.sensitive.scan": ("SensitiveFinding", "SensitiveReport"),
 }
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others

@@ -75,6 +75,12 @@ if TYPE_CHECKING:
     from holdfast.store.schemas import AsyncSchemas as AsyncSchemas
     from holdfast.store.schemas import Schemas as Schemas
     from holdfast.store.schemas import SchemasOperations as SchemasOperations
+    from holdfast.store.sensitive import AsyncIdentitySensitive as AsyncIdentitySensitive
+    from holdfast.store.sensitive import AsyncSensitive as AsyncSensitive
+    from holdfast.store.sensitive import IdentitySensitive as IdentitySensitive
+    from holdfast.store.sensitive import RevealOperations as RevealOperations
+    from holdfast.store.sensitive import Sensitive as Sensitive
+    from holdfast.store.sensitive import SensitiveOperations as SensitiveOperations
     from holdfast.store.store import AsyncStore as AsyncStore
     from holdfast.store.store import Store as Store
     from holdfast.store.store import StoreOperations as StoreOperations
@@ -123,6 +129,14 @@ _MODULES = {
     "holdfast.store.maintenance": ("AsyncMaintenance", "Maintenance", "MaintenanceOperations"),
     "holdfast.store.opener": ("aopen", "open", "open_existing"),
     "holdfast.store.schemas": ("AsyncSchemas", "Schemas", "SchemasOperations"),
+    "holdfast.store.sensitive": (
+        "AsyncIdentitySensitive",
+        "AsyncSensitive",
+        "IdentitySensitive",
+        "RevealOperations",
+        "Sensitive",
+        "SensitiveOperations",
+    ),
     "holdfast.store.store": ("AsyncStore", "Store", "StoreOperations"),
     "holdfast.store.thread": ("AsyncThread", "Thread", "ThreadOperations"),
     "holdfast.store.thread_access": ("StoreChanges",),

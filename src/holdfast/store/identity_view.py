@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from holdfast.agents.entry import AGENTS
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
@@ -16,10 +16,13 @@ from holdfast.security.access.policy import OWNER_RIGHTS, Policy, Rights, check_
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, thread_request, to_grant
-from holdfast.state.api import ScopedOperations
+from holdfast.state.api import ScopedOperations, sync_or_async_property
 from holdfast.store.thread import AsyncThread, Thread, check_schema
 from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration, parse_seconds
+
+if TYPE_CHECKING:
+    from holdfast.store.sensitive import AsyncIdentitySensitive, IdentitySensitive
 
 
 def guard_mode(
@@ -56,6 +59,19 @@ class IdentityOperations(ThreadListing, ScopedOperations):
         super().__init__(StoreHandle(handle.engine, handle.tenant, guard))
         self._guard = guard
         self._access = AccessRegistry(handle.engine, handle.tenant, guard.actor)
+
+    def _sensitive(self) -> IdentitySensitive:
+        """Tokens of sensitive data, which an identity with the right `keys` can reveal."""
+        from holdfast.store.sensitive import IdentitySensitive
+
+        return IdentitySensitive(self._handle)
+
+    def _async_sensitive(self) -> AsyncIdentitySensitive:
+        from holdfast.store.sensitive import AsyncIdentitySensitive
+
+        return AsyncIdentitySensitive(self._handle)
+
+    sensitive = sync_or_async_property(_sensitive, _async_sensitive)
 
     @property
     def identity(self) -> Identity:

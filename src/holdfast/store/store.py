@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
     from holdfast.store.schemas import AsyncSchemas, Schemas
+    from holdfast.store.sensitive import AsyncSensitive, Sensitive
     from holdfast.store.transaction import Transaction
 
 _COUNTED = 1_000
@@ -190,6 +191,19 @@ class StoreOperations(ThreadListing, ScopedOperations):
         return AsyncHooks(self._handle.engine, self._handle.tenant)
 
     hooks = sync_or_async_property(_hooks, _async_hooks)
+
+    def _sensitive(self) -> Sensitive:
+        """Protection of credentials and personal data."""
+        from holdfast.store.sensitive import Sensitive
+
+        return Sensitive(self._handle)
+
+    def _async_sensitive(self) -> AsyncSensitive:
+        from holdfast.store.sensitive import AsyncSensitive
+
+        return AsyncSensitive(self._handle)
+
+    sensitive = sync_or_async_property(_sensitive, _async_sensitive)
 
     def _as_identity(
         self,

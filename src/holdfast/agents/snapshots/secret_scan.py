@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import SnapshotInvalidError, SnapshotRefusedError
+from holdfast.security.sensitive.detector import Detector, parse_formats
 
 _LOOKS_SECRET = re.compile(
     r"(api|private|access|account|signing|encryption)[-_]?key|passw(or)?d|^pwd$|passphrase|secret|authorization|bearer"
@@ -25,21 +26,8 @@ _HOLDS_SECRET = re.compile(
 )
 """A URL with a password, `https://me:…@host` or `https://host?key=…`, or a value of the header `Authorization`."""
 
-_KEY = re.compile(
-    r"(?<![A-Za-z0-9_-])(?:"
-    r"sk-(?:proj|svcacct|admin|ant|or|lf)-[A-Za-z0-9_-]{16,}|sk-[A-Za-z0-9]{32,}|sk-[A-Za-z0-9]+T3BlbkFJ[A-Za-z0-9]+"
-    r"|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
-    r"|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,}|glpat-[A-Za-z0-9_-]{20,}"
-    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Za-z0-9-]{10,}"
-    r"|AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}"
-    r"|(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/]{24,}"
-    r"|hf_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{30,}|xai-[A-Za-z0-9]{30,}|lsv2_(?:pt|sk)_[a-f0-9]{32}[a-z0-9_]*"
-    r"|npm_[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
-    r"|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
-    r")|-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|AccountKey=[A-Za-z0-9+/]{40,}"
-)
-"""Keys that are unmistakable by their form: of OpenAI, Anthropic, AWS, GitHub, GitLab, Slack, Google, Stripe, Hugging
-Face, Groq, xAI, LangSmith, npm, PyPI, SendGrid, Azure; signed tokens (JWT); private keys in PEM."""
+_KEYS = Detector(parse_formats("credentials") - {"field", "high-entropy", "named-secret", "bearer-token"})
+"""Finds keys that are unmistakable by their form."""
 
 _STEP = re.compile(r"\.kwargs(?=\.|\[|$| )")
 """In trees of LangChain, the fields of an object are below `kwargs`."""
@@ -141,14 +129,15 @@ class SecretScan:
                         where=values.sub("…", _STEP.sub("", at)),
                         hint="Remove it from the text, the headers or the settings",
                     )
-                if match := _KEY.search(value):
-                    self._check_key(match.group(), _STEP.sub("", at), name)
+                if spans := _KEYS.find(value):
+                    self._check_key(spans[0].format, _STEP.sub("", at), name)
 
-    def _check_key(self, key: str, path: str, name: str) -> None:
-        path = _KEY.sub("…", path)
+    def _check_key(self, format_: str, path: str, name: str) -> None:
+        for span in reversed(_KEYS.find(path)):
+            path = f"{path[: span.start]}…{path[span.end :]}"
         if name not in self._not_secret and path not in self._not_secret:
             raise SnapshotRefusedError(
-                f"a text contains what looks like a key: {key[:8]}…",
+                f"a text contains what looks like a key ({format_})",
                 where=path,
                 hint=f"Remove it, or say that it is not a secret: not_secret=[{path!r}]",
             )

@@ -210,6 +210,7 @@ _DECLARATIONS: dict[str, _Declaration] = {
             "maintenance": f"{_OWN}jobs run maintenance.",
             "schemas": f"{_OWN}schemas are classes of the program.",
             "sharing": "Not for scripts yet.",
+            "sensitive": "For the program that runs the script: it decides what is protected.",
             "capabilities": f"{_OWN}it describes the backend.",
             "tenant": f"{_OWN}it is the host's choice.",
         },
@@ -220,7 +221,11 @@ _DECLARATIONS: dict[str, _Declaration] = {
         f"{_LISTING} grant revoke grants granted",
         _SCOPED,
         "identity mode",
-        excluded={"transaction": _BLOCK, "sharing": "Not for scripts yet."},
+        excluded={
+            "transaction": _BLOCK,
+            "sharing": "Not for scripts yet.",
+            "sensitive": "For the program that runs the script: it decides what is protected.",
+        },
     ),
     "Thread": _Declaration(
         "store Thread",

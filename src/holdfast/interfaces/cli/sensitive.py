@@ -1,0 +1,64 @@
+"""`holdfast sensitive`: credentials and personal data in a store."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.interfaces.cli.base import CliContext, command, group, kinds_option, parse_kinds
+from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
+from holdfast.interfaces.cli.formatting import plural, safe
+
+
+@group("sensitive")
+def sensitive(session: CliContext) -> None:
+    """Find credentials and personal data in a store."""
+
+
+@command("scan")
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    metavar="FORMAT",
+    help="Only these: credentials (the default), personal, all, or one such as email; may be repeated.",
+)
+@kinds_option("Scan only lines of this kind; may be repeated.")
+@click.option("--history", is_flag=True, help="Scan everything that all checkpoints wrote, not only the latest states.")
+def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], history: bool) -> None:
+    """Scan what is stored, and list where sensitive data is. The data itself is not shown.
+
+    The exit code is 6 if something was found, 5 if a thread or scope is damaged.
+
+    \b
+    holdfast sensitive scan
+    holdfast sensitive scan --format all --history --json
+    """
+    store = session.open()
+    chosen = {} if not kinds else {"kinds": parse_kinds(kinds)}
+    with session.progress("Scanning") as bar:
+        report = store.sensitive.scan(formats=formats or "credentials", history=history, progress=bar, **chosen)
+    if session.json:
+        session.emit(
+            {
+                "scanned": report.scanned,
+                "damaged": report.damaged,
+                "findings": [each._asdict() for each in report.findings],
+            }
+        )
+    else:
+        rows = [
+            (safe(each.scope), each.checkpoint[:8], safe(each.path), each.format, str(each.times))
+            for each in report.findings
+        ]
+        if rows:
+            session.out.table(("SCOPE", "CHECKPOINT", "PATH", "FORMAT", "TIMES"), rows, right=("TIMES",))
+        for name in report.damaged:
+            session.note(f"{safe(name)} is damaged, and was not scanned: holdfast verify")
+        session.note(f"Scanned {plural(report.scanned, 'line')}: threads, scopes, agents.")
+    if report.damaged:
+        raise click.exceptions.Exit(INTEGRITY)
+    if report.findings:
+        raise click.exceptions.Exit(FINDINGS)
+
+
+sensitive.add_command(scan)

@@ -1,0 +1,1 @@
+"""Detection and protection of sensitive data: credentials and personal data in what is about to be stored."""

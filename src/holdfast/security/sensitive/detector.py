@@ -1,0 +1,149 @@
+"""The detector: finds what matches the formats, in text and in fields with telling names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeAlias
+
+from holdfast._named_tuple import NamedTuple
+from holdfast.errors import InvalidError
+from holdfast.security.sensitive import checks
+from holdfast.security.sensitive.formats import (
+    BEFORE,
+    BETWEEN,
+    CREDENTIALS,
+    FIELD,
+    FORMATS,
+    GROUPS,
+    LONG,
+    NAMES,
+    Format,
+    is_secret_name,
+)
+
+Formats: TypeAlias = "Literal['credentials', 'personal', 'all'] | str | Iterable[str]"
+"""How callers name formats: a group, `all`, a name such as `email`, or several of these."""
+
+
+class SensitiveSpan(NamedTuple):
+    """Sensitive data in a text: where it is, and its format."""
+
+    start: int
+    end: int
+    format: str
+
+
+Recognizer: TypeAlias = Callable[[str], Iterable[SensitiveSpan]]
+"""Finds what no format of the table describes, such as names of people."""
+
+
+def parse_formats(formats: Formats) -> frozenset[str]:
+    """Return the names of formats that a caller names. `InvalidError` if there is no such format."""
+    found: set[str] = set()
+    for each in [formats] if isinstance(formats, str) or not isinstance(formats, Iterable) else formats:
+        if each == "all":
+            found.update(NAMES)
+        elif each in GROUPS:
+            found.update(format_.name for format_ in FORMATS if format_.group == each)
+            found.update([FIELD] * (each == CREDENTIALS))
+        elif each in NAMES:
+            found.add(each)
+        else:
+            raise InvalidError(
+                f"there is no format {ascii(each)[:80]}", hint=f"Formats are all, {', '.join((*GROUPS, *NAMES))}"
+            )
+    if not found:
+        raise InvalidError("no format is named", hint=f"Formats are all, {', '.join((*GROUPS, *NAMES))}")
+    return frozenset(found)
+
+
+class Detector:
+    """Finds sensitive data of some formats."""
+
+    def __init__(self, formats: Iterable[str] = NAMES, recognizers: Sequence[Recognizer] = ()) -> None:
+        self.names = frozenset(formats)
+        self.by_field = FIELD in self.names
+        self._recognizers = tuple(recognizers)
+        chosen = [each for each in FORMATS if each.name in self.names]
+        self._in_words = [each for each in chosen if each.in_word and each.anchors]
+        self._in_long_words = [each for each in chosen if each.in_word and not each.anchors]
+        self._in_texts = [each for each in chosen if not each.in_word]
+        self._counts_digits = any(each.min_digits for each in chosen)
+        anchors = sorted({anchor for each in self._in_words for anchor in each.anchors}, key=len, reverse=True)
+        self._anchors = re.compile("|".join(map(re.escape, anchors)) or BETWEEN * 2)
+
+    def find(self, text: str) -> list[SensitiveSpan]:
+        """Return what is found in a text, in its order. Findings do not overlap."""
+        found: list[SensitiveSpan] = []
+        words = BETWEEN.join([word for word in text.split() if len(word) >= LONG])
+        if words:
+            if self._anchors.search(words):
+                for format_ in self._in_words:
+                    if _has(words, format_.anchors) and any(_matches(format_, words)):
+                        found += _matches(format_, text)
+            for format_ in self._in_long_words:
+                if any(_matches(format_, words)):
+                    found += _matches(format_, text)
+        if self._in_texts:
+            folded, digits = text.lower(), sum(map(text.count, "0123456789")) if self._counts_digits else 0
+            for format_ in self._in_texts:
+                if digits >= format_.min_digits and (
+                    not format_.anchors or _has(folded if format_.folded else text, format_.anchors)
+                ):
+                    found += _matches(format_, text)
+        for recognizer in self._recognizers:
+            found += recognizer(text)
+        return _apart(found) if len(found) > 1 else found
+
+    def find_in_field(self, name: str, text: str) -> list[SensitiveSpan]:
+        """Return what is found in the text of a field. All of it is a secret, if the name says so."""
+        if self.by_field and is_secret_name(name) and checks.is_value(text):
+            return [SensitiveSpan(0, len(text), FIELD)]
+        return self.find(text)
+
+
+def _has(text: str, anchors: tuple[str, ...]) -> bool:
+    for anchor in anchors:  # noqa: SIM110 - a generator takes longer than all comparisons
+        if anchor in text:
+            return True
+    return False
+
+
+def _matches(format_: Format, text: str) -> Iterable[SensitiveSpan]:
+    group = format_.pattern.groups
+    for match in format_.pattern.finditer(text):
+        if match.start(group) < 0:
+            continue
+        if format_.before is not None:
+            start = match.start()
+            if format_.before.search(text[max(start - BEFORE, 0) : start].lower()) is None:
+                continue
+        if format_.check is None or format_.check(match.group(group)):
+            yield SensitiveSpan(match.start(group), match.end(group), format_.name)
+
+
+def _apart(found: list[SensitiveSpan]) -> list[SensitiveSpan]:
+    """Return findings in the order of the text. Of those that overlap, the first format of the table is retained,
+    extended over the others, so that nothing of any is left."""
+    apart: list[SensitiveSpan] = []
+    for each in sorted(found):
+        if apart and each.start < apart[-1].end:
+            last = apart[-1]
+            first = min(last.format, each.format, key=_order)
+            apart[-1] = SensitiveSpan(last.start, max(last.end, each.end), first)
+        else:
+            apart.append(each)
+    return apart
+
+
+_PLACES = {name: place for place, name in reversed(list(enumerate(NAMES)))}
+
+
+def _order(name: str) -> int:
+    return _PLACES.get(name, len(_PLACES))
+
+
+def find(text: str, formats: Formats = "all") -> list[SensitiveSpan]:
+    """Return the sensitive data of some formats in a text: where it starts and ends, and its format."""
+    return Detector(parse_formats(formats)).find(text)

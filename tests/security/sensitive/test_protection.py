@@ -1,0 +1,586 @@
+"""Protection: whatever a program writes, no secret is stored, and what was replaced is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import re
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+
+import holdfast
+from holdfast.backends.interface import Scan
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import TABLES
+from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import open_body
+from holdfast.errors import ConfigError, DeniedError, InvalidError, NotFoundError, VetoError
+from holdfast.interfaces.langgraph.saver import HoldfastSaver
+from holdfast.security.sensitive.detector import Detector
+from holdfast.security.sensitive.log_filter import LOGGERS
+from holdfast.security.sensitive.markers import Markers
+from holdfast.store.store import AsyncStore, Store
+from tests.agents.greeters import Greeter
+from tests.security.sensitive.samples import github_token
+from tests.support.cases import case
+
+
+class FixedKeys:
+    """Keys of a test."""
+
+    def __init__(self, *keys: bytes) -> None:
+        self._keys = keys or (b"k" * 32,)
+
+    def keys(self) -> tuple[bytes, ...]:
+        return self._keys
+
+
+KEYS = FixedKeys()
+
+
+def make_store(**options: Any) -> Store:
+    return Store(Engine(EngineContext(MemoryBackend(), fold_every=3, **options)), "")
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with make_store() as opened:
+        yield opened
+
+
+def stored_text(store: Store | AsyncStore) -> str:
+    """Everything that is stored: columns, and the content of bodies."""
+    context, parts = store._engine.context, []
+    for table in TABLES:
+        for row in run(context.backend.read([Scan(table, ())]))[0]:
+            parts.append(repr((row.key, row.columns)))
+            if row.body:
+                try:
+                    parts.append(open_body(row, context.max_bytes).decode("latin-1"))
+                except holdfast.HoldfastError:
+                    parts.append(row.body.decode("latin-1"))
+    return "\n".join(parts)
+
+
+def secret(name: str) -> str:
+    return github_token(Random(name))
+
+
+# Every way to write --------------------------------------------------------------------------------------------------
+
+
+class Chat(TypedDict):
+    messages: Annotated[list[Any], add_messages]
+
+
+def _graph(saver: HoldfastSaver, key: str, *, interrupt: bool = False) -> Any:
+    builder = StateGraph(Chat)
+    builder.add_node("answer", lambda state: {"messages": [AIMessage(f"you said {key}")]})
+    builder.add_node("again", lambda state: {"messages": [AIMessage("done")]})
+    builder.add_edge(START, "answer")
+    builder.add_edge("answer", "again")
+    builder.add_edge("again", END)
+    return builder.compile(checkpointer=saver, interrupt_before=["again"] if interrupt else None)
+
+
+def _langgraph(store: Store, key: str) -> None:
+    graph = _graph(HoldfastSaver(store), key)
+    config: Any = {"configurable": {"thread_id": "graph"}, "metadata": {"note": key}}
+    for _ in range(2):
+        graph.invoke({"messages": [HumanMessage(f"my key: {key}")]}, config)
+
+
+def _pending(store: Store, key: str) -> None:
+    config: Any = {"configurable": {"thread_id": "pending"}}
+    _graph(HoldfastSaver(store), key, interrupt=True).invoke({"messages": [HumanMessage(key)]}, config)
+
+
+def _agent(store: Store, key: str) -> None:
+    agent = store.agents.create(Greeter, "greeter", configuration={"greeting": key}, metadata={"why": key})
+    agent.start()
+    agent.greet(key)
+    agent.notes = {"api_key": key}
+    agent.save()
+    agent.fail(f"broken: {key}")
+
+
+def _transaction(store: Store, key: str) -> None:
+    with store.transaction() as together:
+        together.put("in-transaction", {"text": key})
+        together.state(agent="t")["text"] = key
+
+
+def _branches(store: Store, key: str) -> None:
+    thread = store.thread("merged")
+    thread.put({"a": 1, "b": 1})
+    thread.fork("other")
+    thread.update({"a": key})
+    thread.switch("other")
+    thread.update({"b": key})
+    thread.merge("main")
+    thread.restore(at="HEAD~1")
+
+
+def _hooked(store: Store, key: str) -> None:
+    @store.hooks.before("state.set", scope="user:hooked", record=True)
+    def replace(call: Any) -> Any:
+        call.note(seen=f"{call.value}")
+        return f"{call.value} and {key}"
+
+    store.state(user="hooked")["note"] = key
+
+    @store.hooks.before("state.set", scope="user:vetoed", record=True)
+    def veto(call: Any) -> None:
+        raise VetoError(f"no {call.value}")
+
+    with pytest.raises(VetoError):
+        store.state(user="vetoed")["note"] = key
+
+    store.hooks.after("state.set", scope="user:after", record=True, name="after")(lambda call: None)
+    store.state(user="after")["note"] = key
+    store.hooks.before("checkpoint.save", record=True, name="saved")(lambda call: None)
+    store.put("with-hook", {"text": key}, metadata={"note": key})
+
+
+def _text_in_parts(store: Store, key: str) -> None:
+    """A secret that no single write contains."""
+    thread = store.thread("parts")
+    text = "The text is long enough to be stored as a difference. " * 100
+    thread.put({"text": text + key[:10]})
+    thread.put({"text": text + key})
+    thread.update({"text": text + "changed, and " + key})
+
+
+def _large_dicts(store: Store, key: str) -> None:
+    large: dict[str, Any] = {f"k{number}": "v" * 40 for number in range(60)}
+    store.put("large-dict", {"map": {**large, key: {"x": key, "y": "z" * 2000}}})
+    store.put("large-dict", {"map": {**large, "new": 1, key: {"x": key, "y": "z" * 1999}, f"also {key}": "v"}})
+    state = store.state(agent="large-dict")
+    state["map"] = large
+    state.patch("map", {(key,): {"x": key}})
+    state.patch("map", {(key, "x"): f"more {key}"})  # there is no such key any more: it is created again
+
+
+def _patches(store: Store, key: str) -> None:
+    state = store.state(agent="patched")
+    state["value"] = {"a": {"b": ["x", "y"]}, "many": {str(number): "v" * 40 for number in range(60)}}
+    state.patch("value", {("a", "b", 1): key, ("many", "7"): key, ("new",): {"deep": [key]}})
+    state.append("list", key)
+    state.append("list", {"k": key})
+    state.change("value", lambda value: {**value, "changed": key})
+
+
+WRITES: dict[str, Callable[[Store, str], object]] = {
+    "thread.put": lambda store, key: store.put("plain", {"messages": ["hi", {"role": "user", "content": key}]}),
+    "thread.update": lambda store, key: (store.put("u", {"a": {"b": 1}}), store.update("u", {"a.b": key, "c": [key]})),
+    "metadata": lambda store, key: store.put("meta", {"a": 1}, metadata={"note": {"deep": [key]}}),
+    "large value": lambda store, key: store.put("large", {"text": "x " * 50_000 + key}),
+    "large list": lambda store, key: store.put("list", {"messages": ["m"] * 100 + [key] + ["n"] * 100}),
+    "key of a dict": lambda store, key: store.put("dict", {"map": {key: 1, "other": {"x" + " " + key: 2}}}),
+    "below a key of a dict": lambda store, key: store.put("below", {"map": {key: {"x": key}, "y": {key: [key]}}}),
+    "key of a large dict": _large_dicts,
+    "bytes": lambda store, key: store.put("bytes", {"data": key.encode()}),
+    "tuple and set": lambda store, key: store.put("types", {"t": (key, 1), "s": {key, 2}, "e": ValueError(key)}),
+    "scope": lambda store, key: store.state(agent="a").set("note", f"x {key}"),
+    "patches": _patches,
+    "text in parts": _text_in_parts,
+    "transaction": _transaction,
+    "branches": _branches,
+    "langgraph": _langgraph,
+    "pending writes": _pending,
+    "agent": _agent,
+    "hooks": _hooked,
+    "session": lambda store, key: store.sessions.start("s1", metadata={"note": key}),
+    "artifact": lambda store, key: store.artifacts.register(b"content", id="a1", metadata={"note": key}),
+    "topic": lambda store, key: store.sharing.topic("news", agent="a").publish({"text": key}),
+    "requests": lambda store, key: store.sharing.requests("help", agent="a").ask({"text": key}),
+    "pipeline": lambda store, key: store.sharing.pipeline("work", ["one"], agent="a").put({"text": key}),
+    "document": lambda store, key: store.sharing.document("text", agent="a").edit(lambda _: {"text": key}),
+}
+
+
+@pytest.mark.parametrize("action", ["tokenise", "redact"])
+def test_no_write_stores_a_secret(subtests: pytest.Subtests, action: Any) -> None:
+    for name, write in WRITES.items():
+        with case(subtests, name), make_store(project=True) as store:
+            store.sensitive.protect(action, keys=KEYS)
+            write(store, secret(name))
+            store.hooks.drain()
+            assert secret(name) not in stored_text(store)
+            assert secret(name)[:20] not in stored_text(store) or name == "text in parts"
+            assert store.audit.query(action="protect"), "it was replaced in silence"
+            assert store.maintenance.verify().ok
+            assert store.audit.verify().ok
+
+
+def test_every_write_stores_the_secret_without_a_policy(subtests: pytest.Subtests) -> None:
+    """The control: the search finds all of them."""
+    for name, write in WRITES.items():
+        with case(subtests, name), make_store(project=True) as store:
+            write(store, secret(name))
+            store.hooks.drain()
+            assert secret(name) in stored_text(store)
+
+
+def test_a_refused_write_changes_nothing(subtests: pytest.Subtests) -> None:
+    for name, write in WRITES.items():
+        with case(subtests, name), make_store() as store:
+            store.sensitive.protect("refuse")
+            with pytest.raises(DeniedError) as error:
+                write(store, secret(name))
+            assert secret(name) not in f"{error.value} {error.value.where} {error.value.hint}"
+            if not isinstance(error.value, VetoError):
+                assert error.value.code == "sensitive-data"
+                assert store.audit.query(action="protect", outcome="denied")
+            assert secret(name) not in stored_text(store)
+
+
+# Reading back --------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_revealed_in_their_thread_only(store: Store) -> None:
+    store.sensitive.protect(keys=KEYS)
+    key = secret("x")
+    store.put("a", {"message": HumanMessage(f"use {key}!"), "again": key, "n": 1})
+    store.put("b", {"text": key})
+    state, other = store.get("a").state, store.get("b").state
+    assert key not in str(state)
+    token = state["again"]
+    assert token in state["message"].content  # equal secrets of a thread have equal tokens
+    assert token != other["text"]
+    assert store.sensitive.reveal(state, thread="a") == {"message": HumanMessage(f"use {key}!"), "again": key, "n": 1}
+    assert store.sensitive.reveal(state, thread="b") == state
+    assert store.sensitive.reveal("nothing", thread="a") == "nothing"
+    record = store.audit.query(action="reveal", thread="a")[-1]
+    assert record.detail == {"formats": {"github-token": 2}, "left": 0}
+    store.state(agent="x")["k"] = key
+    assert store.sensitive.reveal(store.state(agent="x")["k"], agent="x") == key
+
+
+def test_redaction_shows_what_is_equal(store: Store) -> None:
+    store.sensitive.protect("redact", keys=KEYS)
+    store.put("a", {"x": secret("1"), "y": secret("1"), "z": secret("2")})
+    store.put("b", {"x": secret("1")})
+    state = store.get("a").state
+    assert state["x"] == state["y"] == store.get("b").state["x"] != state["z"]
+    assert re.fullmatch(r"\[redacted:github-token:[0-9a-f]{8}\.[0-9a-f]{20}\.[0-9a-f]{12}\]", state["x"])
+    with make_store() as other:
+        other.sensitive.protect("redact", keys=FixedKeys(b"o" * 32))
+        other.put("a", {"x": secret("1")})
+        assert other.get("a").state["x"] != state["x"]
+
+
+def test_keys_are_rotated(store: Store) -> None:
+    old, new = b"1" * 32, b"2" * 32
+    store.sensitive.protect(keys=FixedKeys(old))
+    store.put("a", {"text": secret("x")})
+    first = store.get("a").state["text"]
+    store.sensitive.protect(keys=FixedKeys(new, old))
+    store.put("a", {"text": secret("x"), "other": f"{secret('y')} {first}"})
+    state = store.get("a").state
+    assert state["text"] != first
+    assert first in state["other"]  # a token is not replaced again
+    revealed = store.sensitive.reveal(state, thread="a")
+    assert revealed == {"text": secret("x"), "other": f"{secret('y')} {secret('x')}"}
+    assert store.sensitive.reveal(state, thread="a", keys=FixedKeys(b"3" * 32)) == state
+
+
+def test_a_forged_marker_hides_nothing(store: Store) -> None:
+    store.sensitive.protect(keys=KEYS)
+    key = secret("x")
+    forged = f"[token:github-token:00000000.{key}.000000000000]"
+    genuine = Markers(KEYS, "").tokenise("v", "field", "a")
+    altered = genuine.replace("field", "email")
+    store.put("a", {"forged": forged, "password": forged, "api_key": altered, "token": genuine})
+    state = store.get("a").state
+    assert key not in str(state)
+    assert state["token"] == genuine
+    assert altered not in state["api_key"]
+
+
+def test_the_same_state_again_adds_nothing(store: Store) -> None:
+    """A graph goes on with the values that it has: they are replaced by the same tokens, and recorded once."""
+    store.sensitive.protect(keys=KEYS)
+    messages = [f"message {number}" for number in range(40)]
+    messages[7] = f"my key is {secret('x')}"
+    for number in range(5):
+        messages.append(f"more {number}")
+        store.put("a", {"messages": messages})
+    assert store.put("a", {"messages": messages}, if_changed=True).id == store.get("a").id
+    assert [change.path for change in store.thread("a").diff("HEAD~1", "HEAD").changes] == [("messages", 44)]
+    assert len(store.audit.query(action="protect")) == 1
+    messages[30] = messages[7]
+    store.put("a", {"messages": messages})
+    (latest, _) = store.audit.query(action="protect")
+    assert [each["path"] for each in latest.detail["replaced"]] == ["messages[30]"]
+
+
+def test_langgraph_puts_of_the_same_checkpoint_are_one(store: Store) -> None:
+    store.sensitive.protect(keys=KEYS)
+    saver = HoldfastSaver(store)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    _graph(saver, secret("x")).invoke({"messages": [HumanMessage(secret("x"))]}, config)
+    found = saver.get_tuple(config)
+    assert found is not None
+    steps = len(store.log("t"))
+    plain = store.sensitive.reveal(found.checkpoint, thread="t")
+    assert plain != found.checkpoint
+    saver.put(found.parent_config or config, plain, found.metadata, {})
+    assert len(store.log("t")) == steps
+
+
+def test_reports_have_no_secrets(store: Store) -> None:
+    """Not even where these are keys, which are parts of paths."""
+    key = secret("x")
+    store.put("a", {"map": {key: {"x": key}}, "list": [{key: [key]}]})
+    store.put("a", {"map": {**{f"k{number}": "v" * 40 for number in range(60)}, key: {"x": key}}})
+    report = store.sensitive.scan(history=True)
+    assert len(report.findings) >= 5
+    assert key not in str(report)
+    assert len(set(report.findings)) == len(report.findings)
+
+
+def test_policies_by_scope_and_key(store: Store) -> None:
+    key = secret("x")
+    store.sensitive.protect("redact", keys=KEYS)
+    store.sensitive.protect("refuse", scope="agent:strict")
+    store.sensitive.protect("allow", scope="vault", key="secrets")
+    store.sensitive.protect("tokenise", formats="email", scope="mail-*", keys=KEYS)
+    store.put("vault", {"secrets": key, "other": key})
+    state = store.get("vault").state
+    assert state["secrets"] == key
+    assert state["other"].startswith("[redacted:")
+    with pytest.raises(DeniedError):
+        store.state(agent="strict")["x"] = key
+    store.put("mail-1", {"text": f"a@example.com {key}"})
+    store.put("other", {"text": "a@example.com"})
+    assert re.match(r"\[token:email:.*\] \[redacted:github", store.get("mail-1").state["text"])
+    assert store.get("other").state == {"text": "a@example.com"}
+    names = [each.name for each in store.sensitive.list()]
+    assert names == ["redact ** **", "refuse agent:strict **", "allow vault secrets", "tokenise mail-* **"]
+    store.sensitive.remove("refuse agent:strict **")
+    with pytest.raises(NotFoundError):
+        store.sensitive.remove("refuse agent:strict **")
+    store.state(agent="strict")["x"] = key
+
+
+def test_all_of_a_field_is_a_secret(store: Store, subtests: pytest.Subtests) -> None:
+    store.sensitive.protect(keys=KEYS)
+    plain: dict[str, Any] = {
+        "password": "hunter22",
+        "config": {"dbPassword": "hunter22", "nested": {"api_key": ["one1", "two2"]}},
+        "secrets": {"db": "hunter22", "deep": {"x": "also this"}},
+        "cookie": "y" + "x1" * 500_000,
+        "schema": {"properties": {"password": {"type": "string", "description": "The password"}}},
+        "usage": {"max_tokens": 5, "token_count": "17", "tokens": ["a", "b"]},
+        "placeholder": {"password": "${DB_PASSWORD}", "token": "<your token>", "secret": None},
+    }
+    store.put("a", plain)
+    state = store.get("a").state
+    for name in ("schema", "usage", "placeholder"):
+        with case(subtests, name):
+            assert state[name] == plain[name]
+    assert "hunter22" not in str(state)
+    assert "also this" not in str(state)
+    assert "one1" not in str(state)
+    assert store.sensitive.reveal(state, thread="a") == plain
+
+
+def test_contents_of_artifacts_are_left_alone(store: Store, subtests: pytest.Subtests) -> None:
+    """They are known by their hash. What is said of them is protected."""
+    store.sensitive.protect(keys=KEYS)
+    for size in (1, 2_000, 90_000):
+        with case(subtests, size):
+            content = f"{secret('x')} token=a1B2c3D4e5F6 ".encode() * size
+            id = store.artifacts.register(content, name=secret("x"), metadata={"n": secret("x")}).id
+            assert store.artifacts.read(id) == content
+            assert secret("x") not in str(store.artifacts.get(id))
+
+
+def test_messages_between_agents_are_searched_by_names_too(store: Store) -> None:
+    store.sensitive.protect(keys=KEYS)
+    store.sharing.topic("news", agent="a").publish({"password": "hunter22"})
+    store.sessions.start("s1", metadata={"password": "hunter22"})
+    store.sharing.document("d", agent="a").edit(lambda _: {"password": "hunter22"})
+    assert "hunter22" not in stored_text(store)
+
+
+def test_encrypt_has_keys_of_its_own(store: Store) -> None:
+    with pytest.raises(InvalidError):
+        store.sensitive.protect("encrypt")
+    store.sensitive.protect("encrypt", formats="card", keys=FixedKeys(b"c" * 32))
+    store.sensitive.protect("tokenise", keys=KEYS)
+    store.put("a", {"card": "4111 1111 1111 1111", "text": secret("x")})
+    state = store.get("a").state
+    assert state["card"].startswith("[sealed:card:")
+    assert store.sensitive.reveal(state, thread="a") == {"card": "4111 1111 1111 1111", "text": secret("x")}
+    only_tokens = store.sensitive.reveal(state, thread="a", keys=KEYS)
+    assert only_tokens == {"card": state["card"], "text": secret("x")}
+
+
+def test_an_identity_needs_the_right_to_reveal(store: Store) -> None:
+    store.sensitive.protect(keys=KEYS)
+    alice = store.as_identity(user="alice")
+    alice.thread("mine").put({"text": secret("x")})
+    state = alice.thread("mine").get().state
+    with pytest.raises(DeniedError):  # its owner does not have the right `keys`
+        alice.sensitive.reveal(state, thread="mine")
+    with pytest.raises(DeniedError):
+        alice.sensitive.reveal(state, user="alice")
+    assert [each.action for each in store.audit.query(outcome="denied", actor="user:alice")]
+    grant = store.access.grant("user:alice", "keys", thread="mine")
+    assert alice.sensitive.reveal(state, thread="mine") == {"text": secret("x")}
+    assert store.audit.query(action="reveal", actor="user:alice")
+    with pytest.raises(NotFoundError):
+        alice.sensitive.reveal(state, thread="other")
+    store.access.revoke(grant)
+    with pytest.raises(DeniedError):
+        alice.sensitive.reveal(state, thread="mine")
+
+
+def test_logs_are_redacted(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    key = secret("x")
+    store.sensitive.protect("redact", keys=KEYS)
+    log = logging.getLogger("holdfast.hooks")
+    with caplog.at_level(logging.INFO):
+        log.warning("a hook failed with %s", key)
+        try:
+            raise ValueError(key)
+        except ValueError:
+            log.exception("failed")
+        logging.getLogger("mine").warning("mine %s", key)
+    assert key not in "".join(caplog.handler.format(each) for each in caplog.records if each.name != "mine")
+    assert key in caplog.text  # the control: other loggers have no filter, until they are given one
+    record = logging.LogRecord("mine", logging.INFO, "", 1, "text %s", (key,), None)
+    assert store.sensitive.log_filter().filter(record)
+    assert key not in record.getMessage()
+
+
+def test_all_loggers_have_a_filter() -> None:
+    from pathlib import Path
+
+    source = Path(holdfast.__file__).parent
+    found = {
+        name
+        for file in source.rglob("*.py")
+        for name in re.findall(r'getLogger\("holdfast\.(\w+)"\)', file.read_text())
+    }
+    assert found == set(LOGGERS)
+
+
+def test_async_stores_are_protected() -> None:
+    async def use() -> None:
+        store = AsyncStore(Engine(EngineContext(MemoryBackend())), "")
+        store.sensitive.protect(keys=KEYS)
+        await asyncio.gather(*(store.put(f"t{number}", {"text": secret("x")}) for number in range(5)))
+        assert secret("x") not in stored_text(store)
+        state = (await store.get("t1")).state
+        assert await store.sensitive.reveal(state, thread="t1") == {"text": secret("x")}
+        assert (await store.sensitive.scan()).findings == []
+        await store.close()
+
+    asyncio.run(use())
+
+
+def test_missing_keys_and_wrong_arguments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_SENSITIVE_KEYS", raising=False)
+    with pytest.raises(ConfigError) as error:
+        store.sensitive.protect()
+    assert error.value.code == "sensitive-key"
+    with pytest.raises(ConfigError):
+        store.sensitive.protect(keys=FixedKeys(b"short"))
+    with pytest.raises(InvalidError):
+        store.sensitive.protect("hide", keys=KEYS)  # type: ignore[arg-type]
+    with pytest.raises(InvalidError):
+        store.sensitive.protect(formats="emails", keys=KEYS)
+    with pytest.raises(InvalidError):
+        store.sensitive.protect(scope="", keys=KEYS)
+    assert store.sensitive.list() == []
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_only_what_is_new_is_searched(monkeypatch: pytest.MonkeyPatch, cold: bool) -> None:
+    backend = MemoryBackend()
+    messages = [HumanMessage(f"message {number} " + "with some words " * 20, id=str(number)) for number in range(501)]
+    searched: list[int] = []
+    find = Detector.find
+
+    def counted(self: Detector, text: str) -> Any:
+        searched.append(len(text))
+        return find(self, text)
+
+    monkeypatch.setattr(Detector, "find", counted)
+    for count in (500, 501):
+        searched.clear()
+        if cold or count == 500:
+            store = Store(Engine(EngineContext(backend)), "")
+            store.sensitive.protect(keys=KEYS)
+        store.put("chat", {"messages": messages[:count], "other": "text"})
+    assert 300 < sum(searched) < 2_000
+
+
+def test_messages_of_models_stay_as_they_are(store: Store) -> None:
+    """Ids, signatures, encrypted reasoning, usage and images are no secrets, random as they are."""
+    random = Random("models")
+
+    def base64_of(size: int) -> str:
+        return base64.b64encode(random.randbytes(size)).decode()
+
+    store.sensitive.protect("redact", formats="all", keys=KEYS)
+    answer = AIMessage(
+        [
+            {"type": "thinking", "thinking": "Let me see.", "signature": base64_of(240)},
+            {
+                "type": "reasoning",
+                "id": f"rs_{random.randbytes(24).hex()}",
+                "encrypted_content": "gAAAAA" + base64_of(600),
+            },
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,iVBORw0KGgo{base64_of(900)}"}},
+            {
+                "type": "text",
+                "text": "The checksum is 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08.",
+            },
+        ],
+        id="run--1f1e25f4-c868-6751-8129-9c9dd8929229-0",
+        tool_calls=[{"name": "search", "args": {"token_limit": "5"}, "id": "call_Hq3Tzv0wY7mDq0aE8uB2kL9x"}],
+        response_metadata={
+            "id": "chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG",
+            "token_usage": {"completion_tokens": 20, "prompt_tokens": 9},
+            "model_name": "gpt-4o-2024-08-06",
+            "system_fingerprint": "fp_44709d6fcb",
+            "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy",
+        },
+        usage_metadata={"input_tokens": 9, "output_tokens": 20, "total_tokens": 29},
+    )
+    state = {
+        "messages": [HumanMessage("hi", id="1f1e25f4-c868-6751-8129-9c9dd8929229"), answer],
+        "next_page_token": "Cg1",
+    }
+    store.put("a", state)
+    assert store.get("a").state == state
+    assert not store.audit.query(action="protect")
+
+
+def test_markers_are_frozen() -> None:
+    """What was stored once is revealed by every later release."""
+    markers, sealed = Markers(KEYS, "acme"), Markers(KEYS, "acme", "sealed")
+    value, token, seal = (
+        "a@example.com",
+        "[token:email:37dffad5.2CDCAGHHJb9U0O_LKS_WCzgIHnvrjNSfPt22xRs.3e02d33dcbb5]",
+        "[sealed:email:37dffad5.TOUyjjN-u1XHZ8IYU_tXtHR76SIZdsSFTQPBpFY.3bbe0dd6b73e]",
+    )
+    assert markers.redact(value, "email") == "[redacted:email:37dffad5.a8e94dc233164743c38f.69682719c6b4]"
+    assert markers.tokenise(value, "email", "chat-1") == token
+    assert sealed.tokenise(value, "email", "chat-1") == seal
+    assert markers.reveal(f"{token} {seal}", "chat-1") == (f"{value} {seal}", ["email"], 0)
+    assert sealed.reveal(f"{token} {seal}", "chat-1") == (f"{token} {value}", ["email"], 0)
+    assert Markers(KEYS, "other").reveal(token, "chat-1") == (token, [], 1)
