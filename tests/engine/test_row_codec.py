@@ -20,6 +20,7 @@ from holdfast.backends.tables import (
     FOLDS,
     JOBS,
     JOURNAL,
+    KEYS,
     LINES,
     NODES,
     OBJECTS,
@@ -45,7 +46,7 @@ from tests.support.sealing import CountingRows, XorSealer, assert_all_sealed, se
 
 SECRETS = ["another way", "key 199", "task", "headline", "secret reason"]
 
-SEALED = [table for table in TABLES if table not in (JOURNAL, WORDS, *READABLE)]
+SEALED = [table for table in TABLES if table not in (JOURNAL, KEYS, WORDS, *READABLE)]
 
 sealed_tables = pytest.mark.parametrize("table", SEALED, ids=[table.name for table in SEALED])
 
@@ -256,7 +257,7 @@ def test_a_body_moved_to_another_line_is_refused(backends: Backends, rows: Count
     moved = mine[0]._replace(body=theirs[0].body, columns=theirs[0].columns)
     assert sealed_store(on, rows).get("a").state == {"who": "a"}  # the control
     run(on.apply([Put(STEPS, moved)]))
-    with pytest.raises(CorruptError, match="seal is broken"):
+    with pytest.raises(CorruptError, match="seal of a row is broken"):
         sealed_store(on, rows).get("a")
     with pytest.raises(CorruptError):
         sealed_store(on, rows).put("a", {"who": "c"}, parent="1")

@@ -11,10 +11,9 @@ from holdfast.backends.interface import Backend, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import TABLES, Table
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.checked_rows import UNPROTECTED
+from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.sealed_rows import SealedRowCodec
 from holdfast.errors import CorruptError
 from holdfast.store.store import Store
 
@@ -78,7 +77,7 @@ def assert_all_sealed(backend: Backend, rows: SealedRowCodec, secrets: list[str]
     count = 0
     for table in TABLES:
         for row in run(backend.read([Scan(table, ())]))[0]:
-            if table.name not in UNPROTECTED:
+            if table.name not in UNSEALED:
                 rows.decode(table, row)  # raises unless it was sealed there
                 count += 1
                 clear = repr((row.columns, row.body))

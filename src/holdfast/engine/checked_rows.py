@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Expect, Put, Query, Row, Scan
-from holdfast.backends.tables import JOURNAL, READABLE, WORDS, Scalar, Table
+from holdfast._named_tuple import NamedTuple
+from holdfast.backends.tables import JOURNAL, READABLE, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
-from holdfast.errors import CorruptError, HoldfastError
+from holdfast.errors import CorruptError, HoldfastError, TransientError, UnsupportedError
 
 UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
 """Tables whose rows are stored as they are: they can be rebuilt and servers store them in forms of their own, or belong
@@ -27,12 +28,43 @@ to wrappers, which are below the engine."""
 
 _WRITES = (Create, Ensure, Put)
 
+_ATTEMPTS = 20
+"""How often a batch is applied whose keys others change at the same time."""
+
+
+class StoredExpect(Expect):
+    """A condition about columns as they are stored."""
+
+    __slots__ = ()
+
+
+class PreparedBatch(NamedTuple):
+    """Conditions under which rows may be encoded, with new keys; and the batch."""
+
+    conditions: Sequence[Change]
+    batch: Batch
+
 
 class RowCodec:
     """Stores rows with a checksum over their table, key, columns and record."""
 
     hides_columns = False
     """Whether columns that are read without the body may be others than those that were written."""
+
+    def bind(self, backend: Backend) -> tuple[Backend, RowCodec]:
+        """Return a store and the codec of its rows. One with keys reads them from the store, before rows need them."""
+        return backend, self
+
+    async def prepare(self, batch: Batch) -> PreparedBatch:
+        """Return a batch whose rows can be encoded, after the conditions on which they may be stored like that."""
+        return PreparedBatch((), batch)
+
+    def settle(self, batch: Batch, *, applied: bool) -> None:
+        """Take notice that a prepared batch was applied, or that one of those conditions does not hold."""
+
+    def may_be_clear(self, what: str) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether content may be stored in a form that anybody can read: `readable`, `words`, `export` …"""
+        return True
 
     def encode(self, table: Table, row: Row) -> Row:
         """Return a row as it is stored."""
@@ -55,9 +87,9 @@ class RowCodec:
         trusted."""
         return row if table.name in UNPROTECTED else row._replace(body=strip(row.body))
 
-    def columns(self, table: Table, row: tuple[Scalar, ...]) -> tuple[Scalar, ...]:  # noqa: ARG002 - for subclasses
+    def columns(self, table: Table, key: Key, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:  # noqa: ARG002
         """Return the columns of a row as they are stored."""
-        return row
+        return columns
 
     def is_intact(self, table: Table, row: Row) -> bool:
         """Return whether a stored row is what was written."""
@@ -77,6 +109,15 @@ class RowCodec:
             return False
 
 
+def clear_refused(what: str) -> UnsupportedError:
+    """Return the error for content that would be stored in the clear, beside an encrypted store."""
+    return UnsupportedError(
+        f"the store is encrypted, and this would be in the clear: {what}",
+        hint=f"If that is meant, open the store with Encryption(…, clear=[{what!r}])",
+        code="clear-refused",
+    )
+
+
 CHECKSUMS = RowCodec()
 """Stores rows with checksums."""
 
@@ -85,22 +126,34 @@ class CheckedBackend(Wrapper):
     """The store as the engine uses it. `inner` has the rows as they are stored."""
 
     def __init__(self, inner: Backend, rows: RowCodec = CHECKSUMS) -> None:
-        super().__init__(inner)
-        self.rows = rows
-        inner.set_row_check(rows.is_intact)
+        stored, self.rows = rows.bind(inner)
+        super().__init__(stored)
+        inner.set_row_check(self.rows.is_intact)
 
     async def apply(self, batch: Batch) -> int | None:
+        if not self.rows.hides_columns:
+            return await self.inner.apply(self._encode(batch))
+        for _ in range(_ATTEMPTS):
+            conditions, changes = await self.rows.prepare(batch)
+            failed = await self.inner.apply([*conditions, *self._hide(self._encode(changes))])
+            if failed is not None and failed >= len(conditions):
+                return failed - len(conditions)
+            self.rows.settle(batch, applied=failed is None)
+            if failed is None:
+                return None
+        raise TransientError("the keys of a store keep changing", where=self.url, hint="Try again")
+
+    def _encode(self, batch: Batch) -> list[Change]:
         encode = self.rows.encode
-        changes = [
-            type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch
-        ]
-        return await self.inner.apply(self._hide(changes) if self.rows.hides_columns else changes)
+        return [type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch]
 
     def _hide(self, changes: Sequence[Change]) -> list[Change]:
         """Return changes whose conditions are about columns as they are stored."""
         return [
-            change._replace(columns=self.rows.columns(change.space, change.columns))
-            if isinstance(change, Expect) and change.columns is not None
+            change._replace(columns=self.rows.columns(change.space, change.key, change.columns))
+            if type(change) is Expect and change.columns is not None
+            else Expect(*change)
+            if isinstance(change, StoredExpect)
             else change
             for change in changes
         ]

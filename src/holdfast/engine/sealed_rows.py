@@ -1,6 +1,6 @@
 """Rows that are stored sealed, by an authenticated cipher.
 
-Nothing uses this yet: it is what encryption needs of the stored format, so that it is the same before and after.
+`holdfast.security.encryption` has the keys.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from msgspec.msgpack import decode as unpack
 from msgspec.msgpack import encode as pack
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import FOLDS, NODES, STEPS, TABLES, Scalar, Table
-from holdfast.codec.envelope import DAMAGED, RecordContext, Sealer, damaged_error, seal, unseal
+from holdfast.backends.tables import FOLDS, KEYS, NODES, STEPS, TABLES, Key, Scalar, Table
+from holdfast.codec.envelope import DAMAGED, RecordContext, Sealer, damaged_error, seal, tampered_error, unseal
 from holdfast.engine.checked_rows import UNPROTECTED, RowCodec
-from holdfast.errors import CorruptError, HoldfastError, InvalidError
+from holdfast.errors import HoldfastError, InvalidError
 
 _STABLE_NAMES: dict[str, tuple[str, ...]] = {
     STEPS.name: ("hash",),
@@ -24,6 +24,9 @@ _STABLE_NAMES: dict[str, tuple[str, ...]] = {
     NODES.name: ("node",),
 }
 """The columns that name a record for good, where that is not the rest of the key: a rewrite numbers its nodes anew."""
+
+UNSEALED = UNPROTECTED | {KEYS.name}
+"""Tables whose rows are not sealed. Keys are encrypted already, and have a checksum."""
 
 
 class _SealedTable:
@@ -41,7 +44,7 @@ class _SealedTable:
         )
 
 
-_SEALED = {table.name: _SealedTable(table) for table in TABLES if table.name not in UNPROTECTED}
+_SEALED = {table.name: _SealedTable(table) for table in TABLES if table.name not in UNSEALED}
 
 
 class SealedRowCodec(RowCodec):
@@ -50,71 +53,89 @@ class SealedRowCodec(RowCodec):
     The seal covers the table, the tenant, the line and the stable name of the record: a body that was moved anywhere
     else does not open. Columns that stores compare or order by are outside as well, and must be those inside.
 
-    `keys` are further keys to open rows with, by id.
+    All rows have one key here. A subclass may have many. `keys` are further keys to open rows with, by id.
     """
 
     hides_columns = True
 
-    def __init__(self, sealer: Sealer, keys: Mapping[bytes, Sealer] | None = None) -> None:
+    def __init__(self, sealer: Sealer | None = None, keys: Mapping[bytes, Sealer] | None = None) -> None:
         self._sealer = sealer
-        self._keys = {**(keys or {}), sealer.key_id: sealer}
+        self._keys: Mapping[bytes, Sealer] = keys or {}
+        if sealer is not None:
+            self._keys = {**self._keys, sealer.key_id: sealer}
+
+    def sealer(self, key: Key) -> Sealer:  # noqa: ARG002 - for subclasses
+        """Return the key that seals the row of this key."""
+        assert self._sealer is not None  # noqa: S101 - a subclass overrides this
+        return self._sealer
+
+    def digest(self, key: Key, content: bytes) -> bytes:
+        """Return the keyed digest that stands for a text of the row of this key."""
+        return self.sealer(key).digest(content)
 
     def encode(self, table: Table, row: Row) -> Row:
-        if table.name in UNPROTECTED:
-            return row
+        if table.name in UNSEALED:
+            return super().encode(table, row)
         if row.body == DAMAGED:
-            raise damaged_error(_where(table, row))
+            raise damaged_error(str(RecordContext(table.name, row.key, row.columns)))
         try:
-            content, associated = pack((row.key[2:], row.columns, row.body)), _associated(table, row)
+            outside = Row(row.key, self.columns(table, row.key, row.columns))
+            content, associated = pack((row.key[2:], row.columns, row.body)), _associated(table, outside)
         except UnicodeEncodeError:
             where = ascii((row.key, row.columns))
             raise InvalidError("a name or a column is not text: it has lone surrogates", where=where) from None
-        body = seal(content, associated, self._sealer)
-        return Row(row.key, self.columns(table, row.columns), body)
+        return outside._replace(body=seal(content, associated, self.sealer(row.key)))
 
     def decode(self, table: Table, row: Row) -> Row:
-        if table.name in UNPROTECTED:
-            return row
-        where = _where(table, row)
-        content = unseal(row.body, _associated(table, row), self._keys, where)
+        if table.name in UNSEALED:
+            return super().decode(table, row)
+        context = RecordContext(table.name, row.key, row.columns)
+        content = unseal(row.body, _associated(table, row), self._keys, context)
         try:
             key, columns, record = unpack(content)
         except (MsgspecError, ValueError, TypeError):
-            raise CorruptError("a sealed row is not one", where=where) from None
+            raise tampered_error("a sealed row is not one", str(context)) from None
         opened = Row((*row.key[:2], *key), tuple(columns), record)
-        if opened.key != row.key or not self._shows(table, opened, row):
-            raise CorruptError("a row was damaged: its columns are not those in its seal", where=where)
+        if opened.key != row.key or not _shows(table, opened.columns, row.columns):
+            raise tampered_error("a row was changed: its columns are not those in its seal", str(context))
         return opened
 
     def salvage(self, table: Table, row: Row) -> Row:
+        if table.name in UNSEALED:
+            return super().salvage(table, row)
         try:
             return self.decode(table, row)
         except HoldfastError:
             return row._replace(body=b"")  # nothing of it can be read
 
-    def columns(self, table: Table, row: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-        return self._digests(table, row, self._sealer)
-
-    def _shows(self, table: Table, opened: Row, stored: Row) -> bool:
-        """Return whether the columns outside of a seal are those inside, under any of the keys."""
-        return any(self._digests(table, opened.columns, key) == stored.columns for key in self._keys.values())
-
-    def _digests(self, table: Table, columns: tuple[Scalar, ...], sealer: Sealer) -> tuple[Scalar, ...]:
+    def columns(self, table: Table, key: Key, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
         hidden = _SEALED[table.name].hidden if table.name in _SEALED else ()
+        if not hidden:
+            return columns
         outside = list(columns)
         for number in hidden:
             text = outside[number]
             if isinstance(text, str) and text:
-                digest = sealer.digest(pack((table.name, number, text)))
+                digest = self.digest(key, pack((table.name, key[1], number, text)))
                 outside[number] = urlsafe_b64encode(digest[:15]).decode()
         return tuple(outside)
 
 
 def _associated(table: Table, row: Row) -> bytes:
-    """Return what a seal covers besides the content."""
+    """Return what a seal covers besides the content: with the digests, so that they need not be computed to check
+    them."""
     whole: Sequence[Scalar] = (*row.key, *row.columns)
-    return pack((table.name, row.key[:2], [whole[number] for number in _SEALED[table.name].name]))
+    sealed = _SEALED[table.name]
+    names = [whole[number] for number in sealed.name]
+    return pack((table.name, row.key[:2], names, [row.columns[number] for number in sealed.hidden]))
 
 
-def _where(table: Table, row: Row) -> str:
-    return str(RecordContext(table.name, row.key, row.columns))
+def _shows(table: Table, inside: tuple[Scalar, ...], outside: tuple[Scalar, ...]) -> bool:
+    """Return whether the columns that are both inside and outside of a seal are equal."""
+    hidden = _SEALED[table.name].hidden
+    if not hidden:
+        return inside == outside
+    clear = list(inside)
+    for number in hidden:
+        clear[number] = outside[number]
+    return tuple(clear) == outside

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from holdfast.backends.config import resolve
+from holdfast.backends.config import encryption_settings, resolve
+from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.urls import store_parts, url_to_path
+from holdfast.backends.tables import KEYS
+from holdfast.backends.urls import redacted_url, store_parts, url_to_path
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import CHECKSUMS, RowCodec, clear_refused
 from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import check_name
-from holdfast.errors import ConfigError, InvalidError, NotFoundError
+from holdfast.errors import ConfigError, DeniedError, InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
+
+if TYPE_CHECKING:
+    from holdfast.security.encryption.settings import Encryption
 
 S = TypeVar("S", bound=StoreOperations)
 
@@ -28,6 +34,7 @@ def open(  # noqa: A001 - reads as holdfast.open
     cache_bytes: int = CACHE_BYTES,
     codec: Codec = default_codec,
     project: bool | None = None,
+    encryption: Encryption | Literal[False] | None = None,
     **options: Any,
 ) -> Store:
     """Open a store by its URL or path, and create it if it does not exist: `open("agents.db")`.
@@ -37,9 +44,10 @@ def open(  # noqa: A001 - reads as holdfast.open
 
     `tenant` separates customers: a store that is opened for one sees nothing of another's. `cache_bytes` limits the
     memory of the cache. `project` says whether readable rows are written beside the log; by default, the backend
-    decides. Further options are those of the backend.
+    decides. `encryption` says where the key of an encrypted store is (`holdfast.encryption.Encryption`): by default,
+    `$HOLDFAST_ENCRYPTION`, or `encryption` of the store in that file. Further options are those of the backend.
     """
-    return run(_open(Store, url, tenant, cache_bytes, codec, project, options))
+    return run(_open(Store, url, tenant, cache_bytes, codec, project, encryption, options))
 
 
 def aopen(
@@ -49,10 +57,11 @@ def aopen(
     cache_bytes: int = CACHE_BYTES,
     codec: Codec = default_codec,
     project: bool | None = None,
+    encryption: Encryption | Literal[False] | None = None,
     **options: Any,
 ) -> _Opening:
     """Open a store for asyncio: `store = await aopen(url)`, or `async with aopen(url) as store`. See `open`."""
-    return _Opening(_open(AsyncStore, url, tenant, cache_bytes, codec, project, options))
+    return _Opening(_open(AsyncStore, url, tenant, cache_bytes, codec, project, encryption, options))
 
 
 def open_existing(
@@ -109,6 +118,7 @@ async def _open(
     cache_bytes: int,
     codec: Codec,
     project: bool | None,
+    encryption: Encryption | Literal[False] | None,
     options: dict[str, Any],
 ) -> S:
     check_name(tenant, "name of a tenant")
@@ -117,11 +127,66 @@ async def _open(
     if project is not None and type(project) is not bool:
         raise ConfigError(f"project is True or False, not {project!r}")
     url = resolve(name)
+    settings = encryption_settings(name) if encryption is None else None
+    rows = CHECKSUMS if encryption is False else _row_codec(encryption or settings, url)
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
-    if project is None:
-        project = backend.capabilities.projected
-    engine = Engine(EngineContext(backend, MemoryCache(cache_bytes), codec, project=project))
+    try:
+        if project is None:
+            project = backend.capabilities.projected and rows.may_be_clear("readable")
+        elif project and not rows.may_be_clear("readable"):
+            raise clear_refused("readable")
+        context = EngineContext(backend, MemoryCache(cache_bytes), codec, project=project, rows=rows)
+        if rows is CHECKSUMS:
+            await _refuse_encrypted(backend, tenant)
+        else:
+            from holdfast.security.encryption.encrypted_rows import open_keys
+
+            await open_keys(context.rows, tenant, read_only=bool(options.get("read_only")))
+    except BaseException:
+        await backend.close()
+        raise
+    engine = Engine(context)
     if not options.get("read_only"):
         engine.load_writers()
     return cls(engine, tenant)
+
+
+def _row_codec(encryption: Any, url: str) -> RowCodec:
+    """Return how rows are stored: by an argument, or settings, if there are any."""
+    if encryption is None:
+        return CHECKSUMS
+    from holdfast.security.encryption.encrypted_rows import EncryptedRows
+    from holdfast.security.encryption.settings import Encryption
+
+    if isinstance(encryption, dict):
+        encryption = Encryption.from_settings(encryption)
+    if not isinstance(encryption, Encryption):
+        raise ConfigError(
+            f"encryption is an Encryption, not {type(encryption).__name__}",
+            hint='Such as holdfast.encryption.Encryption(FileKeys("holdfast.key"))',
+        )
+    kind = url.partition(":")[0]
+    if kind in _COPYING:
+        raise ConfigError(
+            f"a {kind}: store cannot be encrypted yet: the keys would be in the copy",
+            where=redacted_url(url),
+            hint="Encrypt a store that is not composed, or one of tiered:, retry: and readonly:",
+        )
+    return EncryptedRows(encryption)
+
+
+_COPYING = frozenset({"mirror", "write-behind", "cache"})
+"""Compositions that copy all rows to another store."""
+
+
+async def _refuse_encrypted(backend: Backend, tenant: str) -> None:
+    """Raise `DeniedError` if a store is encrypted, and is opened without a key."""
+    (keys,) = await backend.read([Scan(KEYS, (tenant, ""), limit=1, bodies=False)])
+    if keys:
+        raise DeniedError(
+            "the store is encrypted, and it is opened without a key",
+            where=backend.url,
+            hint="Open it with encryption=, or set HOLDFAST_ENCRYPTION",
+            code="key-missing",
+        )
