@@ -125,9 +125,9 @@ def _associated(table: Table, row: Row) -> bytes:
     """Return what a seal covers besides the content: with the digests, so that they need not be computed to check
     them."""
     whole: Sequence[Scalar] = (*row.key, *row.columns)
-    sealed = _SEALED[table.name]
+    sealed, start = _SEALED[table.name], len(table.key)
     names = [whole[number] for number in sealed.name]
-    return pack((table.name, row.key[:2], names, [row.columns[number] for number in sealed.hidden]))
+    return pack((table.name, row.key[:2], names, [whole[start + number] for number in sealed.hidden]))
 
 
 def _shows(table: Table, inside: tuple[Scalar, ...], outside: tuple[Scalar, ...]) -> bool:
