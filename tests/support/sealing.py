@@ -11,10 +11,10 @@ from holdfast.backends.interface import Backend, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import TABLES, Table
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.engine.checked_rows import RowCodec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.errors import CorruptError
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.provider import LocalKeys
@@ -77,7 +77,9 @@ class CountingEncryptedRows(EncryptedRows):
     def __init__(
         self, encryption: Encryption | None = None, memory: KeyMemory | None = None, keys: StoreKeys | None = None
     ) -> None:
-        super().__init__(encryption or Encryption(LocalKeys(b"k" * 32)), memory, keys)
+        super().__init__(
+            encryption or Encryption(LocalKeys(b"k" * 32), clear=("words", "readable", "export")), memory, keys
+        )
         self.sealed: Counter[str] = Counter()
         self.opened: Counter[str] = Counter()
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
 from enum import IntEnum
 from typing import Protocol
 from zlib import crc32
@@ -101,6 +100,14 @@ class Sealer(Protocol):
 
     def digest(self, content: bytes) -> bytes:
         """Return a digest that nobody can compute without the key. It takes the place of text in columns."""
+        ...
+
+
+class SealerLookup(Protocol):
+    """Keys by id: a mapping, for example."""
+
+    def get(self, key_id: bytes, /) -> Sealer | None:
+        """Return a key; None if it is not there."""
         ...
 
 
@@ -213,7 +220,7 @@ def seal(content: bytes, associated: bytes, sealer: Sealer) -> bytes:
     return body + crc32(body).to_bytes(4, "big")
 
 
-def unseal(body: bytes, associated: bytes, keys: Mapping[bytes, Sealer], context: RecordContext) -> bytes:
+def unseal(body: bytes, associated: bytes, keys: SealerLookup, context: RecordContext) -> bytes:
     """Return the content of a sealed body. `CorruptError` if a byte of it or of the associated ones differs: with the
     code `tampered` if no accident did that, since the CRC, which anybody can compute, is right."""
     if not body.startswith(_SEALED_PREFIX):

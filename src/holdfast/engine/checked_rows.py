@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Expect, Put, Query, Row, Scan
 from holdfast._named_tuple import NamedTuple
+from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Expect, Put, Query, Row, Scan
 from holdfast.backends.tables import JOURNAL, READABLE, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip

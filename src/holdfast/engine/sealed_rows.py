@@ -5,16 +5,26 @@
 
 from __future__ import annotations
 
+import os
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import MsgspecError
 from msgspec.msgpack import decode as unpack
 from msgspec.msgpack import encode as pack
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import FOLDS, KEYS, NODES, STEPS, TABLES, Key, Scalar, Table
-from holdfast.codec.envelope import DAMAGED, RecordContext, Sealer, damaged_error, seal, tampered_error, unseal
+from holdfast.backends.tables import FOLDS, KEYS, NODES, STEPS, TABLES, WRITES, Key, Scalar, Table
+from holdfast.codec.envelope import (
+    DAMAGED,
+    RecordContext,
+    Sealer,
+    SealerLookup,
+    damaged_error,
+    seal,
+    tampered_error,
+    unseal,
+)
 from holdfast.engine.checked_rows import UNPROTECTED, RowCodec
 from holdfast.errors import HoldfastError, InvalidError
 
@@ -24,6 +34,8 @@ _STABLE_NAMES: dict[str, tuple[str, ...]] = {
     NODES.name: ("node",),
 }
 """The columns that name a record for good, where that is not the rest of the key: a rewrite numbers its nodes anew."""
+
+_DIGEST_SIZE = 15
 
 UNSEALED = UNPROTECTED | {KEYS.name}
 """Tables whose rows are not sealed. Keys are encrypted already, and have a checksum."""
@@ -53,16 +65,14 @@ class SealedRowCodec(RowCodec):
     The seal covers the table, the tenant, the line and the stable name of the record: a body that was moved anywhere
     else does not open. Columns that stores compare or order by are outside as well, and must be those inside.
 
-    All rows have one key here. A subclass may have many. `keys` are further keys to open rows with, by id.
+    All rows have one key here. A subclass may have many; `keys` are those to open rows with.
     """
 
     hides_columns = True
 
-    def __init__(self, sealer: Sealer | None = None, keys: Mapping[bytes, Sealer] | None = None) -> None:
+    def __init__(self, sealer: Sealer | None = None, keys: SealerLookup | None = None) -> None:
         self._sealer = sealer
-        self._keys: Mapping[bytes, Sealer] = keys or {}
-        if sealer is not None:
-            self._keys = {**self._keys, sealer.key_id: sealer}
+        self._keys: SealerLookup = keys if keys is not None else {} if sealer is None else {sealer.key_id: sealer}
 
     def sealer(self, key: Key) -> Sealer:  # noqa: ARG002 - for subclasses
         """Return the key that seals the row of this key."""
@@ -109,16 +119,26 @@ class SealedRowCodec(RowCodec):
             return row._replace(body=b"")  # nothing of it can be read
 
     def columns(self, table: Table, key: Key, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+        """Return columns with digests in place of texts. Those of pending writes are random: no condition is about
+        them, and a row that was replaced by another one can be told from it."""
         hidden = _SEALED[table.name].hidden if table.name in _SEALED else ()
         if not hidden:
             return columns
         outside = list(columns)
+        if table is WRITES:
+            for number in hidden:
+                outside[number] = _text(os.urandom(_DIGEST_SIZE))
+            return tuple(outside)
         for number in hidden:
             text = outside[number]
             if isinstance(text, str) and text:
                 digest = self.digest(key, pack((table.name, key[1], number, text)))
-                outside[number] = urlsafe_b64encode(digest[:15]).decode()
+                outside[number] = _text(digest[:_DIGEST_SIZE])
         return tuple(outside)
+
+
+def _text(digest: bytes) -> str:
+    return urlsafe_b64encode(digest).decode()
 
 
 def _associated(table: Table, row: Row) -> bytes:

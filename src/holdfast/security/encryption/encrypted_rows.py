@@ -24,7 +24,6 @@ class EncryptedRows(SealedRowCodec):
         self._memory = memory or KeyMemory(encryption.keys, encryption.max_age, encryption.max_uses)
         self._store_keys = keys
         super().__init__(keys=self._memory.ciphers)
-        self._keys = self._memory.ciphers
 
     @property
     def mode(self) -> Mode:

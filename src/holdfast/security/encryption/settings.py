@@ -12,8 +12,8 @@ from holdfast.security.encryption.provider import EnvironmentKeys, FileKeys, Key
 Mode: TypeAlias = Literal["on", "turning-on", "turning-off"]
 """`turning-on` also reads rows that are not encrypted yet; `turning-off` stores no more that are."""
 
-Clear: TypeAlias = Literal["readable", "words", "export", "snapshots"]
-"""What may contain content that is not encrypted: readable rows, the text index, exported files, snapshots."""
+Clear: TypeAlias = Literal["readable", "words", "export"]
+"""What may contain content that is not encrypted: readable rows, the text index, exported files."""
 
 VARIABLE = "HOLDFAST_ENCRYPTION"
 
@@ -53,7 +53,9 @@ class Encryption:
         """Return what the table `[encryption]` of `holdfast.toml` says, or the variable `HOLDFAST_ENCRYPTION`."""
         known = {"keys", "mode", "clear", "max_age", "max_uses"}
         if unknown := sorted(settings.keys() - known):
-            raise ConfigError(f"encryption takes no setting {unknown[0]!r}", hint=f"It takes {', '.join(sorted(known))}")
+            raise ConfigError(
+                f"encryption takes no setting {unknown[0]!r}", hint=f"It takes {', '.join(sorted(known))}"
+            )
         keys = settings.get("keys")
         if not isinstance(keys, str):
             raise ConfigError("encryption needs the setting keys, a text", hint=_HINT)

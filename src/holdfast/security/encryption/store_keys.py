@@ -11,7 +11,7 @@ that was destroyed or replaced meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -65,7 +65,9 @@ class KeyRow(NamedTuple):
     def of(cls, row: Row) -> KeyRow:
         """Return the content of a stored row."""
         opened = CHECKSUMS.decode(KEYS, row)
-        return cls(*opened.key, *opened.columns, unwrap(opened.body).content)  # type: ignore[arg-type]
+        (tenant, line, kind, number), (id, by, state, time) = opened.key, opened.columns
+        content = unwrap(opened.body).content
+        return cls(tenant, line, kind, number, id, by, state, time, content)  # type: ignore[arg-type]
 
     @property
     def key(self) -> Key:
@@ -77,9 +79,13 @@ class KeyRow(NamedTuple):
         """The columns of the row."""
         return self[4:8]
 
+    def row(self) -> Row:
+        """Return the row, for the engine to store."""
+        return Row(self.key, self.columns, wrap(self.wrapped, codec=BodyKind.RAW))
+
     def stored(self) -> Row:
         """Return the row as it is stored."""
-        return CHECKSUMS.encode(KEYS, Row(self.key, self.columns, wrap(self.wrapped, codec=BodyKind.RAW)))
+        return CHECKSUMS.encode(KEYS, self.row())
 
     def unchanged(self) -> Expect:
         """Return the condition that the row is still there, as it is."""
@@ -122,32 +128,20 @@ class LineKey(NamedTuple):
     stored: bool
 
 
-class CipherCache(Mapping[bytes, Cipher]):
+class CipherCache:
     """Data keys in memory, by id. Old ones go in two steps, so that none goes between reading a row and opening it."""
 
     def __init__(self) -> None:
         self.recent: dict[bytes, Cipher] = {}
         self._older: dict[bytes, Cipher] = {}
 
-    def __getitem__(self, key: bytes) -> Cipher:
-        found = self.recent.get(key) or self._older.get(key)
-        if found is None:
-            raise KeyError(key)
-        return found
-
-    def get(self, key: bytes, default: object = None) -> Cipher | None:  # type: ignore[override]
+    def get(self, key_id: bytes, /) -> Cipher | None:
         """Return a key; None if it is not in memory."""
-        return self.recent.get(key) or self._older.get(key)
+        return self.recent.get(key_id) or self._older.get(key_id)
 
     def age(self) -> None:
         """Let go of the keys that were not read since the last time."""
         self._older, self.recent = self.recent, {}
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter({**self._older, **self.recent})
-
-    def __len__(self) -> int:
-        return len({**self._older, **self.recent})
 
 
 @dataclass(slots=True)
@@ -224,7 +218,10 @@ class StoreKeys:
         """Return the row of a new key of a tenant; or of an existing one, encrypted anew."""
         provider, key = self.memory.provider, key or new_key()
         row = KeyRow(tenant, "", kind, number, Cipher(key).key_id, "", ACTIVE, time.time_ns(), b"")
-        wrapped_by, wrapped = await BlockingCall(lambda: (provider.key_id, provider.wrap(key, row.context)))
+        wrap_key: BlockingCall[tuple[str, bytes]] = BlockingCall(
+            lambda: (provider.key_id, provider.wrap(key, row.context))
+        )
+        wrapped_by, wrapped = await wrap_key
         return row._replace(wrapped_by=wrapped_by, wrapped=wrapped)
 
     async def unwrap(self, row: KeyRow) -> bytes:
@@ -315,7 +312,7 @@ class StoreKeys:
     async def load_ids(self, ids: Mapping[bytes, LineName]) -> None:
         """Read the keys with these ids, which rows of lines have."""
         for again in (False, True):
-            missing = {name: None for id, name in ids.items() if id not in self.memory.ciphers}
+            missing = {name: None for id, name in ids.items() if self.memory.ciphers.get(id) is None}
             if not missing:
                 return
             for name in missing:
@@ -344,6 +341,10 @@ class StoreKeys:
                 self._stale.add(name[0])
             elif (key := self._lines.get(name)) is not None and not key.stored:
                 self._lines[name] = key._replace(stored=True)
+
+    async def new_line_row(self, name: LineName) -> KeyRow:
+        """Return the row of a new key of a line, which is not stored yet."""
+        return self._new_line_key(name, await self.require_tenant(name[0])).row
 
     def _new_line_key(self, name: LineName, tenant: TenantKeys) -> LineKey:
         key = new_key()
