@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from holdfast.maintenance.keys.reencryption import ReencryptReport
-from holdfast.maintenance.keys.rotation import KeyCheck, KeyInfo
-from holdfast.security.encryption.aws_kms import AwsKms
-from holdfast.security.encryption.provider import (
+from holdfast.maintenance import KeyCheck, KeyInfo, ReencryptReport
+from holdfast.security import (
+    AwsKms,
+    Clear,
+    Encryption,
     EnvironmentKeys,
     FileKeys,
     KeyProvider,
     KeyringKeys,
     LocalKeys,
+    Mode,
     generate_key,
 )
-from holdfast.security.encryption.settings import Clear, Encryption, Mode
-from holdfast.store.keys import AsyncKeys, Keys
+from holdfast.store import AsyncKeys, Keys
 
 __all__ = [
     "AsyncKeys",

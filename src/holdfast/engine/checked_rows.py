@@ -16,7 +16,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Expect, Put, Query, Row, Scan
+from holdfast.backends.interface import (
+    Backend,
+    Batch,
+    Change,
+    Create,
+    Delete,
+    Ensure,
+    Expect,
+    Get,
+    Put,
+    Query,
+    Row,
+    Scan,
+)
 from holdfast.backends.tables import JOURNAL, READABLE, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
@@ -91,6 +104,10 @@ class RowCodec:
         """Return the columns of a row as they are stored."""
         return columns
 
+    def hide_key(self, table: Table, key: Key) -> Key:  # noqa: ARG002 - for subclasses
+        """Return a key, or its first columns, as it is stored."""
+        return key
+
     def is_intact(self, table: Table, row: Row) -> bool:
         """Return whether a stored row is what was written."""
         try:
@@ -148,18 +165,12 @@ class CheckedBackend(Wrapper):
         return [type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch]
 
     def _hide(self, changes: Sequence[Change]) -> list[Change]:
-        """Return changes whose conditions are about columns as they are stored."""
-        return [
-            change._replace(columns=self.rows.columns(change.space, change.key, change.columns))
-            if type(change) is Expect and change.columns is not None
-            else Expect(*change)
-            if isinstance(change, StoredExpect)
-            else change
-            for change in changes
-        ]
+        """Return changes whose conditions and deletions are about rows as they are stored."""
+        return [_hidden_change(self.rows, change) for change in changes]
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        found = await self.inner.read([_with_bodies(each) for each in queries] if self.rows.hides_columns else queries)
+        hides = self.rows.hides_columns
+        found = await self.inner.read([_hidden_query(self.rows, each) for each in queries] if hides else queries)
         return [
             _open_answer(query, rows, self.rows, self.rows.decode) if rows else rows
             for query, rows in zip(queries, found, strict=True)
@@ -174,7 +185,7 @@ class UncheckedBackend(Wrapper):
         self._rows = rows
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        found = await self.inner.read([_with_bodies(each) for each in queries])
+        found = await self.inner.read([_hidden_query(self._rows, each) for each in queries])
         salvage = self._rows.salvage
         return [_open_answer(query, rows, self._rows, salvage) for query, rows in zip(queries, found, strict=True)]
 
@@ -188,7 +199,7 @@ async def read_despite_damage(backend: Backend, queries: Sequence[Query]) -> lis
     """Read rows for a list, in which a damaged one must not hide the others: its record is `DAMAGED`, which raises
     `CorruptError` when it is opened and when it is stored. Its columns cannot be trusted."""
     stored, codec = storage_of(backend)
-    found = await stored.read([_with_bodies(each) for each in queries] if codec.hides_columns else queries)
+    found = await stored.read([_hidden_query(codec, each) for each in queries] if codec.hides_columns else queries)
 
     def open_row(table: Table, row: Row) -> Row:
         try:
@@ -199,9 +210,22 @@ async def read_despite_damage(backend: Backend, queries: Sequence[Query]) -> lis
     return [_open_answer(query, rows, codec, open_row) for query, rows in zip(queries, found, strict=True)]
 
 
-def _with_bodies(query: Query) -> Query:
-    """Return a query for bodies too: columns may be in them."""
-    return query._replace(bodies=True) if isinstance(query, Scan) and not query.bodies else query
+def _hidden_change(codec: RowCodec, change: Change) -> Change:
+    if isinstance(change, StoredExpect):
+        return Expect(*change)
+    if isinstance(change, Expect):
+        table, key, columns = change
+        hidden = None if columns is None else codec.columns(table, key, columns)
+        return Expect(table, codec.hide_key(table, key), hidden)
+    return Delete(change.space, codec.hide_key(*change)) if isinstance(change, Delete) else change
+
+
+def _hidden_query(codec: RowCodec, query: Query) -> Query:
+    """Return a query for rows as they are stored, with their bodies: columns may be in them."""
+    table = query.space
+    if isinstance(query, Get):
+        return query._replace(keys=[codec.hide_key(table, key) for key in query.keys])
+    return query._replace(prefix=codec.hide_key(table, query.prefix), bodies=True)
 
 
 def _open_answer(query: Query, rows: list[Row], codec: RowCodec, open_row: Callable[[Table, Row], Row]) -> list[Row]:

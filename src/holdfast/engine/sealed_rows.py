@@ -14,7 +14,7 @@ from msgspec.msgpack import decode as unpack
 from msgspec.msgpack import encode as pack
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import FOLDS, KEYS, NODES, STEPS, TABLES, WRITES, Key, Scalar, Table
+from holdfast.backends.tables import FOLDS, KEYS, LINKS, NODES, STEPS, TABLES, WRITES, Key, Scalar, Table
 from holdfast.codec.envelope import (
     DAMAGED,
     RecordContext,
@@ -36,6 +36,9 @@ _STABLE_NAMES: dict[str, tuple[str, ...]] = {
 """The columns that name a record for good, where that is not the rest of the key: a rewrite numbers its nodes anew."""
 
 _DIGEST_SIZE = 15
+
+CONTENT_LINK = "sha256"
+"""The kind of links whose names are the SHA-256 of content, by which it is found."""
 
 UNSEALED = UNPROTECTED | {KEYS.name}
 """Tables whose rows are not sealed. Keys are encrypted already, and have a checksum."""
@@ -89,7 +92,7 @@ class SealedRowCodec(RowCodec):
         if row.body == DAMAGED:
             raise damaged_error(str(RecordContext(table.name, row.key, row.columns)))
         try:
-            outside = Row(row.key, self.columns(table, row.key, row.columns))
+            outside = Row(self.hide_key(table, row.key), self.columns(table, row.key, row.columns))
             content, associated = pack((row.key[2:], row.columns, row.body)), _associated(table, outside)
         except UnicodeEncodeError:
             where = ascii((row.key, row.columns))
@@ -106,7 +109,7 @@ class SealedRowCodec(RowCodec):
         except (MsgspecError, ValueError, TypeError):
             raise tampered_error("a sealed row is not one", str(context)) from None
         opened = Row((*row.key[:2], *key), tuple(columns), record)
-        if opened.key != row.key or not _shows(table, opened.columns, row.columns):
+        if self.hide_key(table, opened.key) != row.key or not _shows(table, opened.columns, row.columns):
             raise tampered_error("a row was changed: its columns are not those in its seal", str(context))
         return opened
 
@@ -117,6 +120,13 @@ class SealedRowCodec(RowCodec):
             return self.decode(table, row)
         except HoldfastError:
             return row._replace(body=b"")  # nothing of it can be read
+
+    def hide_key(self, table: Table, key: Key) -> Key:
+        """Return a key with a digest in place of the SHA-256 of content, which would confirm a guess."""
+        if table is not LINKS or len(key) < 4 or key[2] != CONTENT_LINK:
+            return key
+        name = _text(self.digest(key, pack((table.name, key[1], CONTENT_LINK, key[3])))[:_DIGEST_SIZE])
+        return (*key[:3], name, *key[4:])
 
     def columns(self, table: Table, key: Key, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
         """Return columns with digests in place of texts. Those of pending writes are random: no condition is about

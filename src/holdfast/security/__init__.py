@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from holdfast.security.audit.query import AuditRecord as AuditRecord
     from holdfast.security.audit.verify import AuditFinding as AuditFinding
     from holdfast.security.audit.verify import AuditReport as AuditReport
+    from holdfast.security.encryption.aws_kms import AwsKms as AwsKms
+    from holdfast.security.encryption.provider import EnvironmentKeys as EnvironmentKeys
+    from holdfast.security.encryption.provider import FileKeys as FileKeys
+    from holdfast.security.encryption.provider import KeyProvider as KeyProvider
+    from holdfast.security.encryption.provider import KeyringKeys as KeyringKeys
+    from holdfast.security.encryption.provider import LocalKeys as LocalKeys
+    from holdfast.security.encryption.provider import generate_key as generate_key
+    from holdfast.security.encryption.settings import Clear as Clear
+    from holdfast.security.encryption.settings import Encryption as Encryption
+    from holdfast.security.encryption.settings import Mode as Mode
 
 _MODULES = {
     "holdfast.security.access.identity": ("Identity",),
@@ -21,6 +31,16 @@ _MODULES = {
     "holdfast.security.audit.export": ("AuditCheck", "AuditExport", "check_audit"),
     "holdfast.security.audit.query": ("AuditRecord",),
     "holdfast.security.audit.verify": ("AuditFinding", "AuditReport"),
+    "holdfast.security.encryption.aws_kms": ("AwsKms",),
+    "holdfast.security.encryption.provider": (
+        "EnvironmentKeys",
+        "FileKeys",
+        "KeyProvider",
+        "KeyringKeys",
+        "LocalKeys",
+        "generate_key",
+    ),
+    "holdfast.security.encryption.settings": ("Clear", "Encryption", "Mode"),
 }
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others

@@ -13,7 +13,7 @@ from holdfast.interfaces.cli.base import CliContext, command, group
 from holdfast.interfaces.cli.formatting import ago, clock, safe
 
 if TYPE_CHECKING:
-    from holdfast.encryption import KeyInfo
+    from holdfast.maintenance import KeyInfo
 
 _HEADS = ("ID", "KIND", "STATE", "LINES", "MASTER", "CREATED")
 
@@ -71,7 +71,7 @@ def add(session: CliContext, path: str | None) -> None:
     holdfast keys add
     holdfast keys add --file holdfast.key
     """
-    from holdfast.encryption import LocalKeys, generate_key
+    from holdfast.security import LocalKeys, generate_key
 
     key = generate_key()
     id = LocalKeys(key).key_id

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row
 from holdfast.backends.tables import KEYS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.codec.envelope import Sealer, sealed_key_id
+from holdfast.codec.envelope import RecordContext, Sealer, sealed_key_id, tampered_error
 from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
+from holdfast.errors import DeniedError
 from holdfast.security.encryption.settings import Encryption, Mode
 from holdfast.security.encryption.store_keys import KeyMemory, LineName, StoreKeys, not_encrypted
 
@@ -88,7 +89,14 @@ class EncryptedRows(SealedRowCodec):
     def decode(self, table: Table, row: Row) -> Row:
         if self.mode != "on" and table.name not in UNSEALED and not sealed_key_id(row.body):
             return CHECKSUMS.decode(table, row)
-        return super().decode(table, row)
+        try:
+            return super().decode(table, row)
+        except DeniedError:
+            # A line that has keys has those of all its rows.
+            if self._store_keys is None or self._store_keys.line_key(str(row.key[0]), str(row.key[1])) is None:
+                raise
+            where = str(RecordContext(table.name, row.key))
+            raise tampered_error("a row is sealed with the key of another line, or an old one", where) from None
 
 
 async def open_keys(rows: RowCodec, tenant: str, *, read_only: bool) -> None:
