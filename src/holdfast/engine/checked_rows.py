@@ -13,7 +13,7 @@ it computes or compares checksums; rows that are read without their bodies, for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import (
@@ -47,6 +47,12 @@ _ATTEMPTS = 20
 
 class StoredExpect(Expect):
     """A condition about columns as they are stored."""
+
+    __slots__ = ()
+
+
+class StoredDelete(Delete):
+    """A deletion of a row by its key as it is stored."""
 
     __slots__ = ()
 
@@ -108,6 +114,10 @@ class RowCodec:
         """Return a key, or its first columns, as it is stored."""
         return key
 
+    def other_key(self, table: Table, key: Key) -> Key | None:  # noqa: ARG002 - for subclasses
+        """Return another form in which a key may be stored, while a store is converted; None if there is none."""
+        return None
+
     def is_intact(self, table: Table, row: Row) -> bool:
         """Return whether a stored row is what was written."""
         try:
@@ -152,7 +162,8 @@ class CheckedBackend(Wrapper):
             return await self.inner.apply(self._encode(batch))
         for _ in range(_ATTEMPTS):
             conditions, changes = await self.rows.prepare(batch)
-            failed = await self.inner.apply([*conditions, *self._hide(self._encode(changes))])
+            hidden = self._hide(self._encode(changes))
+            failed = await self.inner.apply([*conditions, *hidden, *_other_deletions(self.rows, changes)])
             if failed is not None and failed >= len(conditions):
                 return failed - len(conditions)
             self.rows.settle(batch, applied=failed is None)
@@ -169,12 +180,25 @@ class CheckedBackend(Wrapper):
         return [_hidden_change(self.rows, change) for change in changes]
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        hides = self.rows.hides_columns
-        found = await self.inner.read([_hidden_query(self.rows, each) for each in queries] if hides else queries)
+        if self.rows.hides_columns:
+            found = await self._read_hidden(queries)
+        else:
+            found = await self.inner.read(queries)
         return [
             _open_answer(query, rows, self.rows, self.rows.decode) if rows else rows
             for query, rows in zip(queries, found, strict=True)
         ]
+
+    async def _read_hidden(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """Read rows as they are stored: under either form of their keys, while the store is converted."""
+        others = {number: other for number, each in enumerate(queries) if (other := _other_query(self.rows, each))}
+        hidden = [_hidden_query(self.rows, each) for each in queries]
+        found = await self.inner.read([*hidden, *others.values()])
+        for number, rows in zip(others, found[len(queries) :], strict=True):
+            found[number] = sorted((*found[number], *rows), key=lambda row: row.key[4:])
+            limit = getattr(queries[number], "limit", None)
+            del found[number][len(found[number]) if limit is None else limit :]
+        return found[: len(queries)]
 
 
 class UncheckedBackend(Wrapper):
@@ -217,7 +241,27 @@ def _hidden_change(codec: RowCodec, change: Change) -> Change:
         table, key, columns = change
         hidden = None if columns is None else codec.columns(table, key, columns)
         return Expect(table, codec.hide_key(table, key), hidden)
+    if isinstance(change, StoredDelete):
+        return Delete(*change)
     return Delete(change.space, codec.hide_key(*change)) if isinstance(change, Delete) else change
+
+
+def _other_deletions(codec: RowCodec, changes: Iterable[Change]) -> list[Change]:
+    """Return the deletions of rows under other forms of their keys."""
+    return [
+        Delete(change.space, other)
+        for change in changes
+        if type(change) is Delete and (other := codec.other_key(*change)) is not None
+    ]
+
+
+def _other_query(codec: RowCodec, query: Query) -> Query | None:
+    table = query.space
+    if isinstance(query, Scan):
+        prefix = codec.other_key(table, query.prefix)
+        return None if prefix is None else query._replace(prefix=prefix, bodies=True)
+    keys = [other for key in query.keys if (other := codec.other_key(table, key)) is not None]
+    return query._replace(keys=keys) if keys else None
 
 
 def _hidden_query(codec: RowCodec, query: Query) -> Query:

@@ -109,7 +109,9 @@ class SealedRowCodec(RowCodec):
         except (MsgspecError, ValueError, TypeError):
             raise tampered_error("a sealed row is not one", str(context)) from None
         opened = Row((*row.key[:2], *key), tuple(columns), record)
-        if self.hide_key(table, opened.key) != row.key or not _shows(table, opened.columns, row.columns):
+        if SealedRowCodec.hide_key(self, table, opened.key) != row.key or not _shows(
+            table, opened.columns, row.columns
+        ):
             raise tampered_error("a row was changed: its columns are not those in its seal", str(context))
         return opened
 

@@ -128,7 +128,7 @@ def test_a_ciphertext_for_two_keys_opens_under_one() -> None:
 def test_a_stored_key_is_the_one_that_its_id_says() -> None:
     """Somebody who can encrypt keys puts another key under an id: the ciphertext above would open under it."""
     backend = run(backend_for("memory://").open("memory://"))
-    stored, rows = EncryptedRows(Encryption(LocalKeys(b"m" * 32))).bind(backend)
+    _, rows = EncryptedRows(Encryption(LocalKeys(b"m" * 32))).bind(backend)
     assert isinstance(rows, EncryptedRows)
     row = Row(("", "t", 0, 0), ("1", 0, 0, b"h" * 32, 0, "", "", 0, 0, -1))
     keys = rows.store_keys

@@ -123,6 +123,7 @@ def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingClient]:
         yield CountingClient(boto3.client("kms", region_name="eu-central-1"))
 
 
+@pytest.mark.nightly
 class TestKms(KeyProviderSuite):
     @pytest.fixture
     def provider(self, kms: CountingClient) -> KeyProvider:
@@ -133,22 +134,6 @@ class TestKms(KeyProviderSuite):
     @pytest.fixture
     def other(self, kms: CountingClient) -> KeyProvider:
         return AwsKms(kms.create_key()["KeyMetadata"]["KeyId"], client=kms)
-
-    def test_it_is_asked_for_keys_and_not_for_steps(self, provider: KeyProvider, kms: CountingClient) -> None:
-        import holdfast
-
-        kms.calls.clear()
-        with holdfast.open("memory://", tenant="acme", encryption=Encryption(provider)) as store:
-            for number in range(20):
-                store.put(f"t{number % 3}", {"n": number})
-            assert store.get("t1").state == {"n": 19}
-        names = [name for name, _ in kms.calls]
-        assert names.count("encrypt") == names.count("decrypt") == 2  # the wrapping key, and that for digests
-        contexts = [context for name, context in kms.calls if name == "encrypt"]
-        assert {(each["tenant"], each["purpose"]) for each in contexts} == {
-            ("acme", "holdfast-wrapping"),
-            ("acme", "holdfast-digest"),
-        }
 
     def test_an_outage_is_transient(self, provider: KeyProvider, kms: CountingClient, tmp_path: Path) -> None:
         from botocore.exceptions import ClientError, EndpointConnectionError
@@ -192,6 +177,24 @@ class TestKms(KeyProviderSuite):
         with pytest.raises(DeniedError) as caught:
             _ = AwsKms("alias/none", client=kms).key_id
         assert caught.value.code == "key-missing"
+
+
+def test_kms_is_asked_for_keys_and_not_for_steps(kms: CountingClient) -> None:
+    import holdfast
+
+    provider = AwsKms(kms.create_key()["KeyMetadata"]["KeyId"], client=kms)
+    kms.calls.clear()
+    with holdfast.open("memory://", tenant="acme", encryption=Encryption(provider)) as store:
+        for number in range(20):
+            store.put(f"t{number % 3}", {"n": number})
+        assert store.get("t1").state == {"n": 19}
+    names = [name for name, _ in kms.calls]
+    assert names.count("encrypt") == names.count("decrypt") == 2  # the wrapping key, and that for digests
+    contexts = [context for name, context in kms.calls if name == "encrypt"]
+    assert {(each["tenant"], each["purpose"]) for each in contexts} == {
+        ("acme", "holdfast-wrapping"),
+        ("acme", "holdfast-digest"),
+    }
 
 
 def key_file(path: Path, *keys: str) -> Path:

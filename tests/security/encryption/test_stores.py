@@ -288,10 +288,8 @@ def test_attacks_are_detected(victim: Victim, table: Table) -> None:
         _forge,
     ]
     for attack in attacks:
-        if attack is _flip_column and not any(
-            isinstance(each, int) for each in victim.rows(table, "", "a")[-1].columns
-        ):
-            continue
+        if attack is _flip_column and table is WRITES:
+            continue  # it has no numbers in columns
         before = victim.rows(table, "", "a")
         attack(victim, table)
         assert victim.rows(table, "", "a") != before, attack

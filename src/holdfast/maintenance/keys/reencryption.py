@@ -14,7 +14,7 @@ from holdfast.backends.interface import Change, Create, Delete, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import KEYS, LINES, QUARANTINE, READABLE, TABLES, WORDS, Table
 from holdfast.codec.envelope import sealed_key_id
-from holdfast.engine.checked_rows import StoredExpect
+from holdfast.engine.checked_rows import StoredDelete, StoredExpect
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import KEYS_PLACE
 from holdfast.engine.row_format import Line
@@ -135,10 +135,11 @@ class Reencryption:
             return 0
         changes: list[Change] = []
         for row in rows:
-            changes += [
-                StoredExpect(table, row.key, row.columns),
-                Put(table, context.rows.decode(table, row)),
-            ]
+            opened = context.rows.decode(table, row)
+            changes.append(StoredExpect(table, row.key, row.columns))
+            if context.rows.hide_key(table, opened.key) != row.key:
+                changes.append(StoredDelete(table, row.key))
+            changes.append(Put(table, opened))
         if await context.backend.apply(changes) is None:
             return len(rows)
         if len(rows) == 1:

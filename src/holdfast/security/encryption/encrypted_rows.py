@@ -84,6 +84,16 @@ class EncryptedRows(SealedRowCodec):
     def encode(self, table: Table, row: Row) -> Row:
         return CHECKSUMS.encode(table, row) if self.mode == "turning-off" else super().encode(table, row)
 
+    def hide_key(self, table: Table, key: Key) -> Key:
+        return key if self.mode == "turning-off" else super().hide_key(table, key)
+
+    def other_key(self, table: Table, key: Key) -> Key | None:
+        if self.mode == "on":
+            return None
+        hidden = super().hide_key(table, key)
+        other = hidden if self.mode == "turning-off" else key
+        return None if hidden == key else other
+
     # Reading --------------------------------------------------------------------------------------------------
 
     def decode(self, table: Table, row: Row) -> Row:
