@@ -20,6 +20,7 @@ ROOTS = (
     "holdfast.store",
     "holdfast.state",
     "holdfast.access",
+    "holdfast.encryption",
     "holdfast.hooks",
     "holdfast.schemas",
     "holdfast.agents",

@@ -109,9 +109,8 @@ class SealedRowCodec(RowCodec):
         except (MsgspecError, ValueError, TypeError):
             raise tampered_error("a sealed row is not one", str(context)) from None
         opened = Row((*row.key[:2], *key), tuple(columns), record)
-        if SealedRowCodec.hide_key(self, table, opened.key) != row.key or not _shows(
-            table, opened.columns, row.columns
-        ):
+        outside = SealedRowCodec.hide_key(self, table, opened.key)
+        if outside != row.key or not _shows(table, opened.columns, row.columns):
             raise tampered_error("a row was changed: its columns are not those in its seal", str(context))
         return opened
 

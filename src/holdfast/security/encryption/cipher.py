@@ -50,6 +50,8 @@ def new_key() -> bytes:
 class Cipher:
     """Seals and opens with one key. Safe for threads, and after a fork."""
 
+    _random = staticmethod(os.urandom)
+
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_SIZE:
             raise InvalidError(f"a key has {KEY_SIZE} bytes, and this one {len(key)}")
@@ -68,12 +70,12 @@ class Cipher:
         """Encrypt content, and bind it to associated bytes."""
         sealing = self._sealing
         if sealing is None or self._left <= 0 or self._process != os.getpid():
-            salt = os.urandom(_SALT_SIZE)
+            salt = self._random(_SALT_SIZE)
             sealing = self._sealing = salt, self._derived(salt)
             self._left, self._process = MAX_SEALS, os.getpid()
         self._left -= 1
         salt, cipher = sealing
-        nonce = os.urandom(_NONCE_SIZE)
+        nonce = self._random(_NONCE_SIZE)
         return salt + nonce + cipher.encrypt(nonce, content, associated)
 
     def unseal(self, sealed: bytes, associated: bytes) -> bytes:
