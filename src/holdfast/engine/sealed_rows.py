@@ -14,7 +14,7 @@ from msgspec.msgpack import decode as unpack
 from msgspec.msgpack import encode as pack
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import FOLDS, KEYS, LINKS, NODES, STEPS, TABLES, WRITES, Key, Scalar, Table
+from holdfast.backends.tables import FOLDS, KEYS, LINKS, NODES, REFS, STEPS, TABLES, WRITES, Key, Scalar, Table
 from holdfast.codec.envelope import (
     DAMAGED,
     RecordContext,
@@ -26,6 +26,7 @@ from holdfast.codec.envelope import (
     unseal,
 )
 from holdfast.engine.checked_rows import UNPROTECTED, RowCodec
+from holdfast.engine.row_format import HOLD, PIN
 from holdfast.errors import HoldfastError, InvalidError
 
 _STABLE_NAMES: dict[str, tuple[str, ...]] = {
@@ -37,8 +38,11 @@ _STABLE_NAMES: dict[str, tuple[str, ...]] = {
 
 _DIGEST_SIZE = 15
 
-CONTENT_LINK = "sha256"
-"""The kind of links whose names are the SHA-256 of content, by which it is found."""
+_HIDDEN_NAMES: dict[str, tuple[str, ...]] = {LINKS.name: ("sha256",), REFS.name: (PIN, HOLD)}
+"""The kinds of rows whose name, in the key, is content: of links and of refs."""
+
+_HIDDEN = "\ufdd0"
+"""The start of a name that is a digest: a character that no text has."""
 
 UNSEALED = UNPROTECTED | {KEYS.name}
 """Tables whose rows are not sealed. Keys are encrypted already, and have a checksum."""
@@ -123,11 +127,15 @@ class SealedRowCodec(RowCodec):
             return row._replace(body=b"")  # nothing of it can be read
 
     def hide_key(self, table: Table, key: Key) -> Key:
-        """Return a key with a digest in place of the SHA-256 of content, which would confirm a guess."""
-        if table is not LINKS or len(key) < 4 or key[2] != CONTENT_LINK:
+        """Return a key with a digest in place of a text that is no name: the SHA-256 of content, which would confirm a
+        guess, and the reason of a pin or hold. A key that is hidden already stays as it is."""
+        if len(key) < 4 or key[2] not in _HIDDEN_NAMES.get(table.name, ()):
             return key
-        name = _text(self.digest(key, pack((table.name, key[1], CONTENT_LINK, key[3])))[:_DIGEST_SIZE])
-        return (*key[:3], name, *key[4:])
+        name = str(key[3])
+        if not name or name.startswith(_HIDDEN):
+            return key
+        digest = self.digest(key, pack((table.name, key[1], key[2], name)))
+        return (*key[:3], _HIDDEN + _text(digest[:_DIGEST_SIZE]), *key[4:])
 
     def columns(self, table: Table, key: Key, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
         """Return columns with digests in place of texts. Those of pending writes are random: no condition is about

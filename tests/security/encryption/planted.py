@@ -51,8 +51,11 @@ def plant(store: Store, names: dict[str, list[str]]) -> None:
     for name in names["tag"]:
         thread.put({"tagged": True}, metadata={"label": name})
     for name in names["reason"]:
-        thread.pin(reason="")
-        store.state(agent="r")[f"reason {name}"] = name
+        thread.pin(reason=name)
+        store.maintenance.hold("chat", reason=name)
+        assert {each.reason for each in thread.pins()} >= {name}
+        assert name in {each.reason for each in store.maintenance.holds()}
+        store.maintenance.release("chat", reason=name)
     for name in names["state"]:
         store.state(agent="r")["note"] = name
     for name in names["artifact"]:
