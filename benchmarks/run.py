@@ -14,6 +14,7 @@ from benchmarks import (
     agents,
     artifacts,
     cases,
+    encryption,
     history,
     langgraph_calls,
     langgraph_chat,
@@ -63,6 +64,7 @@ CASES: tuple[Case, ...] = (
     *artifacts.CASES,
     *agents.CASES,
     *migrations.CASES,
+    *encryption.CASES,
     *promises.CASES,
     *scripts.CASES,
 )
