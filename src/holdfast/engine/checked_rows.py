@@ -269,7 +269,12 @@ def _hidden_query(codec: RowCodec, query: Query) -> Query:
     table = query.space
     if isinstance(query, Get):
         return query._replace(keys=[codec.hide_key(table, key) for key in query.keys])
-    return query._replace(prefix=codec.hide_key(table, query.prefix), bodies=True)
+    prefix, start, stop = query.prefix, query.start, query.stop
+    if start or stop:  # pages go on where the last one ended, in the order in which rows are stored
+        start, stop = (
+            codec.hide_key(table, (*prefix, *bound))[len(prefix) :] if bound else bound for bound in (start, stop)
+        )
+    return query._replace(prefix=codec.hide_key(table, prefix), start=start, stop=stop, bodies=True)
 
 
 def _open_answer(query: Query, rows: list[Row], codec: RowCodec, open_row: Callable[[Table, Row], Row]) -> list[Row]:
