@@ -10,6 +10,7 @@ from collections import Counter
 from holdfast.backends.interface import Backend, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import TABLES, Table
+from holdfast.codec.envelope import Sealer
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import RowCodec
 from holdfast.engine.context import EngineContext
@@ -90,9 +91,9 @@ class CountingEncryptedRows(EncryptedRows):
         counting.sealed, counting.opened = self.sealed, self.opened
         return stored, counting
 
-    def encode(self, table: Table, row: Row) -> Row:
+    def seal(self, table: Table, row: Row, sealer: Sealer) -> Row:
         self.sealed[table.name] += 1
-        return super().encode(table, row)
+        return super().seal(table, row, sealer)
 
     def decode(self, table: Table, row: Row) -> Row:
         opened = super().decode(table, row)

@@ -58,10 +58,11 @@ class StoredDelete(Delete):
 
 
 class PreparedBatch(NamedTuple):
-    """Conditions under which rows may be encoded, with new keys; and the batch."""
+    """Conditions under which rows may be encoded, with new keys; the batch; and how its rows are encoded."""
 
     conditions: Sequence[Change]
     batch: Batch
+    encode: Callable[[Table, Row], Row]
 
 
 class RowCodec:
@@ -76,9 +77,9 @@ class RowCodec:
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
         """Return a batch whose rows can be encoded, after the conditions on which they may be stored like that."""
-        return PreparedBatch((), batch)
+        return PreparedBatch((), batch, self.encode)
 
-    def settle(self, batch: Batch, *, applied: bool) -> None:
+    def settle(self, prepared: PreparedBatch, *, applied: bool) -> None:
         """Take notice that a prepared batch was applied, or that one of those conditions does not hold."""
 
     def may_be_clear(self, what: str) -> bool:  # noqa: ARG002 - for subclasses
@@ -159,21 +160,18 @@ class CheckedBackend(Wrapper):
 
     async def apply(self, batch: Batch) -> int | None:
         if not self.rows.hides_columns:
-            return await self.inner.apply(self._encode(batch))
+            return await self.inner.apply(_encode(batch, self.rows.encode))
         for _ in range(_ATTEMPTS):
-            conditions, changes = await self.rows.prepare(batch)
-            hidden = self._hide(self._encode(changes))
+            prepared = await self.rows.prepare(batch)
+            conditions, changes, encode = prepared
+            hidden = self._hide(_encode(changes, encode))
             failed = await self.inner.apply([*conditions, *hidden, *_other_deletions(self.rows, changes)])
             if failed is not None and failed >= len(conditions):
                 return failed - len(conditions)
-            self.rows.settle(batch, applied=failed is None)
+            self.rows.settle(prepared, applied=failed is None)
             if failed is None:
                 return None
         raise TransientError("the keys of a store keep changing", where=self.url, hint="Try again")
-
-    def _encode(self, batch: Batch) -> list[Change]:
-        encode = self.rows.encode
-        return [type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch]
 
     def _hide(self, changes: Sequence[Change]) -> list[Change]:
         """Return changes whose conditions and deletions are about rows as they are stored."""
@@ -232,6 +230,10 @@ async def read_despite_damage(backend: Backend, queries: Sequence[Query]) -> lis
             return row._replace(body=DAMAGED)
 
     return [_open_answer(query, rows, codec, open_row) for query, rows in zip(queries, found, strict=True)]
+
+
+def _encode(batch: Batch, encode: Callable[[Table, Row], Row]) -> list[Change]:
+    return [type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch]
 
 
 def _hidden_change(codec: RowCodec, change: Change) -> Change:

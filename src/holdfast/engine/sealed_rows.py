@@ -93,6 +93,10 @@ class SealedRowCodec(RowCodec):
     def encode(self, table: Table, row: Row) -> Row:
         if table.name in UNSEALED:
             return super().encode(table, row)
+        return self.seal(table, row, self.sealer(row.key))
+
+    def seal(self, table: Table, row: Row, sealer: Sealer) -> Row:
+        """Return a row as it is stored, sealed with a key."""
         if row.body == DAMAGED:
             raise damaged_error(str(RecordContext(table.name, row.key, row.columns)))
         try:
@@ -101,7 +105,7 @@ class SealedRowCodec(RowCodec):
         except UnicodeEncodeError:
             where = ascii((row.key, row.columns))
             raise InvalidError("a name or a column is not text: it has lone surrogates", where=where) from None
-        return outside._replace(body=seal(content, associated, self.sealer(row.key)))
+        return outside._replace(body=seal(content, associated, sealer))
 
     def decode(self, table: Table, row: Row) -> Row:
         if table.name in UNSEALED:

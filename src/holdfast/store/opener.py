@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import parse_qsl
 
 from holdfast.backends.config import encryption_settings, resolve
 from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import KEYS
-from holdfast.backends.urls import redacted_url, store_parts, url_to_path
+from holdfast.backends.urls import COMPOSITIONS, redacted_url, store_parts, url_to_path
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS, RowCodec, clear_refused
@@ -166,14 +167,22 @@ def _row_codec(encryption: Any, url: str) -> RowCodec:
             f"encryption is an Encryption, not {type(encryption).__name__}",
             hint='Such as holdfast.encryption.Encryption(FileKeys("holdfast.key"))',
         )
-    kind = url.partition(":")[0]
-    if kind in _COPYING:
+    for kind in _COPYING.intersection(_kinds(url)):
         raise ConfigError(
             f"a {kind}: store cannot be encrypted yet: the keys would be in the copy",
             where=redacted_url(url),
             hint="Encrypt a store that is not composed, or one of tiered:, retry: and readonly:",
         )
     return EncryptedRows(encryption)
+
+
+def _kinds(url: str) -> Iterator[str]:
+    """Yield the kinds of a store and of those that it is composed of."""
+    kind, _, query = url.partition(":")
+    yield kind
+    if kind in COMPOSITIONS:
+        for _, part in parse_qsl(query.partition("?")[2]):
+            yield from _kinds(part)
 
 
 _COPYING = frozenset({"mirror", "write-behind", "cache"})

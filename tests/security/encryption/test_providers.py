@@ -264,7 +264,10 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         holdfast.open(tmp_path / "a.db", encryption=False)
     with pytest.raises(ConfigError, match="encryption is an Encryption"):
         holdfast.open(tmp_path / "a.db", encryption="environment")  # type: ignore[arg-type]
-    for url in (f"mirror:?primary={tmp_path}/x.db&copy={tmp_path}/y.db", f"cache:?store={tmp_path}/x.db"):
+    for url in (
+        f"mirror:?primary={tmp_path}/x.db&copy={tmp_path}/y.db",
+        f"retry:?store=cache%3A%3Fstore%3D{tmp_path}/x.db",
+    ):
         with pytest.raises(ConfigError, match="cannot be encrypted yet"):
             holdfast.open(url)
     assert not (tmp_path / "x.db").exists()

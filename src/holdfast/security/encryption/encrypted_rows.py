@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row
 from holdfast.backends.tables import KEYS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.codec.envelope import RecordContext, Sealer, sealed_key_id, tampered_error
+from holdfast.codec.envelope import RecordContext, Sealer, missing_key, sealed_key_id, tampered_error
 from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.errors import DeniedError
 from holdfast.security.encryption.settings import Encryption, Mode
-from holdfast.security.encryption.store_keys import KeyMemory, LineName, StoreKeys, not_encrypted
+from holdfast.security.encryption.store_keys import KeyMemory, LineKey, LineName, StoreKeys, not_encrypted
 
 _WRITES = (Create, Ensure, Put)
 
@@ -53,15 +53,16 @@ class EncryptedRows(SealedRowCodec):
         if not lines or self.mode == "turning-off":
             for tenant in {str(change.key[0]) for change in batch if isinstance(change, Expect)}:
                 await keys.tenant(tenant)
-            return PreparedBatch((), batch)
+            return PreparedBatch((), batch, self.encode)
         if any(_deletes_keys(each, lines) for each in batch):
             # A line that is created again in the same batch keeps its key. Positions in the batch stay as they are.
             batch = [Delete(KEYS, (*lines[0], "none")) if _deletes_keys(each, lines) else each for each in batch]
-        return PreparedBatch(await keys.conditions(lines), batch)
+        used = await keys.line_keys(lines)
+        return PreparedBatch(list(map(LineKey.condition, used.values())), batch, SealingKeys(self, used))
 
-    def settle(self, batch: Batch, *, applied: bool) -> None:
-        if self.mode != "turning-off":
-            self.store_keys.settle(_written_lines(batch), applied=applied)
+    def settle(self, prepared: PreparedBatch, *, applied: bool) -> None:
+        if isinstance(prepared.encode, SealingKeys):
+            self.store_keys.settle(prepared.encode.keys, applied=applied)
 
     async def _as_stored(self, batch: Batch) -> list[Change]:
         """Return changes whose conditions are about rows as they are stored, some sealed and some not."""
@@ -75,7 +76,8 @@ class EncryptedRows(SealedRowCodec):
 
     def sealer(self, key: Key) -> Sealer:
         found = self.store_keys.line_key(str(key[0]), str(key[1]))
-        assert found is not None  # noqa: S101 - `prepare` saw to it
+        if found is None:
+            raise missing_key(b"", f"line {key[1]!r}")
         return found.cipher
 
     def digest(self, key: Key, content: bytes) -> bytes:
@@ -122,6 +124,19 @@ async def open_keys(rows: RowCodec, tenant: str, *, read_only: bool) -> None:
     elif await keys.tenant(tenant) is None and rows.mode != "turning-off":
         await keys.create_tenant(tenant, convert=rows.mode == "turning-on")
         await keys.require_tenant(tenant)
+
+
+class SealingKeys:
+    """Encodes the rows of one batch: with the keys of its conditions, whatever others do meanwhile."""
+
+    def __init__(self, rows: EncryptedRows, keys: Mapping[LineName, LineKey]) -> None:
+        self._rows = rows
+        self.keys = keys
+
+    def __call__(self, table: Table, row: Row) -> Row:
+        if table.name in UNSEALED:
+            return CHECKSUMS.encode(table, row)
+        return self._rows.seal(table, row, self.keys[str(row.key[0]), str(row.key[1])].cipher)
 
 
 class KeyedBackend(Wrapper):

@@ -127,6 +127,10 @@ class LineKey(NamedTuple):
     cipher: Cipher
     stored: bool
 
+    def condition(self) -> Change:
+        """Return the condition that the key is there and in use; its row, if it is new."""
+        return self.row.unchanged() if self.stored else Create(KEYS, self.row.stored())
+
 
 class CipherCache:
     """Data keys in memory, by id. Old ones go in two steps, so that none goes between reading a row and opening it."""
@@ -319,27 +323,26 @@ class StoreKeys:
                 self._lines.pop(name, None)
             await self.load(missing, again=again)
 
-    async def conditions(self, lines: Iterable[LineName]) -> list[Change]:
-        """Return the conditions on which rows of lines may be sealed, and the keys of those that have none yet."""
+    async def line_keys(self, lines: Iterable[LineName]) -> dict[LineName, LineKey]:
+        """Return the keys that lines are to be sealed with: new ones for those that have none yet, or an old one."""
         names = list(lines)
         tenants = {tenant: await self.require_tenant(tenant) for tenant in {tenant for tenant, _ in names}}
         await self.load(name for name in names if name not in self._lines)
-        changes: list[Change] = []
+        used: dict[LineName, LineKey] = {}
         for name in names:
-            current = tenants[name[0]].current
-            key = self._lines.get(name)
+            current, key = tenants[name[0]].current, self._lines.get(name)
             if key is None or (key.row.number < current and key.stored):
                 key = self._lines[name] = self._new_line_key(name, tenants[name[0]])
-            changes.append(key.row.unchanged() if key.stored else Create(KEYS, key.row.stored()))
-        return changes
+            used[name] = key
+        return used
 
-    def settle(self, lines: Iterable[LineName], *, applied: bool) -> None:
+    def settle(self, used: Mapping[LineName, LineKey], *, applied: bool) -> None:
         """Take notice that keys were stored; or that somebody changed keys, so that they have to be read again."""
-        for name in lines:
+        for name, key in used.items():
             if not applied:
                 self._lines.pop(name, None)
                 self._stale.add(name[0])
-            elif (key := self._lines.get(name)) is not None and not key.stored:
+            elif not key.stored and self._lines.get(name) is key:
                 self._lines[name] = key._replace(stored=True)
 
     async def new_line_row(self, name: LineName) -> KeyRow:
