@@ -30,10 +30,10 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.tables import JOURNAL, READABLE, WORDS, Key, Scalar, Table
+from holdfast.backends.tables import JOURNAL, KEYS, READABLE, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
-from holdfast.errors import CorruptError, HoldfastError, TransientError, UnsupportedError
+from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
 
 UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
 """Tables whose rows are stored as they are: they can be rebuilt and servers store them in forms of their own, or belong
@@ -74,6 +74,20 @@ class RowCodec:
     def bind(self, backend: Backend) -> tuple[Backend, RowCodec]:
         """Return a store and the codec of its rows. One with keys reads them from the store, before rows need them."""
         return backend, self
+
+    async def check_store(self, backend: Backend, tenant: str | None, *, read_only: bool = False) -> None:  # noqa: ARG002
+        """Check that the rows of a tenant, or of all, are stored like this, before a store is used.
+
+        `DeniedError` with the code `key-missing` if they are encrypted.
+        """
+        (keys,) = await backend.read([Scan(KEYS, () if tenant is None else (tenant, ""), limit=1, bodies=False)])
+        if keys:
+            raise DeniedError(
+                "the store is encrypted, and it is opened without a key",
+                where=backend.url,
+                hint="Open it with encryption=, or set HOLDFAST_ENCRYPTION",
+                code="key-missing",
+            )
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
         """Return a batch whose rows can be encoded, after the conditions on which they may be stored like that."""

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from holdfast.backends.config import encryption_settings, resolve
-from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.tables import KEYS
 from holdfast.backends.urls import COMPOSITIONS, redacted_url, store_parts, url_to_path
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
@@ -19,7 +17,7 @@ from holdfast.engine.checked_rows import CHECKSUMS, RowCodec, clear_refused
 from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import check_name
-from holdfast.errors import ConfigError, DeniedError, InvalidError, NotFoundError
+from holdfast.errors import ConfigError, InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 
 if TYPE_CHECKING:
@@ -138,12 +136,7 @@ async def _open(
         elif project and not rows.may_be_clear("readable"):
             raise clear_refused("readable")
         context = EngineContext(backend, MemoryCache(cache_bytes), codec, project=project, rows=rows)
-        if rows is CHECKSUMS:
-            await _refuse_encrypted(backend, tenant)
-        else:
-            from holdfast.security.encryption.encrypted_rows import open_keys
-
-            await open_keys(context.rows, tenant, read_only=bool(options.get("read_only")))
+        await context.rows.check_store(context.stored, tenant, read_only=bool(options.get("read_only")))
     except BaseException:
         await backend.close()
         raise
@@ -187,15 +180,3 @@ def _kinds(url: str) -> Iterator[str]:
 
 _COPYING = frozenset({"mirror", "write-behind", "cache"})
 """Compositions that copy all rows to another store."""
-
-
-async def _refuse_encrypted(backend: Backend, tenant: str) -> None:
-    """Raise `DeniedError` if a store is encrypted, and is opened without a key."""
-    (keys,) = await backend.read([Scan(KEYS, (tenant, ""), limit=1, bodies=False)])
-    if keys:
-        raise DeniedError(
-            "the store is encrypted, and it is opened without a key",
-            where=backend.url,
-            hint="Open it with encryption=, or set HOLDFAST_ENCRYPTION",
-            code="key-missing",
-        )

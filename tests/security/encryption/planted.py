@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -12,12 +13,16 @@ from pathlib import Path
 from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import TABLES
-from holdfast.codec.compression import zstd
 from holdfast.codec.dictionary import dictionary
 from holdfast.codec.envelope import unwrap
 from holdfast.errors import HoldfastError
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _ZSTD, _GZIP, _ENVELOPE = b"\x28\xb5\x2f\xfd", b"\x1f\x8b\x08", b"HF\x02"
 _LIMIT = 1 << 24

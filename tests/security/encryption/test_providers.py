@@ -62,10 +62,10 @@ class TestKeyring(KeyProviderSuite):
         from keyring.backend import KeyringBackend
 
         class InMemory(KeyringBackend):
-            priority = 1  # type: ignore[assignment]
+            priority = 1
 
             def __init__(self) -> None:
-                super().__init__()
+                super().__init__()  # type: ignore[no-untyped-call]
                 self.passwords: dict[tuple[str, str], str] = {}
 
             def get_password(self, service: str, username: str) -> str | None:
@@ -239,9 +239,10 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ({}, {"keys": 1}, {"keys": "environment", "colour": 1}):
         with pytest.raises(ConfigError):
             Encryption.from_settings(wrong)
+    arguments: dict[str, Any]
     for arguments in ({"mode": "off"}, {"clear": "words"}, {"clear": ["everything"]}, {"max_age": 0}, {"max_uses": -1}):
         with pytest.raises(ConfigError):
-            Encryption(LocalKeys(), **arguments)  # type: ignore[arg-type]
+            Encryption(LocalKeys(), **arguments)
     with pytest.raises(ConfigError, match="provider of keys"):
         Encryption("secret")  # type: ignore[arg-type]
     key_file(tmp_path / "key")
@@ -264,10 +265,8 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         holdfast.open(tmp_path / "a.db", encryption=False)
     with pytest.raises(ConfigError, match="encryption is an Encryption"):
         holdfast.open(tmp_path / "a.db", encryption="environment")  # type: ignore[arg-type]
-    for url in (
-        f"mirror:?primary={tmp_path}/x.db&copy={tmp_path}/y.db",
-        f"retry:?store=cache%3A%3Fstore%3D{tmp_path}/x.db",
-    ):
+    mirror, nested = "mirror:?local={0}/x.db&remote={0}/y.db", "retry:?store=cache%3A%3Fstore%3D{0}/x.db"
+    for url in (mirror.format(tmp_path), nested.format(tmp_path)):
         with pytest.raises(ConfigError, match="cannot be encrypted yet"):
             holdfast.open(url)
     assert not (tmp_path / "x.db").exists()

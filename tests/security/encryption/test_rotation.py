@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,12 +63,17 @@ def fill(store: Store, threads: int = 4) -> None:
     store.jobs.add("nightly", "prune", schedule="every 1h", settings={"keep_last": 2})
 
 
+def pending_of(store: Store, thread: str) -> list[Any]:
+    found = Checkpointer(store).get_tuple(thread)
+    assert found is not None
+    return [each.value for each in found.pending_writes]
+
+
 def check(store: Store, threads: int = 4) -> None:
     for name in range(threads):
         state = store.get(f"t{name}").state
         assert state == {"n": 39, "items": list(range(39))}
-        (pending,) = Checkpointer(store).get_tuple(f"t{name}").pending_writes
-        assert pending.value == name
+        assert pending_of(store, f"t{name}") == [name]
     assert store.state(agent="r")["x"] == 1
     assert [job.name for job in store.jobs.list()] == ["nightly"]
     assert store.maintenance.verify(level="decode").findings == []
@@ -78,7 +84,7 @@ def test_rotation_of_the_master_key_and_of_all_others(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(path, encryption=Encryption(LocalKeys(OLD))) as store:
         fill(store)
-    before, hashes = key_ids(path), {}
+    before = key_ids(path)
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW, OLD))) as store:
         hashes = {each.hash for each in store.log("t0").all()}
         old = store.keys.list()[0].id
@@ -227,8 +233,7 @@ def test_rotation_while_others_write_and_read(tmp_path: Path, url: str, count: i
     with opened() as store:
         for number in range(count):
             assert store.get(f"w{number}").state["n"] == written[number]
-            (pending,) = Checkpointer(store).get_tuple(f"w{number}").pending_writes
-            assert pending.value == written[number]
+            assert pending_of(store, f"w{number}") == [written[number]]
         store.keys.reencrypt()
         assert store.maintenance.verify(level="decode").findings == []
         assert store.keys.check().ok

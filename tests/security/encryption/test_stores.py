@@ -163,6 +163,33 @@ def test_what_would_be_in_the_clear_is_refused_by_name(tmp_path: Path) -> None:
         assert store.export(tmp_path / "file").threads == 1
 
 
+def test_no_copy_mixes_rows_in_the_clear_with_others(tmp_path: Path, encryption: Encryption) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(tmp_path / "plain.db") as plain, holdfast.open(path, encryption=encryption) as store:
+        plain.put("t", {"n": 1})
+        store.put("s", {"n": 2})
+        with pytest.raises(DeniedError, match="without a key"):
+            plain.copy_to(tmp_path / "a.db")
+        with pytest.raises(ConfigError, match="not encrypted"):
+            store.copy_to(tmp_path / "plain.db")
+        assert [each.thread for each in store.threads()] == ["s"]
+        assert [each.thread for each in plain.threads()] == ["t"]
+        plain.copy_to(store)
+        store.copy_to(tmp_path / "new.db")
+        assert store.get("t").state == {"n": 1}
+    with holdfast.open(tmp_path / "new.db", encryption=encryption) as copy:
+        assert copy.get("s").state == {"n": 2}
+    every = [row.columns[0] for each in ("a.db", "new.db") for row in _keys_of(tmp_path / each) if row.key[2] == "data"]
+    assert len(set(every)) == len(every) > 4  # a copy has keys of its own
+
+
+def _keys_of(path: Path) -> list[Row]:
+    raw = open_raw(path)
+    rows = run(raw.read([Scan(KEYS, ())]))[0]
+    run(raw.close())
+    return rows
+
+
 # Attacks ----------------------------------------------------------------------------------------------------------
 
 
@@ -210,8 +237,9 @@ class Victim:
                 for number in range(5):
                     assert store.thread(name).get(f"{number}").state["who"] == f"{name}{number}"
                 assert store.thread(name).get("v1").id == "4"
-                (pending,) = Checkpointer(store).get_tuple(name).pending_writes
-                assert pending.value == name
+                found = Checkpointer(store).get_tuple(name)
+                assert found is not None
+                assert [each.value for each in found.pending_writes] == [name]
             for finding in store.maintenance.verify(level="decode").findings:
                 raise CorruptError(finding.message)
 
@@ -405,7 +433,7 @@ def test_two_processes_create_the_key_of_a_thread_at_once(tmp_path: Path, encryp
     """Whoever is second uses the key of the first."""
     one, two = (holdfast.open(tmp_path / "a.db", encryption=Encryption(LocalKeys(b"m" * 32))) for _ in range(2))
     keys = two._engine.context.rows.store_keys  # type: ignore[attr-defined]
-    apply, moments = keys.backend.apply, []
+    apply, moments = keys.backend.apply, list[object]()
 
     async def meanwhile(batch):  # type: ignore[no-untyped-def]
         if not moments and any(isinstance(change, Create) and change.space is KEYS for change in batch):

@@ -348,6 +348,7 @@ async def copy_to_url(
         context = EngineContext(
             backend, codec=source.context.codec, project=backend.capabilities.projected, rows=source.context.rows
         )
+        await context.rows.check_store(context.stored, tenant)
         return await StoreCopier(source, Engine(context), progress).copy(tenant, only)
     finally:
         await backend.close()

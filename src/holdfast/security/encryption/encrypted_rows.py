@@ -41,6 +41,20 @@ class EncryptedRows(SealedRowCodec):
         keys = StoreKeys(backend, self._memory)
         return KeyedBackend(backend, keys), EncryptedRows(self._encryption, self._memory, keys)
 
+    async def check_store(self, backend: Backend, tenant: str | None, *, read_only: bool = False) -> None:
+        """Read the keys of a tenant, and create them in a new store.
+
+        `ConfigError` with the code `not-encrypted` if the store has rows and no keys.
+        """
+        keys = self.store_keys
+        if tenant is None or await keys.tenant(tenant) is not None:
+            return
+        if not read_only and self.mode != "turning-off":
+            await keys.create_tenant(tenant, convert=self.mode == "turning-on")
+            await keys.require_tenant(tenant)
+        elif self.mode == "on" and await keys.has_rows(tenant):
+            raise not_encrypted(backend.url)
+
     def may_be_clear(self, what: str) -> bool:
         return what in self._encryption.clear
 
@@ -109,21 +123,6 @@ class EncryptedRows(SealedRowCodec):
                 raise
             where = str(RecordContext(table.name, row.key))
             raise tampered_error("a row is sealed with the key of another line, or an old one", where) from None
-
-
-async def open_keys(rows: RowCodec, tenant: str, *, read_only: bool) -> None:
-    """Read the keys of a tenant, and create them in a new store.
-
-    `ConfigError` with the code `not-encrypted` if the store has rows and no keys.
-    """
-    assert isinstance(rows, EncryptedRows)  # noqa: S101 - the codec of the store that was just opened
-    keys = rows.store_keys
-    if read_only:
-        if await keys.tenant(tenant) is None and rows.mode == "on" and await keys.has_rows(tenant):
-            raise not_encrypted(keys.backend.url)
-    elif await keys.tenant(tenant) is None and rows.mode != "turning-off":
-        await keys.create_tenant(tenant, convert=rows.mode == "turning-on")
-        await keys.require_tenant(tenant)
 
 
 class SealingKeys:
