@@ -35,7 +35,6 @@ FORMAT_VERSION = 2
 _MAGIC = b"HF"
 _HEADER = struct.Struct(">2sBBBBBBI")
 _CHECKSUM_SIZE = 16
-_CRC_SIZE = 4
 
 
 class BodyKind(IntEnum):
@@ -226,15 +225,16 @@ def unseal(body: bytes, associated: bytes, keys: SealerLookup, context: RecordCo
     if not body.startswith(_SEALED_PREFIX):
         _parse(body, str(context))  # raises if it is of a newer release
         raise tampered_error("a row is not sealed", str(context))
-    end = _HEADER.size + body[6] if len(body) > _HEADER.size else len(body)
-    if len(body) < end + _CRC_SIZE or crc32(body[:-_CRC_SIZE]) != int.from_bytes(body[-_CRC_SIZE:], "big"):
+    content = body[:-4]  # without the CRC
+    end = 12 + body[6] if len(content) > 12 else len(body)
+    if len(content) < end or crc32(content) != int.from_bytes(body[-4:], "big"):
         raise damaged_error(str(context))
-    key_id = body[_HEADER.size : end]
+    key_id = body[12:end]
     sealer = keys.get(key_id)
     if sealer is None:
         raise missing_key(key_id, str(context))
     try:
-        return sealer.unseal(body[end:-_CRC_SIZE], body[:end] + associated)
+        return sealer.unseal(content[end:], content[:end] + associated)
     except CorruptError:
         what = "the seal of a row is broken: it was changed, or moved here from elsewhere"
         raise tampered_error(what, str(context)) from None

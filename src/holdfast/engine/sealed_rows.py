@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from msgspec import MsgspecError
 from msgspec.msgpack import decode as unpack
@@ -38,6 +39,9 @@ _STABLE_NAMES: dict[str, tuple[str, ...]] = {
 
 _DIGEST_SIZE = 15
 
+_SHORT, _MAX_DIGESTS = 24, 4096
+"""The length of texts whose digests are cached, and how many are."""
+
 _HIDDEN_NAMES: dict[str, tuple[str, ...]] = {LINKS.name: ("sha256",), REFS.name: (PIN, HOLD)}
 """The kinds of rows whose name, in the key, is content: of links and of refs."""
 
@@ -49,18 +53,29 @@ UNSEALED = UNPROTECTED | {KEYS.name}
 
 
 class _SealedTable:
-    """The positions in a row of the columns that a seal is about."""
+    """The values in a row that a seal is about: of its key and columns one after another, or of its columns alone."""
 
     def __init__(self, table: Table) -> None:
         everything = list(table.all_columns)
         names = _STABLE_NAMES.get(table.name, tuple(table.key)[2:])
-        self.name = tuple(everything.index(each) for each in names)
         indexed = {column for columns in table.indexes.values() for column in columns}
         self.hidden = tuple(
             number
             for number, (column, kind) in enumerate(table.columns.items())
             if issubclass(kind, str) and column not in indexed
         )
+        self.name = _getter([everything.index(each) for each in names])
+        """What names the record for good."""
+        self.digests = _getter([len(table.key) + number for number in self.hidden])
+        self.visible = _getter([number for number in range(len(table.columns)) if number not in self.hidden])
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Scalar]], Sequence[Scalar]]:
+    """Return a function that returns the values at some places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    start, stop = (places[0], places[0] + 1) if places else (0, 0)
+    return lambda values: values[start:stop]
 
 
 _SEALED = {table.name: _SealedTable(table) for table in TABLES if table.name not in UNSEALED}
@@ -79,6 +94,7 @@ class SealedRowCodec(RowCodec):
 
     def __init__(self, sealer: Sealer | None = None, keys: SealerLookup | None = None) -> None:
         self._sealer = sealer
+        self._digests: dict[tuple[Scalar, ...], str] = {}
         self._keys: SealerLookup = keys if keys is not None else {} if sealer is None else {sealer.key_id: sealer}
 
     def sealer(self, key: Key) -> Sealer:  # noqa: ARG002 - for subclasses
@@ -116,9 +132,14 @@ class SealedRowCodec(RowCodec):
             key, columns, record = unpack(content)
         except (MsgspecError, ValueError, TypeError):
             raise tampered_error("a sealed row is not one", str(context)) from None
-        opened = Row((*row.key[:2], *key), tuple(columns), record)
-        outside = SealedRowCodec.hide_key(self, table, opened.key)
-        if outside != row.key or not _shows(table, opened.columns, row.columns):
+        if key == [*row.key[2:]]:
+            opened = Row(row.key, tuple(columns), record)
+        else:
+            opened = Row((*row.key[:2], *key), tuple(columns), record)
+            if SealedRowCodec.hide_key(self, table, opened.key) != row.key:
+                raise tampered_error("a row was changed: its key is not that in its seal", str(context))
+        visible = _SEALED[table.name].visible
+        if len(columns) != len(row.columns) or visible(opened.columns) != visible(row.columns):
             raise tampered_error("a row was changed: its columns are not those in its seal", str(context))
         return opened
 
@@ -129,6 +150,17 @@ class SealedRowCodec(RowCodec):
             return self.decode(table, row)
         except HoldfastError:
             return row._replace(body=b"")  # nothing of it can be read
+
+    def _compute_digest(self, name: tuple[Scalar, ...], key: Key) -> str:
+        """Return the digest of a text in a column, and cache that of a short one: the kind of a step is one of few."""
+        table, _, line, number, text = name
+        content = self.digest(key, pack((table, line, number, text)))
+        digest = _text(content[:_DIGEST_SIZE])
+        if len(str(text)) < _SHORT and any(content):  # it is zero while the keys of the tenant are not known
+            if len(self._digests) >= _MAX_DIGESTS:
+                self._digests.clear()
+            self._digests[name] = digest
+        return digest
 
     def hide_key(self, table: Table, key: Key) -> Key:
         """Return a key with a digest in place of a text that is no name: the SHA-256 of content, which would confirm a
@@ -155,8 +187,9 @@ class SealedRowCodec(RowCodec):
         for number in hidden:
             text = outside[number]
             if isinstance(text, str) and text:
-                digest = self.digest(key, pack((table.name, key[1], number, text)))
-                outside[number] = _text(digest[:_DIGEST_SIZE])
+                name = (table.name, *key[:2], number, text)
+                digest = self._digests.get(name) or self._compute_digest(name, key)
+                outside[number] = digest
         return tuple(outside)
 
 
@@ -167,18 +200,5 @@ def _text(digest: bytes) -> str:
 def _associated(table: Table, row: Row) -> bytes:
     """Return what a seal covers besides the content: with the digests, so that they need not be computed to check
     them."""
-    whole: Sequence[Scalar] = (*row.key, *row.columns)
-    sealed, start = _SEALED[table.name], len(table.key)
-    names = [whole[number] for number in sealed.name]
-    return pack((table.name, row.key[:2], names, [whole[start + number] for number in sealed.hidden]))
-
-
-def _shows(table: Table, inside: tuple[Scalar, ...], outside: tuple[Scalar, ...]) -> bool:
-    """Return whether the columns that are both inside and outside of a seal are equal."""
-    hidden = _SEALED[table.name].hidden
-    if not hidden:
-        return inside == outside
-    clear = list(inside)
-    for number in hidden:
-        clear[number] = outside[number]
-    return tuple(clear) == outside
+    whole, sealed = (*row.key, *row.columns), _SEALED[table.name]
+    return pack((table.name, row.key[:2], sealed.name(whole), sealed.digests(whole)))

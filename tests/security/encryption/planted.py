@@ -42,6 +42,8 @@ def planted(count: int) -> dict[str, list[str]]:
 def plant(store: Store, names: dict[str, list[str]]) -> None:
     """Save every string, in the places that a user has."""
     thread = store.thread("chat")
+    for number in range(3):  # to be pruned
+        thread.put({"n": number})
     for number, (value, message) in enumerate(zip(names["value"], names["message"], strict=True)):
         thread.put(
             {"value": value, "large": value * 9000, "messages": [{"role": "user", "content": message}] * (number + 1)}
@@ -69,7 +71,7 @@ def plant(store: Store, names: dict[str, list[str]]) -> None:
         thread.fork(name)
     for number in range(40):  # folded states, too
         thread.update({"n": number})
-    store.maintenance.prune("chat", keep_last=60)
+    store.maintenance.prune("chat", keep_last=len(list(thread.log().all())) - 3)
     store.maintenance.compact("chat")
     Checkpointer(store).put_writes("chat", thread.get().id, [("last", 1)], task_id="last")
 

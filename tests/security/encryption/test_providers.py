@@ -151,6 +151,8 @@ class TestKms(KeyProviderSuite):
                     holdfast.open(url, encryption=Encryption(provider))
                 with pytest.raises(TransientError):  # the keys in memory are too old
                     store.thread("u").put({"n": 1})
+                with pytest.raises(TransientError):
+                    store.get("t")
                 kms.failure = None
                 store.put("u", {"n": 2})
             assert store.get("u").state == {"n": 2}

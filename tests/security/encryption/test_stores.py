@@ -180,7 +180,7 @@ def test_no_copy_mixes_rows_in_the_clear_with_others(tmp_path: Path, encryption:
     with holdfast.open(tmp_path / "new.db", encryption=encryption) as copy:
         assert copy.get("s").state == {"n": 2}
     every = [row.columns[0] for each in ("a.db", "new.db") for row in _keys_of(tmp_path / each) if row.key[2] == "data"]
-    assert len(set(every)) == len(every) > 4  # a copy has keys of its own
+    assert len(set(every)) == len(every) >= 4  # a copy has keys of its own
 
 
 def _keys_of(path: Path) -> list[Row]:

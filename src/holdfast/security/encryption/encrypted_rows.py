@@ -16,6 +16,9 @@ from holdfast.security.encryption.store_keys import KeyMemory, LineKey, LineName
 
 _WRITES = (Create, Ensure, Put)
 
+_KEY_ID = slice(12, 44)
+"""Where a sealed body has the id of its key: to find out quickly whether it is known."""
+
 
 class EncryptedRows(SealedRowCodec):
     """Seals the rows of each line with a key of its own. Bound to a store, whose keys it uses."""
@@ -24,6 +27,7 @@ class EncryptedRows(SealedRowCodec):
         self._encryption = encryption
         self._memory = memory or KeyMemory(encryption.keys, encryption.max_age, encryption.max_uses)
         self._store_keys = keys
+        self._converts = encryption.mode != "on"
         super().__init__(keys=self._memory.ciphers)
 
     @property
@@ -113,7 +117,7 @@ class EncryptedRows(SealedRowCodec):
     # Reading --------------------------------------------------------------------------------------------------
 
     def decode(self, table: Table, row: Row) -> Row:
-        if self.mode != "on" and table.name not in UNSEALED and not sealed_key_id(row.body):
+        if self._converts and table.name not in UNSEALED and not sealed_key_id(row.body):
             return CHECKSUMS.decode(table, row)
         try:
             return super().decode(table, row)
@@ -155,8 +159,7 @@ class KeyedBackend(Wrapper):
         for query, rows in zip(queries, answers, strict=True):
             if query.space.name not in UNSEALED:
                 for row in rows:
-                    id = sealed_key_id(row.body)
-                    if id and id not in known:
+                    if row[2][_KEY_ID] not in known and (id := sealed_key_id(row.body)) and id not in known:
                         unknown[id] = (str(row.key[0]), str(row.key[1]))
         if unknown:
             await self.keys.load_ids(unknown)

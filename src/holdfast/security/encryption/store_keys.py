@@ -283,6 +283,9 @@ class StoreKeys:
         """Return the queries for the keys of those lines that are not in memory."""
         wanted: dict[str, list[Key]] = {}
         for tenant, line in lines:
+            known = self._tenants.get(tenant)
+            if known is not None and self._is_old(known):
+                await self.load_tenant(tenant)
             if (tenant, line) in self._lines:
                 continue
             keys = await self.tenant(tenant)
@@ -326,14 +329,27 @@ class StoreKeys:
     async def line_keys(self, lines: Iterable[LineName]) -> dict[LineName, LineKey]:
         """Return the keys that lines are to be sealed with: new ones for those that have none yet, or an old one."""
         names = list(lines)
+        used = self._used_before(names)
+        if len(used) == len(names):
+            return used
         tenants = {tenant: await self.require_tenant(tenant) for tenant in {tenant for tenant, _ in names}}
         await self.load(name for name in names if name not in self._lines)
-        used: dict[LineName, LineKey] = {}
         for name in names:
             current, key = tenants[name[0]].current, self._lines.get(name)
             if key is None or (key.row.number < current and key.stored):
                 key = self._lines[name] = self._new_line_key(name, tenants[name[0]])
             used[name] = key
+        return used
+
+    def _used_before(self, names: Iterable[LineName]) -> dict[LineName, LineKey]:
+        """Return the keys of those lines whose keys are stored, current and not too old."""
+        used: dict[LineName, LineKey] = {}
+        for name in names:
+            key, tenant = self._lines.get(name), self._tenants.get(name[0])
+            if key is None or tenant is None or name[0] in self._stale or self._is_old(tenant):
+                continue
+            if key.stored and key.row.number == tenant.current:
+                used[name] = key
         return used
 
     def settle(self, used: Mapping[LineName, LineKey], *, applied: bool) -> None:
