@@ -81,7 +81,17 @@ def open_existing(
             code="no-store",
         )
     options: dict[str, Any] = {"read_only": True} if read_only and backend_for(url).takes_read_only else {}
-    return open(url, tenant=tenant, **options)
+    return open(url, tenant=tenant, encryption=configured_encryption(location), **options)
+
+
+def configured_encryption(name: str | os.PathLike[str] | None) -> Encryption | None:
+    """Return how a store is encrypted according to the settings, by its name as for `open`; None if it is not."""
+    settings = encryption_settings(name)
+    if settings is None:
+        return None
+    from holdfast.security.encryption.settings import Encryption
+
+    return Encryption.from_settings(settings)
 
 
 class _Opening:
@@ -126,8 +136,7 @@ async def _open(
     if project is not None and type(project) is not bool:
         raise ConfigError(f"project is True or False, not {project!r}")
     url = resolve(name)
-    settings = encryption_settings(name) if encryption is None else None
-    rows = CHECKSUMS if encryption is False else _row_codec(encryption or settings, url)
+    rows = CHECKSUMS if encryption is False else _row_codec(encryption or configured_encryption(name), url)
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
     try:
@@ -153,8 +162,6 @@ def _row_codec(encryption: Any, url: str) -> RowCodec:
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
     from holdfast.security.encryption.settings import Encryption
 
-    if isinstance(encryption, dict):
-        encryption = Encryption.from_settings(encryption)
     if not isinstance(encryption, Encryption):
         raise ConfigError(
             f"encryption is an Encryption, not {type(encryption).__name__}",

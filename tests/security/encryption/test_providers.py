@@ -20,6 +20,7 @@ from holdfast.encryption import (
 )
 from holdfast.errors import ConfigError, DeniedError, TransientError
 from holdfast.security.encryption.settings import provider_for
+from holdfast.store import examine, open_existing
 from holdfast.testing import KeyProviderSuite
 
 
@@ -258,8 +259,12 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with holdfast.open(name) as store:
             store.put("t", {"text": "planted"})
             assert store.keys.check().ok
+    with open_existing() as store:
+        assert store.get("t").state == {"text": "planted"}
+    assert all(each.ok for each in examine() if each.code == "store-opens")
     with pytest.raises(DeniedError, match="without a key"):
         holdfast.open(tmp_path / "a.db")
+    assert [each.ok for each in examine(f"{tmp_path}/a.db") if each.code == "store-opens"] == [False]
     monkeypatch.setenv("HOLDFAST_ENCRYPTION", f"file:{tmp_path}/key")
     with holdfast.open(tmp_path / "a.db") as store:
         assert store.get("t").state == {"text": "planted"}
