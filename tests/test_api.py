@@ -21,6 +21,7 @@ ROOTS = (
     "holdfast.state",
     "holdfast.access",
     "holdfast.sensitive",
+    "holdfast.encryption",
     "holdfast.hooks",
     "holdfast.schemas",
     "holdfast.agents",

@@ -26,10 +26,10 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, Send
+from msgspec.msgpack import decode, encode
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import WRITES as WRITES_TABLE
-from holdfast.backends.tables import decode_key, encode_key
+from holdfast.backends.tables import STEPS, decode_key, encode_key
 from holdfast.codec import Codec, Registry
 from holdfast.codec.compression import Compression
 from holdfast.codec.dictionary import dictionary_bytes
@@ -75,10 +75,11 @@ from holdfast.engine.model.steps import (
 from holdfast.engine.sealed_rows import SealedRowCodec
 from holdfast.errors import NotFoundError
 from holdfast.interfaces.langgraph.contents import SerializedValue
+from holdfast.security.encryption.cipher import Cipher
+from holdfast.security.encryption.store_keys import KeyRow
 from tests.codec import app
 from tests.codec.values import identical
 from tests.support.cases import case
-from tests.support.sealing import XorSealer
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "v2.json"
 
@@ -191,7 +192,19 @@ SCHEMAS = Step(
     EDIT,
 )
 WRITES = (PendingWriteRow("path", "task", 0, "channel", b"\x01", "plan@3"),)
-SEALED = Row(("acme", "thread", "id", "task", 0), ("path", "channel"), wrap(b"content", schema="plan@3"))
+
+
+class FixedCipher(Cipher):
+    """A cipher that draws no random bytes: what it seals is the same each time."""
+
+    _random = staticmethod(lambda size: bytes(range(size)))
+
+
+SEALED_COLUMNS = ("id", 0, 3, b"h" * 32, 5, "save", '{"k": 1}', 1, 300, -1)
+SEALED = Row(("acme", "thread", 0, 3), SEALED_COLUMNS, wrap(b"content", schema="plan@3"))
+DATA_KEY, WRAPPING_KEY = FixedCipher(b"d" * 32), FixedCipher(b"w" * 32)
+KEY_ROW = KeyRow("acme", "thread", "data", 0, DATA_KEY.key_id, WRAPPING_KEY.key_id.hex(), "active", 5, b"")
+KEY_ROW = KEY_ROW._replace(wrapped=WRAPPING_KEY.seal(b"d" * 32, KEY_ROW.associated()))
 MERGE = Step(StepHeader("merge", (StepParent(0, 3, b"p" * 32), StepParent(2, 0, b"q" * 32)), 7, "", "merge"), EDIT)
 SEGMENT = SegmentNode.of((ListItem(b"\x01", HERE), ListItem(b"\x02", WrittenBy(1, 2))))
 LEAF = LeafNode(
@@ -221,7 +234,9 @@ RECORDS: dict[str, bytes] = {
     "pointer": LargePointer(100_000, SALT, b"d" * 32).encode(),
     "envelope": protect(wrap(b"content", schema="1.2.0", compression=Compression.NONE), CONTEXT),
     "envelope: empty": protect(b"", CONTEXT),
-    "sealed": SealedRowCodec(XorSealer(nonce=b"a nonce!")).encode(WRITES_TABLE, SEALED).body,
+    "sealed": SealedRowCodec(DATA_KEY).encode(STEPS, SEALED).body,
+    "sealed: columns": encode(SealedRowCodec(DATA_KEY).encode(STEPS, SEALED).columns),
+    "key of a line": KEY_ROW.stored().body,
     "dictionary 1": hashlib.sha256(dictionary_bytes()).digest(),
 }
 
@@ -276,8 +291,11 @@ def test_records_of_the_model_are_read() -> None:
     assert Step.decode(stored, "id", "chat@2") == SCHEMAS
     assert SCHEMAS.commit(SALT) == frozen["commit hash: schemas"]
     assert (decode_writes(stored), decode_line_salt(stored)) == (list(WRITES), SALT)
-    rows = SealedRowCodec(XorSealer())
-    assert rows.decode(WRITES_TABLE, rows.encode(WRITES_TABLE, SEALED)._replace(body=frozen["sealed"])) == SEALED
+    rows = SealedRowCodec(Cipher(b"d" * 32))
+    columns = tuple(decode(frozen["sealed: columns"]))
+    assert rows.decode(STEPS, Row(SEALED.key, columns, frozen["sealed"])) == SEALED
+    key = KeyRow.of(Row(KEY_ROW.key, KEY_ROW.columns, frozen["key of a line"]))
+    assert Cipher(b"w" * 32).unseal(key.wrapped, key.associated()) == b"d" * 32
     assert expose(frozen["envelope: empty"], CONTEXT) == b""
     opened = unwrap(expose(frozen["envelope"], CONTEXT))
     assert (opened.content, opened.schema) == (b"content", "1.2.0")

@@ -52,7 +52,7 @@ def stored(content: bytes, context: RecordContext = HERE, sealer: Sealer | None 
 
 def opened(body: bytes, context: RecordContext = HERE) -> bytes:
     """The record in a body, sealed or not."""
-    return unseal(body, context.encode(), KEYS, str(context)) if body[5:6] == b"\x01" else expose(body, context)
+    return unseal(body, context.encode(), KEYS, context) if body[5:6] == b"\x01" else expose(body, context)
 
 
 @given(st.binary(max_size=2000), st.text(max_size=20), st.sampled_from([None, *Compression]), st.booleans())
@@ -92,7 +92,7 @@ def test_a_sealed_body_says_nothing_of_its_content() -> None:
     headers = {stored(content, sealer=Aes(), schema=schema)[:14] for content in (b"1", b"2" * 500) for schema in "78"}
     assert headers == {b"HF\x02\0\0\x01\x02\0\0\0\0\0k1"}
     with pytest.raises(CorruptError, match="not sealed"):
-        unseal(stored(b"content"), HERE.encode(), KEYS, "here")
+        unseal(stored(b"content"), HERE.encode(), KEYS, HERE)
 
 
 ELSEWHERE: list[Any] = [

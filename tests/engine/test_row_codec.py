@@ -20,6 +20,7 @@ from holdfast.backends.tables import (
     FOLDS,
     JOBS,
     JOURNAL,
+    KEYS,
     LINES,
     NODES,
     OBJECTS,
@@ -35,17 +36,19 @@ from holdfast.backends.tables import (
 from holdfast.codec.envelope import wrap
 from holdfast.engine.checked_rows import CHECKSUMS, CheckedBackend
 from holdfast.errors import CorruptError, DeniedError, InvalidError
+from holdfast.security.encryption.provider import LocalKeys
+from holdfast.security.encryption.settings import Encryption
 from holdfast.store.checkpoint_store import CheckpointStore
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from tests import test_golden_features, test_golden_store
 from tests.engine.lines import Backends, store_on
 from tests.engine.lines import backend as open_backend
-from tests.support.sealing import CountingRows, XorSealer, assert_all_sealed, sealed_store
+from tests.support.sealing import CountingEncryptedRows, CountingRows, assert_all_sealed, sealed_store
 
 SECRETS = ["another way", "key 199", "task", "headline", "secret reason"]
 
-SEALED = [table for table in TABLES if table not in (JOURNAL, WORDS, *READABLE)]
+SEALED = [table for table in TABLES if table not in (JOURNAL, KEYS, WORDS, *READABLE)]
 
 sealed_tables = pytest.mark.parametrize("table", SEALED, ids=[table.name for table in SEALED])
 
@@ -58,8 +61,8 @@ def backends(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator
 
 
 @pytest.fixture
-def rows() -> CountingRows:
-    return CountingRows()
+def rows() -> CountingEncryptedRows:
+    return CountingEncryptedRows()
 
 
 _registered = test_golden_features._registered
@@ -83,7 +86,7 @@ def damage(backend: Backend, table: Table, number: int = 0) -> None:
     run(backend.apply([Put(table, row._replace(body=row.body[:-1] + bytes([row.body[-1] ^ 1])))]))
 
 
-def test_saving_and_reading(backends: Backends, rows: CountingRows) -> None:
+def test_saving_and_reading(backends: Backends, rows: CountingEncryptedRows) -> None:
     on = backends()
     fill(sealed_store(on, rows))
     assert assert_all_sealed(on, rows, SECRETS) > 300
@@ -95,11 +98,11 @@ def test_saving_and_reading(backends: Backends, rows: CountingRows) -> None:
     assert {each.name for each in again.thread("t").branches()} >= {"what if"}
     assert again.stats().threads == 1
     assert rows.sealed.keys() >= {table.name for table in SEALED} - {QUARANTINE.name, JOBS.name}
-    with pytest.raises(DeniedError, match="key 6b31"):  # without the key
-        Store(sealed_store(on, CountingRows(XorSealer(b"k2")))._engine, "").get("t")
+    with pytest.raises(DeniedError, match="needs master key"):  # without the key
+        sealed_store(on, CountingEncryptedRows(Encryption(LocalKeys(b"2" * 32)))).get("t")
 
 
-def test_branches_revisions_and_merges(backends: Backends, rows: CountingRows) -> None:
+def test_branches_revisions_and_merges(backends: Backends, rows: CountingEncryptedRows) -> None:
     on = backends()
     store = sealed_store(on, rows)
     thread = store.thread("t")
@@ -121,7 +124,7 @@ def test_branches_revisions_and_merges(backends: Backends, rows: CountingRows) -
     assert store.maintenance.verify(level="decode").findings == []
 
 
-def test_pending_writes_and_copies_within_the_store(backends: Backends, rows: CountingRows) -> None:
+def test_pending_writes_and_copies_within_the_store(backends: Backends, rows: CountingEncryptedRows) -> None:
     on = backends()
     store = sealed_store(on, rows)
     saver = Checkpointer(store)
@@ -140,7 +143,7 @@ def test_pending_writes_and_copies_within_the_store(backends: Backends, rows: Co
     assert store.maintenance.verify(level="decode").findings == []
 
 
-def test_maintenance(backends: Backends, rows: CountingRows) -> None:
+def test_maintenance(backends: Backends, rows: CountingEncryptedRows) -> None:
     on = backends()
     store = sealed_store(on, rows, project=True)
     fill(store)
@@ -170,7 +173,7 @@ def test_maintenance(backends: Backends, rows: CountingRows) -> None:
     assert_all_sealed(on, rows, SECRETS)
 
 
-def test_copies_and_archives(backends: Backends, rows: CountingRows, tmp_path: pathlib.Path) -> None:
+def test_copies_and_archives(backends: Backends, rows: CountingEncryptedRows, tmp_path: pathlib.Path) -> None:
     on = backends()
     store = sealed_store(on, rows)
     fill(store)
@@ -200,7 +203,7 @@ def test_copies_and_archives(backends: Backends, rows: CountingRows, tmp_path: p
 
 
 @pytest.mark.parametrize("table", [STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, LINES], ids=lambda table: table.name)
-def test_damage_is_found_and_repaired(backends: Backends, rows: CountingRows, table: Table) -> None:
+def test_damage_is_found_and_repaired(backends: Backends, rows: CountingEncryptedRows, table: Table) -> None:
     on, copy = backends(), backends()
     store = sealed_store(on, rows)
     test_golden_store.fill(store)
@@ -220,7 +223,8 @@ def test_damage_is_found_and_repaired(backends: Backends, rows: CountingRows, ta
 
 
 @sealed_tables
-def test_a_body_opens_only_in_its_own_row(table: Table, rows: CountingRows) -> None:
+def test_a_body_opens_only_in_its_own_row(table: Table) -> None:
+    rows = CountingRows()
     here = _row(table, "line", 1)
     stored = rows.encode(table, here)
     assert rows.decode(table, stored) == here  # the control
@@ -247,7 +251,7 @@ def test_a_body_opens_only_in_its_own_row(table: Table, rows: CountingRows) -> N
     assert not rows.is_stored(table, stored, here._replace(body=wrap(b"other")))
 
 
-def test_a_body_moved_to_another_line_is_refused(backends: Backends, rows: CountingRows) -> None:
+def test_a_body_moved_to_another_line_is_refused(backends: Backends, rows: CountingEncryptedRows) -> None:
     on = backends()
     store = sealed_store(on, rows)
     for name in ("a", "b"):
@@ -256,13 +260,13 @@ def test_a_body_moved_to_another_line_is_refused(backends: Backends, rows: Count
     moved = mine[0]._replace(body=theirs[0].body, columns=theirs[0].columns)
     assert sealed_store(on, rows).get("a").state == {"who": "a"}  # the control
     run(on.apply([Put(STEPS, moved)]))
-    with pytest.raises(CorruptError, match="seal is broken"):
+    with pytest.raises(CorruptError, match="seal of a row is broken"):
         sealed_store(on, rows).get("a")
     with pytest.raises(CorruptError):
         sealed_store(on, rows).put("a", {"who": "c"}, parent="1")
 
 
-def test_conditions_are_about_hidden_columns_too(rows: CountingRows) -> None:
+def test_conditions_are_about_hidden_columns_too(rows: CountingEncryptedRows) -> None:
     on = open_backend("memory", pathlib.Path())
     store = CheckedBackend(on, rows)
     row = Row(("", "t", "lease", "x", ""), ("holder", 1))
@@ -274,7 +278,8 @@ def test_conditions_are_about_hidden_columns_too(rows: CountingRows) -> None:
     assert "holder" not in repr(run(on.read([Scan(REFS, ())])))
 
 
-def test_what_is_no_text_is_refused(rows: CountingRows) -> None:
+def test_what_is_no_text_is_refused() -> None:
+    rows = CountingRows()
     with pytest.raises(InvalidError, match="lone surrogates"):
         rows.encode(LINES, Row(("\ud800", "x"), (0, 0, 0, 0, "")))
 

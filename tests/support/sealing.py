@@ -10,12 +10,17 @@ from collections import Counter
 from holdfast.backends.interface import Backend, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import TABLES, Table
+from holdfast.codec.envelope import Sealer
 from holdfast.engine.cache import MemoryCache
-from holdfast.engine.checked_rows import UNPROTECTED
+from holdfast.engine.checked_rows import RowCodec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.sealed_rows import SealedRowCodec
+from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.errors import CorruptError
+from holdfast.security.encryption.encrypted_rows import EncryptedRows
+from holdfast.security.encryption.provider import LocalKeys
+from holdfast.security.encryption.settings import Encryption
+from holdfast.security.encryption.store_keys import KeyMemory, StoreKeys
 from holdfast.store.store import Store
 
 
@@ -67,18 +72,48 @@ class CountingRows(SealedRowCodec):
         return opened
 
 
-def sealed_store(backend: Backend, rows: SealedRowCodec, *, fold_every: int = 3, project: bool = False) -> Store:
+class CountingEncryptedRows(EncryptedRows):
+    """Counts the rows that are sealed and opened in any store that uses it, by table."""
+
+    def __init__(
+        self, encryption: Encryption | None = None, memory: KeyMemory | None = None, keys: StoreKeys | None = None
+    ) -> None:
+        super().__init__(
+            encryption or Encryption(LocalKeys(b"k" * 32), clear=("words", "readable", "export")), memory, keys
+        )
+        self.sealed: Counter[str] = Counter()
+        self.opened: Counter[str] = Counter()
+
+    def bind(self, backend: Backend) -> tuple[Backend, RowCodec]:
+        stored, bound = super().bind(backend)
+        assert isinstance(bound, EncryptedRows)
+        counting = CountingEncryptedRows(self._encryption, self._memory, bound.store_keys)
+        counting.sealed, counting.opened = self.sealed, self.opened
+        return stored, counting
+
+    def seal(self, table: Table, row: Row, sealer: Sealer) -> Row:
+        self.sealed[table.name] += 1
+        return super().seal(table, row, sealer)
+
+    def decode(self, table: Table, row: Row) -> Row:
+        opened = super().decode(table, row)
+        self.opened[table.name] += 1
+        return opened
+
+
+def sealed_store(backend: Backend, rows: RowCodec, *, fold_every: int = 3, project: bool = False) -> Store:
     """A store whose rows are sealed."""
     cache = MemoryCache(1 << 20)
     return Store(Engine(EngineContext(backend, cache, fold_every=fold_every, project=project, rows=rows)), "")
 
 
-def assert_all_sealed(backend: Backend, rows: SealedRowCodec, secrets: list[str]) -> int:
+def assert_all_sealed(backend: Backend, rows: RowCodec, secrets: list[str]) -> int:
     """Every body in a store is sealed for its own row, and nowhere is a secret to be read. Returns how many."""
     count = 0
+    stored, rows = rows.bind(backend)  # with its keys
     for table in TABLES:
-        for row in run(backend.read([Scan(table, ())]))[0]:
-            if table.name not in UNPROTECTED:
+        for row in run(stored.read([Scan(table, ())]))[0]:
+            if table.name not in UNSEALED:
                 rows.decode(table, row)  # raises unless it was sealed there
                 count += 1
                 clear = repr((row.columns, row.body))

@@ -10,6 +10,7 @@
     [stores.archive]
     url = "postgresql://agents:${PASSWORD}@db/agents"
     schema = "agents"                              # further keys are options
+    encryption = "file:/etc/holdfast.key"          # where the key of an encrypted store is
 
 `stores.main` is then the name of the first. The file is the one that `$HOLDFAST_CONFIG` names, or else the first
 `holdfast.toml` in the current directory and those above it. `${NAME}` is replaced by an environment variable, so that
@@ -30,6 +31,7 @@ from holdfast.errors import ConfigError
 FILE = "holdfast.toml"
 PREFIX = "stores."
 DEFAULT = "stores.default"
+ENCRYPTION = "encryption"
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
@@ -51,6 +53,18 @@ def resolve(name: str | os.PathLike[str] | None = None) -> str:
             code="no-store-named",
         )
     return _StoreTables(path).url(DEFAULT)
+
+
+def encryption_settings(name: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
+    """Return how a store is encrypted according to `$HOLDFAST_ENCRYPTION`, or the entry `encryption` of the file, by
+    the name of the store as for `resolve`. None if neither says that it is."""
+    if text := os.environ.get("HOLDFAST_ENCRYPTION"):
+        return {"keys": text}
+    store = os.environ.get("HOLDFAST_STORE") if name is None else name
+    if store is None:
+        store = DEFAULT
+    path = find_file() if isinstance(store, str) and is_name(store) else None
+    return None if path is None else _StoreTables(path).encryption(str(store))
 
 
 def is_name(name: str) -> bool:
@@ -113,7 +127,7 @@ class _StoreTables:
         if not isinstance(table, dict):
             names = ", ".join(f"{PREFIX}{each}" for each in sorted(self._stores)) or "none"
             raise self._error(f"there is no [{name}]", f"There are: {names}")
-        values = {key: self._value(name, key, value) for key, value in table.items()}
+        values = {key: self._value(name, key, value) for key, value in table.items() if key != ENCRYPTION}
         kind = values.pop("kind", None)
         if kind is None:
             return self._plain(name, values)
@@ -124,6 +138,16 @@ class _StoreTables:
             if isinstance(value, str) and is_name(value):
                 values[part] = self.url(value, (*containing, name))
         return compose(kind, **values)
+
+    def encryption(self, name: str) -> dict[str, Any] | None:
+        """Return how a store is encrypted: where its key is, as text, or a table of settings."""
+        table = self._stores.get(name.removeprefix(PREFIX))
+        value = table.get(ENCRYPTION) if isinstance(table, dict) else None
+        if value is None:
+            return None
+        if isinstance(value, dict):
+            return {key: self._value(name, key, each) if isinstance(each, str) else each for key, each in value.items()}
+        return {"keys": self._value(name, ENCRYPTION, value)}
 
     def _plain(self, name: str, values: dict[str, str]) -> str:
         url = values.pop("url", None)

@@ -289,6 +289,11 @@ class Backend(ABC):
     async def tidy(self) -> None:
         """Release space that deletions freed, as far as that is cheap."""
 
+    async def purge(self) -> list[str]:
+        """Remove what is left of rows that were deleted or replaced. Returns where some of them may still be."""
+        await self.tidy()
+        return [f"logs, freed space and backups of the server or disk of {self.url}"]
+
     def set_row_check(self, check: RowCheck) -> None:  # noqa: B027 - most do not need it
         """Set the check for damaged rows, which the engine knows. A mirror heals rows that do not pass it."""
 

@@ -161,6 +161,16 @@ EVENTS = Table(
 LINKS = Table("links", {**_LINE, "kind": str, "name": str, "other": str}, {"time": int, "target": str})
 """Links, to be found from either end: a kind of link, a name, and the other end."""
 
+KEYS = Table(
+    "keys",
+    {**_LINE, "kind": str, "number": int},
+    {"id": bytes, "wrapped_by": str, "state": str, "time": int},
+    in_feed=False,
+)
+"""Keys of an encrypted store, each encrypted by another one: those of a tenant, under an empty `line`, by a key that is
+not in the store, and those of lines by the tenant's. They are never copied: whoever deletes a key here erases what is
+encrypted with it, everywhere."""
+
 # Readable rows, for people and dashboards to query. They are derived from the log and can be rebuilt.
 
 _THREAD: dict[str, type] = {"tenant": str, "thread": str}
@@ -205,7 +215,7 @@ METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value
 READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
 """The tables of readable rows."""
 
-LATER = (WORDS, QUARANTINE, JOBS, EVENTS, LINKS)
+LATER = (WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS)
 """Tables that the first stores did not have. Such a store gets them when it is next opened for writing."""
 
 TABLES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE, *LATER)

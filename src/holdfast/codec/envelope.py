@@ -13,16 +13,16 @@ Layout, big-endian; see `docs/format.md`::
     1  codec               4  size of the content, uncompressed
     1  compression         …  key id, schema version
     1  protection          …  body
-                           16 checksum, unless sealed
+                           16 checksum; if sealed, 4 CRC-32
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
 from enum import IntEnum
 from typing import Protocol
+from zlib import crc32
 
 from msgspec.msgpack import encode
 
@@ -102,6 +102,14 @@ class Sealer(Protocol):
 
     def digest(self, content: bytes) -> bytes:
         """Return a digest that nobody can compute without the key. It takes the place of text in columns."""
+        ...
+
+
+class SealerLookup(Protocol):
+    """Keys by id: a mapping, for example."""
+
+    def get(self, key_id: bytes, /) -> Sealer | None:
+        """Return a key; None if it is not there."""
         ...
 
 
@@ -189,7 +197,7 @@ def expose(body: bytes, context: RecordContext) -> bytes:
         return record if record != _EMPTY else b""
     where = str(context)
     try:
-        _, _, _, protection, start, schema_length, _ = _parse(body, where)
+        _, _, _, protection, start, schema_length, _ = _parse(body, str(context))
     except UnsupportedError:
         _check(body, context)  # from a newer release; otherwise a damaged byte says so
         raise
@@ -202,7 +210,7 @@ def expose(body: bytes, context: RecordContext) -> bytes:
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
-    raise _missing_key(body[_HEADER.size : start - schema_length], where)
+    raise missing_key(body[_HEADER.size : start - schema_length], where)
 
 
 def seal(content: bytes, associated: bytes, sealer: Sealer) -> bytes:
@@ -211,19 +219,34 @@ def seal(content: bytes, associated: bytes, sealer: Sealer) -> bytes:
     if not 0 < len(key_id) < 256:
         raise InvalidError("a key id has 1 to 255 bytes")
     header = _SEALED_PREFIX + bytes([len(key_id), 0, 0, 0, 0, 0]) + key_id
-    return header + sealer.seal(content, header + associated)
+    body = header + sealer.seal(content, header + associated)
+    return body + crc32(body).to_bytes(4, "big")
 
 
-def unseal(body: bytes, associated: bytes, keys: Mapping[bytes, Sealer], where: str) -> bytes:
-    """Return the content of a sealed body. `CorruptError` if a byte of it or of the associated ones differs."""
+def unseal(body: bytes, associated: bytes, keys: SealerLookup, context: RecordContext) -> bytes:
+    """Return the content of a sealed body. `CorruptError` if a byte of it or of the associated ones differs: with the
+    code `tampered` if no accident did that, since the CRC, which anybody can compute, is right."""
     if not body.startswith(_SEALED_PREFIX):
-        _parse(body, where)  # raises if it is of a newer release
-        raise CorruptError("a row is not sealed", where=where, hint=_HINT)
-    end = _parse(body, where)[4]
-    key_id = body[_HEADER.size : end]
-    if key_id not in keys:
-        raise _missing_key(key_id, where)
-    return keys[key_id].unseal(body[end:], body[:end] + associated)
+        _parse(body, str(context))  # raises if it is of a newer release
+        raise tampered_error("a row is not sealed", str(context))
+    content = body[:-4]  # without the CRC
+    end = 12 + body[6] if len(content) > 12 else len(body)
+    if len(content) < end or crc32(content) != int.from_bytes(body[-4:], "big"):
+        raise damaged_error(str(context))
+    key_id = body[12:end]
+    sealer = keys.get(key_id)
+    if sealer is None:
+        raise missing_key(key_id, str(context))
+    try:
+        return sealer.unseal(content[end:], content[:end] + associated)
+    except CorruptError:
+        what = "the seal of a row is broken: it was changed, or moved here from elsewhere"
+        raise tampered_error(what, str(context)) from None
+
+
+def sealed_key_id(body: bytes) -> bytes:
+    """Return the id of the key that a body is sealed with; empty if it is not sealed."""
+    return body[_HEADER.size : _HEADER.size + body[6]] if body.startswith(_SEALED_PREFIX) and len(body) > 6 else b""
 
 
 def damaged_error(where: str) -> CorruptError:
@@ -231,11 +254,18 @@ def damaged_error(where: str) -> CorruptError:
     return CorruptError(_DIFFERS, where=where, hint=_HINT)
 
 
-def _missing_key(key_id: bytes, where: str) -> DeniedError:
+def tampered_error(what: str, where: str) -> CorruptError:
+    """Return the error for a row that somebody changed."""
+    return CorruptError(what, where=where, hint=_HINT, code="tampered")
+
+
+def missing_key(key_id: bytes, where: str) -> DeniedError:
+    """Return the error for a row whose key is not there."""
     return DeniedError(
-        f"a record is sealed with key {key_id.hex()}, which this store does not have",
+        f"a record is sealed with key {key_id.hex()[:16]}, which this store does not have",
         where=where,
-        hint="Open the store with that key; if the key was destroyed, the data is erased",
+        hint="Open the store with encryption=, and the key; if the key was destroyed, the data is erased",
+        code="key-missing",
     )
 
 

@@ -13,13 +13,27 @@ it computes or compares checksums; rows that are read without their bodies, for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.backends.interface import Backend, Batch, Change, Create, Ensure, Expect, Put, Query, Row, Scan
-from holdfast.backends.tables import JOURNAL, READABLE, WORDS, Scalar, Table
+from holdfast._named_tuple import NamedTuple
+from holdfast.backends.interface import (
+    Backend,
+    Batch,
+    Change,
+    Create,
+    Delete,
+    Ensure,
+    Expect,
+    Get,
+    Put,
+    Query,
+    Row,
+    Scan,
+)
+from holdfast.backends.tables import JOURNAL, KEYS, READABLE, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
-from holdfast.errors import CorruptError, HoldfastError
+from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
 
 UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
 """Tables whose rows are stored as they are: they can be rebuilt and servers store them in forms of their own, or belong
@@ -27,12 +41,64 @@ to wrappers, which are below the engine."""
 
 _WRITES = (Create, Ensure, Put)
 
+_ATTEMPTS = 20
+"""How often a batch is applied whose keys others change at the same time."""
+
+
+class StoredExpect(Expect):
+    """A condition about columns as they are stored."""
+
+    __slots__ = ()
+
+
+class StoredDelete(Delete):
+    """A deletion of a row by its key as it is stored."""
+
+    __slots__ = ()
+
+
+class PreparedBatch(NamedTuple):
+    """Conditions under which rows may be encoded, with new keys; the batch; and how its rows are encoded."""
+
+    conditions: Sequence[Change]
+    batch: Batch
+    encode: Callable[[Table, Row], Row]
+
 
 class RowCodec:
     """Stores rows with a checksum over their table, key, columns and record."""
 
     hides_columns = False
     """Whether columns that are read without the body may be others than those that were written."""
+
+    def bind(self, backend: Backend) -> tuple[Backend, RowCodec]:
+        """Return a store and the codec of its rows. One with keys reads them from the store, before rows need them."""
+        return backend, self
+
+    async def check_store(self, backend: Backend, tenant: str | None, *, read_only: bool = False) -> None:  # noqa: ARG002
+        """Check that the rows of a tenant, or of all, are stored like this, before a store is used.
+
+        `DeniedError` with the code `key-missing` if they are encrypted.
+        """
+        (keys,) = await backend.read([Scan(KEYS, () if tenant is None else (tenant, ""), limit=1, bodies=False)])
+        if keys:
+            raise DeniedError(
+                "the store is encrypted, and it is opened without a key",
+                where=backend.url,
+                hint="Open it with encryption=, or set HOLDFAST_ENCRYPTION",
+                code="key-missing",
+            )
+
+    async def prepare(self, batch: Batch) -> PreparedBatch:
+        """Return a batch whose rows can be encoded, after the conditions on which they may be stored like that."""
+        return PreparedBatch((), batch, self.encode)
+
+    def settle(self, prepared: PreparedBatch, *, applied: bool) -> None:
+        """Take notice that a prepared batch was applied, or that one of those conditions does not hold."""
+
+    def may_be_clear(self, what: str) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether content may be stored in a form that anybody can read: `readable`, `words`, `export` …"""
+        return True
 
     def encode(self, table: Table, row: Row) -> Row:
         """Return a row as it is stored."""
@@ -55,9 +121,17 @@ class RowCodec:
         trusted."""
         return row if table.name in UNPROTECTED else row._replace(body=strip(row.body))
 
-    def columns(self, table: Table, row: tuple[Scalar, ...]) -> tuple[Scalar, ...]:  # noqa: ARG002 - for subclasses
+    def columns(self, table: Table, key: Key, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:  # noqa: ARG002
         """Return the columns of a row as they are stored."""
-        return row
+        return columns
+
+    def hide_key(self, table: Table, key: Key) -> Key:  # noqa: ARG002 - for subclasses
+        """Return a key, or its first columns, as it is stored."""
+        return key
+
+    def other_key(self, table: Table, key: Key) -> Key | None:  # noqa: ARG002 - for subclasses
+        """Return another form in which a key may be stored, while a store is converted; None if there is none."""
+        return None
 
     def is_intact(self, table: Table, row: Row) -> bool:
         """Return whether a stored row is what was written."""
@@ -77,6 +151,15 @@ class RowCodec:
             return False
 
 
+def clear_refused(what: str) -> UnsupportedError:
+    """Return the error for content that would be stored in the clear, beside an encrypted store."""
+    return UnsupportedError(
+        f"the store is encrypted, and this would be in the clear: {what}",
+        hint=f"If that is meant, open the store with Encryption(…, clear=[{what!r}])",
+        code="clear-refused",
+    )
+
+
 CHECKSUMS = RowCodec()
 """Stores rows with checksums."""
 
@@ -85,32 +168,49 @@ class CheckedBackend(Wrapper):
     """The store as the engine uses it. `inner` has the rows as they are stored."""
 
     def __init__(self, inner: Backend, rows: RowCodec = CHECKSUMS) -> None:
-        super().__init__(inner)
-        self.rows = rows
-        inner.set_row_check(rows.is_intact)
+        stored, self.rows = rows.bind(inner)
+        super().__init__(stored)
+        inner.set_row_check(self.rows.is_intact)
 
     async def apply(self, batch: Batch) -> int | None:
-        encode = self.rows.encode
-        changes = [
-            type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch
-        ]
-        return await self.inner.apply(self._hide(changes) if self.rows.hides_columns else changes)
+        if not self.rows.hides_columns:
+            return await self.inner.apply(_encode(batch, self.rows.encode))
+        for _ in range(_ATTEMPTS):
+            prepared = await self.rows.prepare(batch)
+            conditions, changes, encode = prepared
+            hidden = self._hide(_encode(changes, encode))
+            failed = await self.inner.apply([*conditions, *hidden, *_other_deletions(self.rows, changes)])
+            if failed is not None and failed >= len(conditions):
+                return failed - len(conditions)
+            self.rows.settle(prepared, applied=failed is None)
+            if failed is None:
+                return None
+        raise TransientError("the keys of a store keep changing", where=self.url, hint="Try again")
 
     def _hide(self, changes: Sequence[Change]) -> list[Change]:
-        """Return changes whose conditions are about columns as they are stored."""
-        return [
-            change._replace(columns=self.rows.columns(change.space, change.columns))
-            if isinstance(change, Expect) and change.columns is not None
-            else change
-            for change in changes
-        ]
+        """Return changes whose conditions and deletions are about rows as they are stored."""
+        return [_hidden_change(self.rows, change) for change in changes]
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        found = await self.inner.read([_with_bodies(each) for each in queries] if self.rows.hides_columns else queries)
+        if self.rows.hides_columns:
+            found = await self._read_hidden(queries)
+        else:
+            found = await self.inner.read(queries)
         return [
             _open_answer(query, rows, self.rows, self.rows.decode) if rows else rows
             for query, rows in zip(queries, found, strict=True)
         ]
+
+    async def _read_hidden(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """Read rows as they are stored: under either form of their keys, while the store is converted."""
+        others = {number: other for number, each in enumerate(queries) if (other := _other_query(self.rows, each))}
+        hidden = [_hidden_query(self.rows, each) for each in queries]
+        found = await self.inner.read([*hidden, *others.values()])
+        for number, rows in zip(others, found[len(queries) :], strict=True):
+            found[number] = sorted((*found[number], *rows), key=lambda row: row.key[4:])
+            limit = getattr(queries[number], "limit", None)
+            del found[number][len(found[number]) if limit is None else limit :]
+        return found[: len(queries)]
 
 
 class UncheckedBackend(Wrapper):
@@ -121,7 +221,7 @@ class UncheckedBackend(Wrapper):
         self._rows = rows
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        found = await self.inner.read([_with_bodies(each) for each in queries])
+        found = await self.inner.read([_hidden_query(self._rows, each) for each in queries])
         salvage = self._rows.salvage
         return [_open_answer(query, rows, self._rows, salvage) for query, rows in zip(queries, found, strict=True)]
 
@@ -135,7 +235,7 @@ async def read_despite_damage(backend: Backend, queries: Sequence[Query]) -> lis
     """Read rows for a list, in which a damaged one must not hide the others: its record is `DAMAGED`, which raises
     `CorruptError` when it is opened and when it is stored. Its columns cannot be trusted."""
     stored, codec = storage_of(backend)
-    found = await stored.read([_with_bodies(each) for each in queries] if codec.hides_columns else queries)
+    found = await stored.read([_hidden_query(codec, each) for each in queries] if codec.hides_columns else queries)
 
     def open_row(table: Table, row: Row) -> Row:
         try:
@@ -146,9 +246,51 @@ async def read_despite_damage(backend: Backend, queries: Sequence[Query]) -> lis
     return [_open_answer(query, rows, codec, open_row) for query, rows in zip(queries, found, strict=True)]
 
 
-def _with_bodies(query: Query) -> Query:
-    """Return a query for bodies too: columns may be in them."""
-    return query._replace(bodies=True) if isinstance(query, Scan) and not query.bodies else query
+def _encode(batch: Batch, encode: Callable[[Table, Row], Row]) -> list[Change]:
+    return [type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch]
+
+
+def _hidden_change(codec: RowCodec, change: Change) -> Change:
+    if isinstance(change, StoredExpect):
+        return Expect(*change)
+    if isinstance(change, Expect):
+        table, key, columns = change
+        hidden = None if columns is None else codec.columns(table, key, columns)
+        return Expect(table, codec.hide_key(table, key), hidden)
+    if isinstance(change, StoredDelete):
+        return Delete(*change)
+    return Delete(change.space, codec.hide_key(*change)) if isinstance(change, Delete) else change
+
+
+def _other_deletions(codec: RowCodec, changes: Iterable[Change]) -> list[Change]:
+    """Return the deletions of rows under other forms of their keys."""
+    return [
+        Delete(change.space, other)
+        for change in changes
+        if type(change) is Delete and (other := codec.other_key(*change)) is not None
+    ]
+
+
+def _other_query(codec: RowCodec, query: Query) -> Query | None:
+    table = query.space
+    if isinstance(query, Scan):
+        prefix = codec.other_key(table, query.prefix)
+        return None if prefix is None else query._replace(prefix=prefix, bodies=True)
+    keys = [other for key in query.keys if (other := codec.other_key(table, key)) is not None]
+    return query._replace(keys=keys) if keys else None
+
+
+def _hidden_query(codec: RowCodec, query: Query) -> Query:
+    """Return a query for rows as they are stored, with their bodies: columns may be in them."""
+    table = query.space
+    if isinstance(query, Get):
+        return query._replace(keys=[codec.hide_key(table, key) for key in query.keys])
+    prefix, start, stop = query.prefix, query.start, query.stop
+    if start or stop:  # pages go on where the last one ended, in the order in which rows are stored
+        start, stop = (
+            codec.hide_key(table, (*prefix, *bound))[len(prefix) :] if bound else bound for bound in (start, stop)
+        )
+    return query._replace(prefix=codec.hide_key(table, prefix), start=start, stop=stop, bodies=True)
 
 
 def _open_answer(query: Query, rows: list[Row], codec: RowCodec, open_row: Callable[[Table, Row], Row]) -> list[Row]:

@@ -44,10 +44,9 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
     """How rows are stored; that of the backend, if it is a `CheckedBackend`."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.backend, CheckedBackend):
-            force_setattr(self, "rows", self.backend.rows)
-        else:
-            force_setattr(self, "backend", CheckedBackend(self.backend, self.rows))
+        checked = self.backend if isinstance(self.backend, CheckedBackend) else CheckedBackend(self.backend, self.rows)
+        force_setattr(self, "backend", checked)
+        force_setattr(self, "rows", checked.rows)
 
     @property
     def stored(self) -> Backend:

@@ -30,6 +30,9 @@ AGENTS = f"{STATE}agents:"
 ACCESS, AUDIT = f"{STATE}access", f"{STATE}audit"
 """The names of the system lines of rights and of the audit."""
 
+KEYS_PLACE = f"{STATE}keys"
+"""Stands for the keys of an encrypted store in the audit. There is no line of this name."""
+
 LineKind: TypeAlias = Literal["thread", "agent", "scope", "session", "access", "audit", "system"]
 """The kinds of lines: `access` has the rights of identities, `audit` the reads and denied attempts, and those of the
 system have records of sessions, artifacts, topics, hooks and the like."""

@@ -1,22 +1,34 @@
 """Rows that are stored sealed, by an authenticated cipher.
 
-Nothing uses this yet: it is what encryption needs of the stored format, so that it is the same before and after.
+`holdfast.security.encryption` has the keys.
 """
 
 from __future__ import annotations
 
+import os
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from msgspec import MsgspecError
 from msgspec.msgpack import decode as unpack
 from msgspec.msgpack import encode as pack
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import FOLDS, NODES, STEPS, TABLES, Scalar, Table
-from holdfast.codec.envelope import DAMAGED, RecordContext, Sealer, damaged_error, seal, unseal
+from holdfast.backends.tables import FOLDS, KEYS, LINKS, NODES, REFS, STEPS, TABLES, WRITES, Key, Scalar, Table
+from holdfast.codec.envelope import (
+    DAMAGED,
+    RecordContext,
+    Sealer,
+    SealerLookup,
+    damaged_error,
+    seal,
+    tampered_error,
+    unseal,
+)
 from holdfast.engine.checked_rows import UNPROTECTED, RowCodec
-from holdfast.errors import CorruptError, HoldfastError, InvalidError
+from holdfast.engine.row_format import HOLD, PIN
+from holdfast.errors import HoldfastError, InvalidError
 
 _STABLE_NAMES: dict[str, tuple[str, ...]] = {
     STEPS.name: ("hash",),
@@ -25,23 +37,48 @@ _STABLE_NAMES: dict[str, tuple[str, ...]] = {
 }
 """The columns that name a record for good, where that is not the rest of the key: a rewrite numbers its nodes anew."""
 
+_DIGEST_SIZE = 15
+
+_SHORT, _MAX_DIGESTS = 24, 4096
+"""The length of texts whose digests are cached, and how many are."""
+
+_HIDDEN_NAMES: dict[str, tuple[str, ...]] = {LINKS.name: ("sha256",), REFS.name: (PIN, HOLD)}
+"""The kinds of rows whose name, in the key, is content: of links and of refs."""
+
+_HIDDEN = "\ufdd0"
+"""The start of a name that is a digest: a character that no text has."""
+
+UNSEALED = UNPROTECTED | {KEYS.name}
+"""Tables whose rows are not sealed. Keys are encrypted already, and have a checksum."""
+
 
 class _SealedTable:
-    """The positions in a row of the columns that a seal is about."""
+    """The values in a row that a seal is about: of its key and columns one after another, or of its columns alone."""
 
     def __init__(self, table: Table) -> None:
         everything = list(table.all_columns)
         names = _STABLE_NAMES.get(table.name, tuple(table.key)[2:])
-        self.name = tuple(everything.index(each) for each in names)
         indexed = {column for columns in table.indexes.values() for column in columns}
         self.hidden = tuple(
             number
             for number, (column, kind) in enumerate(table.columns.items())
             if issubclass(kind, str) and column not in indexed
         )
+        self.name = _getter([everything.index(each) for each in names])
+        """What names the record for good."""
+        self.digests = _getter([len(table.key) + number for number in self.hidden])
+        self.visible = _getter([number for number in range(len(table.columns)) if number not in self.hidden])
 
 
-_SEALED = {table.name: _SealedTable(table) for table in TABLES if table.name not in UNPROTECTED}
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Scalar]], Sequence[Scalar]]:
+    """Return a function that returns the values at some places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    start, stop = (places[0], places[0] + 1) if places else (0, 0)
+    return lambda values: values[start:stop]
+
+
+_SEALED = {table.name: _SealedTable(table) for table in TABLES if table.name not in UNSEALED}
 
 
 class SealedRowCodec(RowCodec):
@@ -50,71 +87,118 @@ class SealedRowCodec(RowCodec):
     The seal covers the table, the tenant, the line and the stable name of the record: a body that was moved anywhere
     else does not open. Columns that stores compare or order by are outside as well, and must be those inside.
 
-    `keys` are further keys to open rows with, by id.
+    All rows have one key here. A subclass may have many; `keys` are those to open rows with.
     """
 
     hides_columns = True
 
-    def __init__(self, sealer: Sealer, keys: Mapping[bytes, Sealer] | None = None) -> None:
+    def __init__(self, sealer: Sealer | None = None, keys: SealerLookup | None = None) -> None:
         self._sealer = sealer
-        self._keys = {**(keys or {}), sealer.key_id: sealer}
+        self._digests: dict[tuple[Scalar, ...], str] = {}
+        self._keys: SealerLookup = keys if keys is not None else {} if sealer is None else {sealer.key_id: sealer}
+
+    def sealer(self, key: Key) -> Sealer:  # noqa: ARG002 - for subclasses
+        """Return the key that seals the row of this key."""
+        assert self._sealer is not None  # noqa: S101 - a subclass overrides this
+        return self._sealer
+
+    def digest(self, key: Key, content: bytes) -> bytes:
+        """Return the keyed digest that stands for a text of the row of this key."""
+        return self.sealer(key).digest(content)
 
     def encode(self, table: Table, row: Row) -> Row:
-        if table.name in UNPROTECTED:
-            return row
+        if table.name in UNSEALED:
+            return super().encode(table, row)
+        return self.seal(table, row, self.sealer(row.key))
+
+    def seal(self, table: Table, row: Row, sealer: Sealer) -> Row:
+        """Return a row as it is stored, sealed with a key."""
         if row.body == DAMAGED:
-            raise damaged_error(_where(table, row))
+            raise damaged_error(str(RecordContext(table.name, row.key, row.columns)))
         try:
-            content, associated = pack((row.key[2:], row.columns, row.body)), _associated(table, row)
+            outside = Row(self.hide_key(table, row.key), self.columns(table, row.key, row.columns))
+            content, associated = pack((row.key[2:], row.columns, row.body)), _associated(table, outside)
         except UnicodeEncodeError:
             where = ascii((row.key, row.columns))
             raise InvalidError("a name or a column is not text: it has lone surrogates", where=where) from None
-        body = seal(content, associated, self._sealer)
-        return Row(row.key, self.columns(table, row.columns), body)
+        return outside._replace(body=seal(content, associated, sealer))
 
     def decode(self, table: Table, row: Row) -> Row:
-        if table.name in UNPROTECTED:
-            return row
-        where = _where(table, row)
-        content = unseal(row.body, _associated(table, row), self._keys, where)
+        if table.name in UNSEALED:
+            return super().decode(table, row)
+        context = RecordContext(table.name, row.key, row.columns)
+        content = unseal(row.body, _associated(table, row), self._keys, context)
         try:
             key, columns, record = unpack(content)
         except (MsgspecError, ValueError, TypeError):
-            raise CorruptError("a sealed row is not one", where=where) from None
-        opened = Row((*row.key[:2], *key), tuple(columns), record)
-        if opened.key != row.key or not self._shows(table, opened, row):
-            raise CorruptError("a row was damaged: its columns are not those in its seal", where=where)
+            raise tampered_error("a sealed row is not one", str(context)) from None
+        if key == [*row.key[2:]]:
+            opened = Row(row.key, tuple(columns), record)
+        else:
+            opened = Row((*row.key[:2], *key), tuple(columns), record)
+            if SealedRowCodec.hide_key(self, table, opened.key) != row.key:
+                raise tampered_error("a row was changed: its key is not that in its seal", str(context))
+        visible = _SEALED[table.name].visible
+        if len(columns) != len(row.columns) or visible(opened.columns) != visible(row.columns):
+            raise tampered_error("a row was changed: its columns are not those in its seal", str(context))
         return opened
 
     def salvage(self, table: Table, row: Row) -> Row:
+        if table.name in UNSEALED:
+            return super().salvage(table, row)
         try:
             return self.decode(table, row)
         except HoldfastError:
             return row._replace(body=b"")  # nothing of it can be read
 
-    def columns(self, table: Table, row: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-        return self._digests(table, row, self._sealer)
+    def _compute_digest(self, name: tuple[Scalar, ...], key: Key) -> str:
+        """Return the digest of a text in a column, and cache that of a short one: the kind of a step is one of few."""
+        table, _, line, number, text = name
+        content = self.digest(key, pack((table, line, number, text)))
+        digest = _text(content[:_DIGEST_SIZE])
+        if len(str(text)) < _SHORT and any(content):  # it is zero while the keys of the tenant are not known
+            if len(self._digests) >= _MAX_DIGESTS:
+                self._digests.clear()
+            self._digests[name] = digest
+        return digest
 
-    def _shows(self, table: Table, opened: Row, stored: Row) -> bool:
-        """Return whether the columns outside of a seal are those inside, under any of the keys."""
-        return any(self._digests(table, opened.columns, key) == stored.columns for key in self._keys.values())
+    def hide_key(self, table: Table, key: Key) -> Key:
+        """Return a key with a digest in place of a text that is no name: the SHA-256 of content, which would confirm a
+        guess, and the reason of a pin or hold. A key that is hidden already stays as it is."""
+        if len(key) < 4 or key[2] not in _HIDDEN_NAMES.get(table.name, ()):
+            return key
+        name = str(key[3])
+        if not name or name.startswith(_HIDDEN):
+            return key
+        digest = self.digest(key, pack((table.name, key[1], key[2], name)))
+        return (*key[:3], _HIDDEN + _text(digest[:_DIGEST_SIZE]), *key[4:])
 
-    def _digests(self, table: Table, columns: tuple[Scalar, ...], sealer: Sealer) -> tuple[Scalar, ...]:
+    def columns(self, table: Table, key: Key, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+        """Return columns with digests in place of texts. Those of pending writes are random: no condition is about
+        them, and a row that was replaced by another one can be told from it."""
         hidden = _SEALED[table.name].hidden if table.name in _SEALED else ()
+        if not hidden:
+            return columns
         outside = list(columns)
+        if table is WRITES:
+            for number in hidden:
+                outside[number] = _text(os.urandom(_DIGEST_SIZE))
+            return tuple(outside)
         for number in hidden:
             text = outside[number]
             if isinstance(text, str) and text:
-                digest = sealer.digest(pack((table.name, number, text)))
-                outside[number] = urlsafe_b64encode(digest[:15]).decode()
+                name = (table.name, *key[:2], number, text)
+                digest = self._digests.get(name) or self._compute_digest(name, key)
+                outside[number] = digest
         return tuple(outside)
 
 
+def _text(digest: bytes) -> str:
+    return urlsafe_b64encode(digest).decode()
+
+
 def _associated(table: Table, row: Row) -> bytes:
-    """Return what a seal covers besides the content."""
-    whole: Sequence[Scalar] = (*row.key, *row.columns)
-    return pack((table.name, row.key[:2], [whole[number] for number in _SEALED[table.name].name]))
-
-
-def _where(table: Table, row: Row) -> str:
-    return str(RecordContext(table.name, row.key, row.columns))
+    """Return what a seal covers besides the content: with the digests, so that they need not be computed to check
+    them."""
+    whole, sealed = (*row.key, *row.columns), _SEALED[table.name]
+    return pack((table.name, row.key[:2], sealed.name(whole), sealed.digests(whole)))

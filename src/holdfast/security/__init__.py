@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from holdfast.security.sensitive.presidio import PresidioRecognizer as PresidioRecognizer
     from holdfast.security.sensitive.scan import SensitiveFinding as SensitiveFinding
     from holdfast.security.sensitive.scan import SensitiveReport as SensitiveReport
+    from holdfast.security.encryption.aws_kms import AwsKms as AwsKms
+    from holdfast.security.encryption.provider import EnvironmentKeys as EnvironmentKeys
+    from holdfast.security.encryption.provider import FileKeys as FileKeys
+    from holdfast.security.encryption.provider import KeyProvider as KeyProvider
+    from holdfast.security.encryption.provider import KeyringKeys as KeyringKeys
+    from holdfast.security.encryption.provider import LocalKeys as LocalKeys
+    from holdfast.security.encryption.provider import generate_key as generate_key
+    from holdfast.security.encryption.settings import Clear as Clear
+    from holdfast.security.encryption.settings import Encryption as Encryption
+    from holdfast.security.encryption.settings import Mode as Mode
 
 _MODULES = {
     "holdfast.security.access.identity": ("Identity",),
@@ -36,6 +46,16 @@ _MODULES = {
     "holdfast.security.sensitive.policies": ("SensitivePolicy",),
     "holdfast.security.sensitive.presidio": ("PresidioRecognizer",),
     "holdfast.security.sensitive.scan": ("SensitiveFinding", "SensitiveReport"),
+    "holdfast.security.encryption.aws_kms": ("AwsKms",),
+    "holdfast.security.encryption.provider": (
+        "EnvironmentKeys",
+        "FileKeys",
+        "KeyProvider",
+        "KeyringKeys",
+        "LocalKeys",
+        "generate_key",
+    ),
+    "holdfast.security.encryption.settings": ("Clear", "Encryption", "Mode"),
 }
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others

@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from holdfast.store.identity_view import AsyncIdentityView as AsyncIdentityView
     from holdfast.store.identity_view import IdentityOperations as IdentityOperations
     from holdfast.store.identity_view import IdentityView as IdentityView
+    from holdfast.store.keys import AsyncKeys as AsyncKeys
+    from holdfast.store.keys import Keys as Keys
+    from holdfast.store.keys import KeysOperations as KeysOperations
     from holdfast.store.lazy_state import AsyncLazyState as AsyncLazyState
     from holdfast.store.lazy_state import LazyState as LazyState
     from holdfast.store.log_reader import LogEntry as LogEntry
@@ -124,6 +127,7 @@ _MODULES = {
     "holdfast.store.doctor": ("doctor", "examine"),
     "holdfast.store.graph_schemas": ("GraphSchemas",),
     "holdfast.store.identity_view": ("AsyncIdentityView", "IdentityOperations", "IdentityView"),
+    "holdfast.store.keys": ("AsyncKeys", "Keys", "KeysOperations"),
     "holdfast.store.lazy_state": ("AsyncLazyState", "LazyState"),
     "holdfast.store.log_reader": ("LogEntry", "LogReader", "branch_names", "short_ids"),
     "holdfast.store.maintenance": ("AsyncMaintenance", "Maintenance", "MaintenanceOperations"),

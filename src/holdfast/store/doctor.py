@@ -16,6 +16,7 @@ from holdfast.backends.urls import redacted_url, store_parts, url_to_path
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import CheckLevel, CheckResult, problem
+from holdfast.store.opener import configured_encryption
 from holdfast.store.opener import open as open_store
 
 __all__ = ["CheckLevel", "CheckResult", "doctor"]
@@ -45,14 +46,14 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> 
             there = there and not any(each.code == "store-there" and not each.ok for each in found)
             yield from found
     if there:
-        yield from _store(named, tenant, full)
+        yield from _store(url, named, tenant, full)
 
 
-def _store(url: str, tenant: str, full: bool) -> Iterator[CheckResult]:
+def _store(name: str | None, url: str, tenant: str, full: bool) -> Iterator[CheckResult]:
     """Open the store, check it, and close it."""
     try:
         options: dict[str, Any] = {"read_only": True} if backend_for(url).takes_read_only else {}
-        store = open_store(url, tenant=tenant, **options)
+        store = open_store(url, tenant=tenant, encryption=configured_encryption(name), **options)
     except HoldfastError as error:
         yield _failed(url, error)
         return

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import parse_qsl
 
-from holdfast.backends.config import resolve
+from holdfast.backends.config import encryption_settings, resolve
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.urls import store_parts, url_to_path
+from holdfast.backends.urls import COMPOSITIONS, redacted_url, store_parts, url_to_path
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import CHECKSUMS, RowCodec, clear_refused
 from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import check_name
 from holdfast.errors import ConfigError, InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
+
+if TYPE_CHECKING:
+    from holdfast.security.encryption.settings import Encryption
 
 S = TypeVar("S", bound=StoreOperations)
 
@@ -28,6 +33,7 @@ def open(  # noqa: A001 - reads as holdfast.open
     cache_bytes: int = CACHE_BYTES,
     codec: Codec = default_codec,
     project: bool | None = None,
+    encryption: Encryption | Literal[False] | None = None,
     **options: Any,
 ) -> Store:
     """Open a store by its URL or path, and create it if it does not exist: `open("agents.db")`.
@@ -37,9 +43,10 @@ def open(  # noqa: A001 - reads as holdfast.open
 
     `tenant` separates customers: a store that is opened for one sees nothing of another's. `cache_bytes` limits the
     memory of the cache. `project` says whether readable rows are written beside the log; by default, the backend
-    decides. Further options are those of the backend.
+    decides. `encryption` says where the key of an encrypted store is (`holdfast.encryption.Encryption`): by default,
+    `$HOLDFAST_ENCRYPTION`, or `encryption` of the store in that file. Further options are those of the backend.
     """
-    return run(_open(Store, url, tenant, cache_bytes, codec, project, options))
+    return run(_open(Store, url, tenant, cache_bytes, codec, project, encryption, options))
 
 
 def aopen(
@@ -49,10 +56,11 @@ def aopen(
     cache_bytes: int = CACHE_BYTES,
     codec: Codec = default_codec,
     project: bool | None = None,
+    encryption: Encryption | Literal[False] | None = None,
     **options: Any,
 ) -> _Opening:
     """Open a store for asyncio: `store = await aopen(url)`, or `async with aopen(url) as store`. See `open`."""
-    return _Opening(_open(AsyncStore, url, tenant, cache_bytes, codec, project, options))
+    return _Opening(_open(AsyncStore, url, tenant, cache_bytes, codec, project, encryption, options))
 
 
 def open_existing(
@@ -73,7 +81,17 @@ def open_existing(
             code="no-store",
         )
     options: dict[str, Any] = {"read_only": True} if read_only and backend_for(url).takes_read_only else {}
-    return open(url, tenant=tenant, **options)
+    return open(url, tenant=tenant, encryption=configured_encryption(location), **options)
+
+
+def configured_encryption(name: str | os.PathLike[str] | None) -> Encryption | None:
+    """Return how a store is encrypted according to the settings, by its name as for `open`; None if it is not."""
+    settings = encryption_settings(name)
+    if settings is None:
+        return None
+    from holdfast.security.encryption.settings import Encryption
+
+    return Encryption.from_settings(settings)
 
 
 class _Opening:
@@ -109,6 +127,7 @@ async def _open(
     cache_bytes: int,
     codec: Codec,
     project: bool | None,
+    encryption: Encryption | Literal[False] | None,
     options: dict[str, Any],
 ) -> S:
     check_name(tenant, "name of a tenant")
@@ -117,11 +136,54 @@ async def _open(
     if project is not None and type(project) is not bool:
         raise ConfigError(f"project is True or False, not {project!r}")
     url = resolve(name)
+    rows = CHECKSUMS if encryption is False else _row_codec(encryption or configured_encryption(name), url)
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
-    if project is None:
-        project = backend.capabilities.projected
-    engine = Engine(EngineContext(backend, MemoryCache(cache_bytes), codec, project=project))
+    try:
+        if project is None:
+            project = backend.capabilities.projected and rows.may_be_clear("readable")
+        elif project and not rows.may_be_clear("readable"):
+            raise clear_refused("readable")
+        context = EngineContext(backend, MemoryCache(cache_bytes), codec, project=project, rows=rows)
+        await context.rows.check_store(context.stored, tenant, read_only=bool(options.get("read_only")))
+    except BaseException:
+        await backend.close()
+        raise
+    engine = Engine(context)
     if not options.get("read_only"):
         engine.load_writers()
     return cls(engine, tenant)
+
+
+def _row_codec(encryption: Any, url: str) -> RowCodec:
+    """Return how rows are stored: by an argument, or settings, if there are any."""
+    if encryption is None:
+        return CHECKSUMS
+    from holdfast.security.encryption.encrypted_rows import EncryptedRows
+    from holdfast.security.encryption.settings import Encryption
+
+    if not isinstance(encryption, Encryption):
+        raise ConfigError(
+            f"encryption is an Encryption, not {type(encryption).__name__}",
+            hint='Such as holdfast.encryption.Encryption(FileKeys("holdfast.key"))',
+        )
+    for kind in _COPYING.intersection(_kinds(url)):
+        raise ConfigError(
+            f"a {kind}: store cannot be encrypted yet: the keys would be in the copy",
+            where=redacted_url(url),
+            hint="Encrypt a store that is not composed, or one of tiered:, retry: and readonly:",
+        )
+    return EncryptedRows(encryption)
+
+
+def _kinds(url: str) -> Iterator[str]:
+    """Yield the kinds of a store and of those that it is composed of."""
+    kind, _, query = url.partition(":")
+    yield kind
+    if kind in COMPOSITIONS:
+        for _, part in parse_qsl(query.partition("?")[2]):
+            yield from _kinds(part)
+
+
+_COPYING = frozenset({"mirror", "write-behind", "cache"})
+"""Compositions that copy all rows to another store."""

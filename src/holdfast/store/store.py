@@ -15,6 +15,7 @@ from holdfast.backends.interface import BlockingCall, Capabilities
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
+from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import (
     AUDIT,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.checkpoint_fields import CheckpointFields
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
+    from holdfast.store.keys import AsyncKeys, Keys
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
     from holdfast.store.schemas import AsyncSchemas, Schemas
     from holdfast.store.sensitive import AsyncSensitive, Sensitive
@@ -276,6 +278,19 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     schemas = sync_or_async_property(_schemas, _async_schemas)
 
+    def _keys(self) -> Keys:
+        """The keys of an encrypted store."""
+        from holdfast.store.keys import Keys
+
+        return Keys(self._handle)
+
+    def _async_keys(self) -> AsyncKeys:
+        from holdfast.store.keys import AsyncKeys
+
+        return AsyncKeys(self._handle)
+
+    keys = sync_or_async_property(_keys, _async_keys)
+
     # The whole store ------------------------------------------------------------------------------------------
 
     def _maintenance(self) -> Maintenance:
@@ -382,7 +397,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
         `file` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. A path is replaced only
         when the file is complete. Each thread is verified as it is written. With `format="json"` the file has the state
         of every checkpoint instead, one JSON document a line, for other tools: that cannot be imported.
-        `progress(done, total, thread)` is called after each thread.
+        `progress(done, total, thread)` is called after each thread. The file is not encrypted: of an encrypted store,
+        it is refused with the code `clear-refused`, unless `Encryption(clear=["export"])` allows it.
         """
         from holdfast.maintenance.archive import export
         from holdfast.security.audit.thread_audit import record
@@ -396,6 +412,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
             lines = await self._engine.lines.of_threads(self.tenant, names)
         if format not in ("holdfast", "json"):
             raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
+        if not self._engine.context.rows.may_be_clear("export"):
+            raise clear_refused("export")
         # Before the first byte is written: nothing leaves the store without a record.
         with suppress(DeniedError):  # the store is open for reading only: it records nothing
             name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")

@@ -1,5 +1,5 @@
 """Test tools: for authors of backends, the conformance suite that every backend of Holdfast passes; for authors of
-schemas, `MigrationSuite` and what it is made of.
+schemas, `MigrationSuite` and what it is made of; for authors of key providers, `KeyProviderSuite`.
 
 The extra `holdfast[testing]` brings what it needs: pytest and hypothesis.
 """
@@ -13,6 +13,7 @@ from holdfast.backends.conformance.suite import (
     Stores,
     SyncConformance,
 )
+from holdfast.testing.key_providers import KeyProviderSuite
 from holdfast.testing.migrations import (
     MigrationEdge,
     MigrationSuite,
@@ -29,6 +30,7 @@ from holdfast.testing.schema_values import values_of
 __all__ = [
     "BackendConformance",
     "Driven",
+    "KeyProviderSuite",
     "MigrationEdge",
     "MigrationSuite",
     "ShortConformance",

@@ -183,6 +183,8 @@ help log
 NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve"}
 """The first two need an id: their records are those of `grant list` and `token list`. The others run until they are
 stopped: tests/interfaces/web runs them."""
+NO_RECORDS |= {f"keys {each}" for each in ("list", "add", "rotate", "reencrypt", "destroy", "check")}
+"""They need an encrypted store: test_keys.py runs them."""
 
 OPEN = {"state", "value", "metadata", "status", "settings", "conversation", "base", "ours", "theirs", "before", "data"}
 OPEN |= {"old", "new", "configuration", "fields", "context", "workflow", "tools", "versions", "script", "details"}

@@ -21,7 +21,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl
 
 import apsw
 
@@ -56,12 +55,12 @@ from holdfast.backends.sqlite.database_file import (
     read_only_options,
 )
 from holdfast.backends.sqlite.disk_space import DiskSpace, only_adds
+from holdfast.backends.sqlite.options import parse_options
 from holdfast.backends.sqlite.queries import count_rows, read_rows
 from holdfast.backends.sqlite.schema import CHANGES, STATEMENTS
-from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index
+from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, purge_index
 from holdfast.backends.tables import WORDS
-from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, redacted_url, url_to_path
-from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError, UnavailableError
+from holdfast.errors import CorruptError, DeniedError, TransientError, UnavailableError
 
 if TYPE_CHECKING:
     from holdfast.backends.sqlite.change_log import ChangeLog
@@ -110,7 +109,7 @@ class SQLiteBackend(Backend):
         For tests of Holdfast itself, `vfs` names the SQLite VFS to use, `exclusive` limits the file to one connection
         (as a VFS written in Python needs), and `synchronous` may then also be `off`.
         """
-        settings = _settings(url, options)
+        settings = parse_options(url, options)
         store = cls(read_only_options(settings) if settings.read_only else settings)
         await BlockingCall(store._open)
         return store
@@ -188,6 +187,10 @@ class SQLiteBackend(Backend):
     async def tidy(self) -> None:
         if not self._settings.read_only:
             await BlockingCall(self._tidy)
+
+    async def purge(self) -> list[str]:
+        await BlockingCall(lambda: self._rewrite_log(vacuum=True))
+        return [f"freed blocks of the disk, and backups of {self.path}"]
 
     async def close(self) -> None:
         await BlockingCall(self._close)
@@ -491,11 +494,20 @@ class SQLiteBackend(Backend):
         self._write_part(forget_deleted)
         while self._write_part(self._vacuum_part):
             self._queue.drain()
+        self._rewrite_log()
+
+    def _rewrite_log(self, *, vacuum: bool = False) -> None:
+        """Write the log back and empty it; with `vacuum`, after the whole file, so that no freed page has content."""
         with self._connections.writing:
-            connection = self._connections.writer().connection
+            cursor = self._connections.writer()
             try:
                 self._connections.begin_turn(self._settings.busy_timeout)
-                self._checkpoint(connection, truncate=True)
+                if vacuum:
+                    purge_index(cursor)
+                    cursor.execute("VACUUM")
+                self._checkpoint(cursor.connection, truncate=True)
+            except apsw.Error as error:
+                raise self._failure(cursor, error) from error
             finally:
                 self._connections.end_turn()
 
@@ -527,40 +539,6 @@ class SQLiteBackend(Backend):
         cursor.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
         after = connection.pragma("freelist_count")
         return bool(after) and after != before
-
-
-def _settings(url: str, options: dict[str, Any]) -> FileOptions:
-    path = url_to_path(url)
-    if path is None or not url.startswith("sqlite:"):
-        raise ConfigError(
-            "this names no SQLite file",
-            where=redacted_url(url),
-            hint="Write sqlite:///agents.db for a file in the current directory, sqlite:////var/agents.db for another",
-        )
-    if "\0" in str(path):
-        raise ConfigError("the path of a file has no NUL in it", where=repr(redacted_url(url)))
-    if str(path) == ":memory:":
-        raise ConfigError(
-            "a SQLite store is a file", where=redacted_url(url), hint="For a store in memory open memory://"
-        )
-    values = {**dict(parse_qsl(url.partition("?")[2], keep_blank_values=True)), **options}
-    vfs: str | None = options.get("vfs")
-    known = {"synchronous", "busy_timeout", "read_only"} | ({"vfs", "exclusive"} & options.keys())
-    unknown = sorted(values.keys() - known)
-    if unknown:
-        raise ConfigError(
-            f"a SQLite store takes no option {unknown[0]!r}",
-            where=redacted_url(url),
-            hint="It takes synchronous, busy_timeout and read_only",
-        )
-    levels = ("full", "normal") if vfs is None else ("full", "normal", "off")
-    synchronous = parse_choice(url, "synchronous", values.get("synchronous", "full"), levels)
-    busy_timeout = parse_duration(url, "busy_timeout", values.get("busy_timeout", 60))
-    # In a VFS of its own a name is not a path here, and stays as it is.
-    absolute = str(path if vfs is not None else path.resolve())
-    exclusive = bool(values.get("exclusive", vfs is not None))
-    read_only = parse_bool(url, "read_only", values.get("read_only", False))
-    return FileOptions(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only)
 
 
 def _find_refused(cursor: apsw.Cursor, batch: Batch) -> int | None:

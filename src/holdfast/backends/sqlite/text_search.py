@@ -24,6 +24,8 @@ _CREATE = (
     f""" prefix='1 2 3', tokenize="{_TOKENIZER.replace('"', '""')}")"""
 )
 _DROP = "DROP TABLE IF EXISTS words_index"
+_FIRST = "SELECT 1 FROM words LIMIT 1"
+_OPTIMIZE = "INSERT INTO words_index (words_index) VALUES ('optimize')"
 _INSERT = "INSERT INTO words_index (rowid, words) VALUES (?, ?)"
 _UPDATE = "UPDATE words_index SET words = ? WHERE rowid = ?"
 _MERGE = "INSERT INTO words_index (words_index, rank) VALUES ('merge', ?)"
@@ -95,6 +97,15 @@ def find_words(cursor: apsw.Cursor, match: WordMatch) -> WordMatches:
         found = cursor.execute(sql, (first, before, match.limit)).fetchall()
     keys: list[Key] = [row[1:] for row in found if row[1] == match.tenant and match.line in (None, row[2])]
     return WordMatches(keys, str(found[-1][0]) if len(found) == match.limit else None)
+
+
+def purge_index(cursor: apsw.Cursor) -> None:
+    """Remove all deleted entries from the index; the index, if there are no others."""
+    with _ignore_missing():
+        if cursor.execute(_FIRST).get is None:
+            cursor.execute(_DROP)
+        else:
+            cursor.execute(_OPTIMIZE)
 
 
 def merge_index(cursor: apsw.Cursor, pages: int) -> bool:

@@ -83,6 +83,9 @@ class Wrapper(Backend):
     async def tidy(self) -> None:
         await self.inner.tidy()
 
+    async def purge(self) -> list[str]:
+        return await self.inner.purge()
+
     def set_row_check(self, check: RowCheck) -> None:
         self.inner.set_row_check(check)
 

@@ -376,6 +376,7 @@ async def copy_to_url(
         context = EngineContext(
             backend, codec=source.context.codec, project=backend.capabilities.projected, rows=source.context.rows
         )
+        await context.rows.check_store(context.stored, tenant)
         return await StoreCopier(source, Engine(context), progress).copy(tenant, only)
     finally:
         await backend.close()
@@ -517,13 +518,18 @@ async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
     digests = []
     backend, codec = storage_of(backend)
     for table in (LINES, *_ALL):
-        digest, count = hashlib.sha256(), 0
+        digest, count, unordered = hashlib.sha256(), 0, list[bytes]()
         async for stored in scan_rows(backend, table, line):
             row = codec.salvage(table, stored)
             if table is not REFS or _copied_refs([row]):
                 count += 1
-                digest.update(repr((row.key, row.columns)).encode(errors="surrogatepass"))
+                key = repr((row.key, row.columns)).encode(errors="surrogatepass")
+                if table in (REFS, LINKS):  # an encrypted store has them in another order
+                    unordered.append(key + hashlib.sha256(row.body).digest())
+                    continue
+                digest.update(key)
                 digest.update(hashlib.sha256(row.body).digest())
+        digest.update(b"".join(sorted(unordered)))
         digests.append((count, digest.hexdigest()))
     return digests
 

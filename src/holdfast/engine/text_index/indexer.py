@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, STEPS, WORDS, Key, Scalar, WordList
 from holdfast.engine.branch_graph import Position
-from holdfast.engine.checked_rows import read_despite_damage
+from holdfast.engine.checked_rows import clear_refused, read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.engine.display_reader import DisplayReader
 from holdfast.engine.lines import LineIndex
@@ -236,6 +236,8 @@ class TextIndexer:
                 where=self._backend.url,
                 hint="Searching works without, and reads every checkpoint it looks at",
             )
+        if not self._context.rows.may_be_clear("words"):
+            raise clear_refused("words")
         mark = await self._mark(tenant)
         if mark is None:
             # What remains of an index that was dropped may be out of date.

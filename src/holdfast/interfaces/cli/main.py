@@ -77,6 +77,7 @@ COMMANDS = {
         "repair": ("verify", "Repair damage, from a copy or by salvage."),
         "delete": ("copy_export", "Delete threads."),
         "quota": ("quota", "Show or set how much a tenant may store."),
+        "keys": ("keys", "List, rotate and destroy the keys of an encrypted store."),
         "jobs": ("jobs", "List, run or pause scheduled jobs."),
         "migrate": ("migrate", "Bring states to another version of their schema, and back."),
         "schema": ("schema", "Check, lock, show and document the schemas of a project."),

@@ -207,6 +207,7 @@ _DECLARATIONS: dict[str, _Declaration] = {
             "close": "The store belongs to the host.",
             "access": f"{_OWN}rights are given by the host.",
             "audit": f"{_OWN}the host examines what was done.",
+            "keys": f"{_OWN}keys are the host's.",
             "maintenance": f"{_OWN}jobs run maintenance.",
             "schemas": f"{_OWN}schemas are classes of the program.",
             "sharing": "Not for scripts yet.",

@@ -18,7 +18,14 @@ from holdfast.backends.config import find_file, resolve
 from holdfast.errors import ConfigError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
-VARIABLES = ("HOLDFAST_STORE", "HOLDFAST_CONFIG", "HOLDFAST_PAGER", "HOLDFAST_SENSITIVE_KEYS")
+VARIABLES = (
+    "HOLDFAST_STORE",
+    "HOLDFAST_CONFIG",
+    "HOLDFAST_ENCRYPTION",
+    "HOLDFAST_KEY",
+    "HOLDFAST_PAGER",
+    "HOLDFAST_SENSITIVE_KEYS",
+)
 """The environment variables that are read."""
 
 _OLD_VARIABLES = {"HOLDFAST_URL": "HOLDFAST_STORE"}

@@ -14,6 +14,7 @@ from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
+from holdfast.maintenance.keys.reencryption import Reencryption
 from holdfast.maintenance.orphans import sweep
 from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
 from holdfast.maintenance.retention import Retention
@@ -163,6 +164,17 @@ def _check_threads(settings: Mapping[str, Any]) -> None:
 async def _index(job: JobContextBase) -> str:
     report = await job.store._handle.engine.indexer.build(job.store._handle.tenant, job.progress)
     return f"{report.steps} checkpoints of {report.threads} threads indexed"
+
+
+async def _reencrypt(job: JobContextBase) -> JobResult:
+    handle = job.store._handle
+
+    def report(done: int, total: int | None, what: str) -> None:
+        job.keep(what)
+        job.progress(done, total, what)
+
+    done = await Reencryption(handle.engine, handle.tenant, report).run(job.mark)
+    return JobResult(f"{done.rows} rows of {done.lines} threads and other lines encrypted anew")
 
 
 _SELECTION = ("threads", "prefix", "where", "kinds")
@@ -326,6 +338,7 @@ _ALL = (
         _check_compact,
         {"prefix": "only threads whose names start with it"},
     ),
+    JobType("reencrypt", "encrypt everything with the newest keys, after they were rotated", _reencrypt),
     JobType(
         "project",
         "build the readable rows of threads that lack them",

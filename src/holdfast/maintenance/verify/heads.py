@@ -197,9 +197,14 @@ async def _steps(backend: Backend, line: Line, lengths: Mapping[int, int]) -> st
 
 
 async def _digest(backend: Backend, table: Table, line: Line) -> str:
-    digest = hashlib.sha256()
+    digest, refs = hashlib.sha256(), list[Row]()
     async for row in scan_rows(backend, table, tuple(line)):
-        if table is not REFS or row.key[2] != LEASE:
+        if table is REFS:
+            refs.append(row)
+        else:
+            digest.update(_row_digest(row))
+    for row in sorted(refs):  # an encrypted store has them in another order
+        if row.key[2] != LEASE:
             digest.update(_row_digest(row))
     return digest.hexdigest()
 

@@ -24,7 +24,8 @@ from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import SystemLine
 from holdfast.security.audit.recorder import add_events
 
-ALWAYS = frozenset({"delete", "delete-branch", "prune", "export", "import", "hold", "release", "unpin", "set-owner"})
+_OF_KEYS = {"rotate-keys", "schedule-key", "keep-key", "destroy-key"}
+ALWAYS = _OF_KEYS | {"delete", "delete-branch", "prune", "export", "import", "hold", "release", "unpin", "set-owner"}
 """The actions that are always recorded."""
 
 _AT_ONCE = 500

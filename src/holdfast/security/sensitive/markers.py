@@ -166,7 +166,7 @@ def _siv(key: bytes) -> AESSIV:
     except ImportError as missing:
         raise ConfigError(
             "tokens need cryptography, which is not installed",
-            hint="pip install 'holdfast[crypto]'",
+            hint="pip install 'holdfast[encryption]'",
             code="not-installed",
         ) from missing
     return AESSIV(key)

@@ -1,0 +1,68 @@
+"""What encryption costs: a durable step and a cold read of a chat on SQLite, with and without it, in turns."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from benchmarks.cases import chat
+from benchmarks.measure import Figure, turns
+from holdfast.encryption import Encryption, LocalKeys, generate_key
+
+_TURNS = 60
+_ROUNDS = 30
+_CEILING = 15.0
+
+
+def encryption() -> list[Figure]:
+    """The cost of encryption, in percent of a durable step and of a cold read."""
+    steps: dict[str, list[float]] = {"clear": [], "sealed": []}
+    reads: dict[str, list[float]] = {"clear": [], "sealed": []}
+    messages = chat(_TURNS)
+    keys: dict[str, Any] = {"clear": False, "sealed": Encryption(LocalKeys(generate_key()))}
+    with tempfile.TemporaryDirectory() as directory:
+        stores = {who: holdfast.open(Path(directory) / f"{who}.db", encryption=key) for who, key in keys.items()}
+        for number in range(_TURNS):
+            for who in turns(stores, 1) if number % 2 else reversed([*stores]):
+                start = time.perf_counter()
+                stores[who].put("chat", {"messages": messages[: 2 * number + 2]}, metadata={"step": number})
+                steps[who].append(time.perf_counter() - start)
+        for number in range(200):  # small steps: what does not depend on the size
+            for who in turns(stores, 1) if number % 2 else reversed([*stores]):
+                start = time.perf_counter()
+                stores[who].update("chat", {"count": number})
+                steps[who].append(time.perf_counter() - start)
+        for who in turns(stores, _ROUNDS):
+            stores[who]._engine.context.cache.clear()
+            start = time.perf_counter()
+            stores[who].get("chat")
+            reads[who].append(time.perf_counter() - start)
+        for store in stores.values():
+            store.close()
+        size = {who: (Path(directory) / f"{who}.db").stat().st_size for who in stores}
+        opened: dict[str, list[float]] = {"clear": [], "sealed": []}
+        for who in turns(stores, _ROUNDS):  # with the keys, which a new process reads
+            key = keys[who] and Encryption(keys[who].keys)
+            start = time.perf_counter()
+            with holdfast.open(Path(directory) / f"{who}.db", encryption=key) as store:
+                store.get("chat")
+                opened[who].append(time.perf_counter() - start)
+    return [
+        _cost("a durable step", steps, _CEILING),
+        _cost("a cold read", reads, _CEILING),
+        _cost("opening a store and reading", opened),
+        Figure("encryption, size of the file", 100.0 * (size["sealed"] / size["clear"] - 1), "% more"),
+    ]
+
+
+def _cost(what: str, times: dict[str, list[float]], ceiling: float | None = None) -> Figure:
+    clear, sealed = (statistics.median(times[who]) * 1e6 for who in ("clear", "sealed"))
+    note = f"{clear:.0f} µs, encrypted {sealed:.0f} µs"
+    return Figure(f"encryption, {what}", 100 * (sealed / clear - 1), "% more", ceiling=ceiling, note=note)
+
+
+CASES = (encryption,)

@@ -1,0 +1,1 @@
+"""The keys of an encrypted store: rotation, encrypting anew, and destruction."""

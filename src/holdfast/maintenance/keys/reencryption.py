@@ -1,0 +1,166 @@
+"""Encrypting everything anew: with the newest keys; or for the first time, or no more.
+
+A line is done in four steps, each of which can be interrupted and done again: it gets a new key; the old ones are
+retired, so that nobody seals with them any more; its rows are sealed with the new one; the old ones are deleted. A row
+is replaced only if it is still the one that was read. Readers and writers continue meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from holdfast.backends.interface import Change, Create, Delete, Put, Row, Scan
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import KEYS, LINES, QUARANTINE, READABLE, TABLES, WORDS, Table
+from holdfast.codec.envelope import sealed_key_id
+from holdfast.engine.checked_rows import StoredDelete, StoredExpect
+from holdfast.engine.engine import Engine
+from holdfast.engine.namespaces import KEYS_PLACE
+from holdfast.engine.row_format import Line
+from holdfast.engine.sealed_rows import UNSEALED
+from holdfast.engine.types import Progress
+from holdfast.errors import TransientError
+from holdfast.maintenance.keys.rotation import encrypted_rows
+from holdfast.security.audit.thread_audit import record
+from holdfast.security.encryption.store_keys import ACTIVE, DATA, RETIRED, KeyRow, StoreKeys
+
+_ATTEMPTS = 20
+_BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
+
+
+@dataclass
+class ReencryptReport:
+    """What was encrypted anew."""
+
+    lines: int = 0
+    """How many threads and other lines had rows to replace, or old keys."""
+    rows: int = 0
+    remains: tuple[str, ...] = ()
+    """Where copies of old rows may still be, that Holdfast cannot reach."""
+
+
+class Reencryption:
+    """Brings all rows of a tenant to the keys and the mode with which the store is open."""
+
+    def __init__(self, engine: Engine, tenant: str, progress: Progress | None = None) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._progress = progress
+        self._rows = encrypted_rows(engine)
+        self._keys: StoreKeys = self._rows.store_keys
+        self._report = ReencryptReport()
+
+    async def run(self, after: str = "") -> ReencryptReport:
+        """Do all lines, in the order of their names, after one of them."""
+        await record(self._engine, [Line(self._tenant, KEYS_PLACE)], "reencrypt", {"mode": self._rows.mode})
+        await self._keys.load_tenant(self._tenant)
+        names = [name async for name in self._names() if name > after or not after]
+        for number, name in enumerate(names, 1):
+            await self._do_line(name)
+            if self._progress is not None:
+                self._progress(number, len(names), name)
+        if self._rows.mode != "on":
+            await self._finish_change()
+        return self._report
+
+    async def _names(self) -> AsyncIterator[str]:
+        """Yield the names of all lines that have rows."""
+        names = {""}
+        for table in (LINES, KEYS, QUARANTINE):
+            async for row in scan_rows(self._keys.backend, table, (self._tenant,), bodies=False):
+                names.add(str(row.key[1]))
+        for name in sorted(names):
+            yield name
+
+    # One line -------------------------------------------------------------------------------------------------
+
+    async def _do_line(self, name: str) -> None:
+        line = (self._tenant, name)
+        keys, newest = await self._own_keys(line), await self._current()
+        if self._rows.mode == "on" and not any(row.number < newest for row in keys):
+            return  # its rows cannot be sealed with any other
+        current = await self._renew_key(line)
+        replaced = 0
+        for table in TABLES:
+            if table.name not in UNSEALED:
+                replaced += await self._do_table(table, line, current)
+        await self._delete_retired(line)
+        self._report.rows += replaced
+        self._report.lines += bool(replaced or len(keys) > 1)
+
+    async def _own_keys(self, line: tuple[str, str]) -> list[KeyRow]:
+        (rows,) = await self._keys.backend.read([Scan(KEYS, (*line, DATA))])
+        return [KeyRow.of(row) for row in rows]
+
+    async def _current(self) -> int:
+        return (await self._keys.require_tenant(self._tenant)).current
+
+    async def _renew_key(self, line: tuple[str, str]) -> bytes:
+        """Retire the old keys of a line, and return the id of the one that its rows are to have; none without."""
+        off = self._rows.mode == "turning-off"
+        for _ in range(_ATTEMPTS):
+            rows, number = await self._own_keys(line), await self._current()
+            newest = next((row for row in rows if row.number == number and row.state == ACTIVE), None)
+            old = [row for row in rows if row.state == ACTIVE and (off or row is not newest)]
+            changes: list[Change] = []
+            if newest is None and not off:
+                newest = await self._keys.new_line_row(line)
+                changes.append(Create(KEYS, newest.stored()))
+            for row in old:
+                changes += [row.unchanged(), Put(KEYS, row._replace(state=RETIRED).stored())]
+            if not changes or await self._keys.backend.apply(changes) is None:
+                await self._keys.load([line], again=True)
+                return b"" if newest is None or off else newest.id
+            await self._keys.load_tenant(self._tenant)
+        raise TransientError("the keys of a line keep changing", where=f"line {line[1]!r}", hint="Try again")
+
+    async def _do_table(self, table: Table, line: tuple[str, str], current: bytes) -> int:
+        """Replace the rows of a line that have another key."""
+        batch: list[Row] = []
+        size = count = 0
+        async for row in scan_rows(self._engine.context.stored, table, line):
+            if sealed_key_id(row.body) != current:
+                batch.append(row)
+                size += len(row.body)
+            if len(batch) >= _BATCH_ROWS or size > _BATCH_BYTES:
+                count += await self._replace(table, batch, current)
+                batch, size = [], 0
+        return count + await self._replace(table, batch, current)
+
+    async def _replace(self, table: Table, batch: list[Row], current: bytes) -> int:
+        """Replace rows, each on condition that nobody did before."""
+        context, rows = self._engine.context, list(batch)
+        if not rows:
+            return 0
+        changes: list[Change] = []
+        for row in rows:
+            opened = context.rows.decode(table, row)
+            changes.append(StoredExpect(table, row.key, row.columns))
+            if context.rows.hide_key(table, opened.key) != row.key:
+                changes.append(StoredDelete(table, row.key))
+            changes.append(Put(table, opened))
+        if await context.backend.apply(changes) is None:
+            return len(rows)
+        if len(rows) == 1:
+            return 0  # it was replaced with the new key, or deleted: nobody has the old one
+        return sum([await self._replace(table, [row], current) for row in rows])
+
+    async def _delete_retired(self, line: tuple[str, str]) -> None:
+        for row in await self._own_keys(line):
+            if row.state != ACTIVE:
+                await self._keys.backend.apply([row.unchanged(), Delete(KEYS, row.key)])
+
+    # The end of a change of mode ------------------------------------------------------------------------------
+
+    async def _finish_change(self) -> None:
+        backend, tenant = self._engine.context.backend, self._tenant
+        if self._rows.mode == "turning-off":
+            await self._keys.backend.apply([Delete(KEYS, (tenant,))])
+            return
+        if not self._rows.may_be_clear("words"):
+            await self._engine.indexer.drop(tenant)
+            await backend.apply([Delete(WORDS, (tenant,))])
+        if not self._rows.may_be_clear("readable"):
+            await backend.apply([Delete(table, (tenant,)) for table in READABLE])
+        self._report.remains = tuple(await backend.purge())

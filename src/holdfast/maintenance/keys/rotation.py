@@ -1,0 +1,194 @@
+"""The keys of a tenant: which there are, new ones, and the end of old ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+
+from holdfast.backends.interface import Change, Delete, Put
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import KEYS
+from holdfast.engine.engine import Engine
+from holdfast.engine.namespaces import KEYS_PLACE
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import to_datetime
+from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidError, NotFoundError, TransientError
+from holdfast.security.audit.thread_audit import recorded
+from holdfast.security.encryption.encrypted_rows import EncryptedRows
+from holdfast.security.encryption.store_keys import ACTIVE, DATA, DESTROYING, RETIRED, WRAPPING, KeyRow, StoreKeys
+from holdfast.time_parser import Duration, parse_nanoseconds
+
+_ATTEMPTS = 20
+
+WAIT: Duration = "7d"
+"""How long a key that is to be destroyed can be saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """A key of a tenant: a `wrapping` one encrypts the keys of threads, and the one for `digest`s text in columns."""
+
+    id: str
+    kind: str
+    number: int
+    state: str
+    """`active`, `retired` when a newer one is in use, or `destroying`."""
+    master: str
+    """The id of the master key that encrypts it."""
+    created: datetime
+    lines: int
+    """How many keys of threads and other lines it encrypts."""
+    destroyed_at: datetime | None = None
+    """When it may be destroyed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCheck:
+    """What a check of keys found."""
+
+    keys: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all keys are there and decrypt."""
+        return not self.problems
+
+
+def encrypted_rows(engine: Engine) -> EncryptedRows:
+    """Return the codec of an encrypted store. `ConfigError` if it is none."""
+    rows = engine.context.rows
+    if not isinstance(rows, EncryptedRows):
+        raise ConfigError(
+            "the store is not encrypted, and has no keys",
+            where=engine.context.backend.url,
+            hint="Open it with encryption=, or set HOLDFAST_ENCRYPTION",
+            code="not-encrypted",
+        )
+    return rows
+
+
+class TenantKeyring:
+    """The keys of a tenant, to list and to change."""
+
+    def __init__(self, engine: Engine, tenant: str) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._keys: StoreKeys = encrypted_rows(engine).store_keys
+
+    async def rows(self) -> list[KeyRow]:
+        """Return all keys, also those of lines."""
+        found = scan_rows(self._keys.backend, KEYS, (self._tenant,))
+        return [KeyRow.of(row) async for row in found]
+
+    async def list_keys(self) -> list[KeyInfo]:
+        """Return the keys of the tenant, the newest first."""
+        rows = await self.rows()
+        counts = Counter(row.wrapped_by for row in rows if row.kind == DATA)
+        mine = [row for row in rows if row.kind != DATA]
+        mine.sort(key=lambda row: (row.kind != WRAPPING, -row.number))
+        return [_info(row, counts[row.id.hex()]) for row in mine]
+
+    async def rotate(self) -> KeyInfo:
+        """Create a new wrapping key, and encrypt the others with the current master key."""
+        for _ in range(_ATTEMPTS):
+            await self._keys.load_tenant(self._tenant)
+            current = await self._keys.require_tenant(self._tenant)
+            number = max(current.numbers) + 1
+            new = await self._keys.new_row(self._tenant, WRAPPING, number)
+            changes: list[Change] = [row.unchanged() for row in current.rows]
+            for row in current.rows:
+                again = await self._keys.new_row(self._tenant, row.kind, row.number, await self._keys.unwrap(row))
+                state = RETIRED if row.kind == WRAPPING and row.state == ACTIVE else row.state
+                changes.append(Put(KEYS, again._replace(state=state, time=row.time).row()))
+            changes.append(Put(KEYS, new.row()))
+            if await self._apply("rotate-keys", {"key": new.id.hex()[:16], "master": new.wrapped_by}, changes):
+                await self._keys.load_tenant(self._tenant)
+                return _info(new, 0)
+        raise _busy(self._keys.backend.url)
+
+    async def destroy(self, id: str, wait: Duration = WAIT) -> KeyInfo:
+        """Mark a key to be destroyed after a time; destroy it, if that has passed. `ConflictError` with the code
+        `key-in-use` if it is active, or encrypts keys of lines."""
+        nanoseconds = parse_nanoseconds(wait, "wait")
+        for _ in range(_ATTEMPTS):
+            row, lines = await self._find(id)
+            if row.state == ACTIVE or row.kind != WRAPPING or lines:
+                raise ConflictError(
+                    f"the key {id} is in use: it encrypts the keys of {lines} threads and other lines"
+                    if lines
+                    else f"the key {id} is in use",
+                    where=self._keys.backend.url,
+                    hint="Rotate the keys, and encrypt everything anew: `holdfast keys rotate`, then `reencrypt`",
+                    code="key-in-use",
+                )
+            now = self._engine.context.clock()
+            if row.state == DESTROYING and row.time <= now:
+                done = await self._apply(
+                    "destroy-key", {"key": row.id.hex()[:16]}, [row.unchanged(), Delete(KEYS, row.key)]
+                )
+            elif row.state == DESTROYING:
+                return _info(row, 0)
+            else:
+                row_then = row._replace(state=DESTROYING, time=now + nanoseconds)
+                detail = {"key": row.id.hex()[:16], "at": to_datetime(row_then.time).isoformat()}
+                done = await self._apply("schedule-key", detail, [row.unchanged(), Put(KEYS, row_then.row())])
+                row = row_then
+            if done:
+                await self._keys.load_tenant(self._tenant)
+                return _info(row, 0)
+        raise _busy(self._keys.backend.url)
+
+    async def cancel(self, id: str) -> KeyInfo:
+        """Keep a key that was to be destroyed."""
+        for _ in range(_ATTEMPTS):
+            row, lines = await self._find(id)
+            if row.state != DESTROYING:
+                raise InvalidError(f"the key {id} is not to be destroyed: it is {row.state}")
+            kept = row._replace(state=RETIRED, time=self._engine.context.clock())
+            if await self._apply("keep-key", {"key": row.id.hex()[:16]}, [row.unchanged(), Put(KEYS, kept.row())]):
+                return _info(kept, lines)
+        raise _busy(self._keys.backend.url)
+
+    async def check(self) -> KeyCheck:
+        """Decrypt every key, and compare it with its id."""
+        rows, problems = await self.rows(), list[str]()
+        tenant = await self._keys.load_tenant(self._tenant)
+        for row in rows:
+            try:
+                if row.kind != DATA:
+                    await self._keys.unwrap(row)
+                elif tenant is None or row.wrapped_by not in tenant.wrapping:
+                    problems.append(f"line {row.line!r}: its key {row.wrapped_by[:16]} is missing")
+                else:
+                    self._keys.open_line_key(row, tenant.wrapping[row.wrapped_by])
+            except TransientError:
+                raise
+            except HoldfastError as error:
+                problems.append(f"line {row.line!r}: {error.what}" if row.line else error.what)
+        return KeyCheck(len(rows), tuple(problems))
+
+    async def _find(self, id: str) -> tuple[KeyRow, int]:
+        rows = await self.rows()
+        found = [row for row in rows if row.kind != DATA and row.id.hex().startswith(id)]
+        if len(found) != 1 or len(id) < 4:
+            raise NotFoundError(
+                f"there is no key {id!r}", where=self._keys.backend.url, hint="`holdfast keys list` shows them"
+            )
+        return found[0], sum(row.wrapped_by == found[0].id.hex() for row in rows if row.kind == DATA)
+
+    async def _apply(self, action: str, detail: dict[str, str], changes: list[Change]) -> bool:
+        apply = recorded(self._engine, Line(self._tenant, KEYS_PLACE), action, detail)
+        return await apply(changes) is None
+
+
+def _info(row: KeyRow, lines: int) -> KeyInfo:
+    at = to_datetime(row.time)
+    id = row.id.hex()[:16]
+    destroying = row.state == DESTROYING
+    return KeyInfo(id, row.kind, row.number, row.state, row.wrapped_by, at, lines, at if destroying else None)
+
+
+def _busy(url: str) -> TransientError:
+    return TransientError("the keys of the store keep changing", where=url, hint="Try again")

@@ -1,0 +1,199 @@
+"""The row codec of an encrypted store, and the store below it, which has the keys in memory when rows need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row
+from holdfast.backends.tables import KEYS, Key, Scalar, Table
+from holdfast.backends.wrappers import Wrapper
+from holdfast.codec.envelope import RecordContext, Sealer, missing_key, sealed_key_id, tampered_error
+from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
+from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
+from holdfast.errors import DeniedError
+from holdfast.security.encryption.settings import Encryption, Mode
+from holdfast.security.encryption.store_keys import KeyMemory, LineKey, LineName, StoreKeys, not_encrypted
+
+_WRITES = (Create, Ensure, Put)
+
+_KEY_ID = slice(12, 44)
+"""Where a sealed body has the id of its key: to find out quickly whether it is known."""
+
+
+class EncryptedRows(SealedRowCodec):
+    """Seals the rows of each line with a key of its own. Bound to a store, whose keys it uses."""
+
+    def __init__(self, encryption: Encryption, memory: KeyMemory | None = None, keys: StoreKeys | None = None) -> None:
+        self._encryption = encryption
+        self._memory = memory or KeyMemory(encryption.keys, encryption.max_age, encryption.max_uses)
+        self._store_keys = keys
+        self._converts = encryption.mode != "on"
+        super().__init__(keys=self._memory.ciphers)
+
+    @property
+    def mode(self) -> Mode:
+        """Whether the store is encrypted, or becomes so, or ceases to be."""
+        return self._encryption.mode
+
+    @property
+    def store_keys(self) -> StoreKeys:
+        """The keys of the store that this codec is bound to."""
+        assert self._store_keys is not None  # noqa: S101 - every store binds it
+        return self._store_keys
+
+    def bind(self, backend: Backend) -> tuple[Backend, RowCodec]:
+        keys = StoreKeys(backend, self._memory)
+        return KeyedBackend(backend, keys), EncryptedRows(self._encryption, self._memory, keys)
+
+    async def check_store(self, backend: Backend, tenant: str | None, *, read_only: bool = False) -> None:
+        """Read the keys of a tenant, and create them in a new store.
+
+        `ConfigError` with the code `not-encrypted` if the store has rows and no keys.
+        """
+        keys = self.store_keys
+        if tenant is None or await keys.tenant(tenant) is not None:
+            return
+        if not read_only and self.mode != "turning-off":
+            await keys.create_tenant(tenant, convert=self.mode == "turning-on")
+            await keys.require_tenant(tenant)
+        elif self.mode == "on" and await keys.has_rows(tenant):
+            raise not_encrypted(backend.url)
+
+    def may_be_clear(self, what: str) -> bool:
+        return what in self._encryption.clear
+
+    # Writing --------------------------------------------------------------------------------------------------
+
+    async def prepare(self, batch: Batch) -> PreparedBatch:
+        keys, lines = self.store_keys, _written_lines(batch)
+        if self.mode != "on":
+            batch = await self._as_stored(batch)
+        if not lines or self.mode == "turning-off":
+            for tenant in {str(change.key[0]) for change in batch if isinstance(change, Expect)}:
+                await keys.tenant(tenant)
+            return PreparedBatch((), batch, self.encode)
+        if any(_deletes_keys(each, lines) for each in batch):
+            # A line that is created again in the same batch keeps its key. Positions in the batch stay as they are.
+            batch = [Delete(KEYS, (*lines[0], "none")) if _deletes_keys(each, lines) else each for each in batch]
+        used = await keys.line_keys(lines)
+        return PreparedBatch(list(map(LineKey.condition, used.values())), batch, SealingKeys(self, used))
+
+    def settle(self, prepared: PreparedBatch, *, applied: bool) -> None:
+        if isinstance(prepared.encode, SealingKeys):
+            self.store_keys.settle(prepared.encode.keys, applied=applied)
+
+    async def _as_stored(self, batch: Batch) -> list[Change]:
+        """Return changes whose conditions are about rows as they are stored, some sealed and some not."""
+        changes = list(batch)
+        for number, change in enumerate(changes):
+            if isinstance(change, Expect) and change.columns and change.space.name not in UNSEALED:
+                (rows,) = await self.store_keys.backend.read([Get(change.space, [change.key])])
+                if rows and not sealed_key_id(rows[0].body):
+                    changes[number] = StoredExpect(*change)
+        return changes
+
+    def sealer(self, key: Key) -> Sealer:
+        found = self.store_keys.line_key(str(key[0]), str(key[1]))
+        if found is None:
+            raise missing_key(b"", f"line {key[1]!r}")
+        return found.cipher
+
+    def digest(self, key: Key, content: bytes) -> bytes:
+        return self.store_keys.digest(str(key[0]), content)
+
+    def encode(self, table: Table, row: Row) -> Row:
+        return CHECKSUMS.encode(table, row) if self.mode == "turning-off" else super().encode(table, row)
+
+    def hide_key(self, table: Table, key: Key) -> Key:
+        return key if self.mode == "turning-off" else super().hide_key(table, key)
+
+    def other_key(self, table: Table, key: Key) -> Key | None:
+        if self.mode == "on":
+            return None
+        hidden = super().hide_key(table, key)
+        other = hidden if self.mode == "turning-off" else key
+        return None if hidden == key else other
+
+    # Reading --------------------------------------------------------------------------------------------------
+
+    def decode(self, table: Table, row: Row) -> Row:
+        if self._converts and table.name not in UNSEALED and not sealed_key_id(row.body):
+            return CHECKSUMS.decode(table, row)
+        try:
+            return super().decode(table, row)
+        except DeniedError:
+            # A line that has keys has those of all its rows.
+            if self._store_keys is None or self._store_keys.line_key(str(row.key[0]), str(row.key[1])) is None:
+                raise
+            where = str(RecordContext(table.name, row.key))
+            raise tampered_error("a row is sealed with the key of another line, or an old one", where) from None
+
+
+class SealingKeys:
+    """Encodes the rows of one batch: with the keys of its conditions, whatever others do meanwhile."""
+
+    def __init__(self, rows: EncryptedRows, keys: Mapping[LineName, LineKey]) -> None:
+        self._rows = rows
+        self.keys = keys
+
+    def __call__(self, table: Table, row: Row) -> Row:
+        if table.name in UNSEALED:
+            return CHECKSUMS.encode(table, row)
+        return self._rows.seal(table, row, self.keys[str(row.key[0]), str(row.key[1])].cipher)
+
+
+class KeyedBackend(Wrapper):
+    """A store of sealed rows. When it has read some, their keys are in memory."""
+
+    def __init__(self, inner: Backend, keys: StoreKeys) -> None:
+        super().__init__(inner)
+        self.keys = keys
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        more = await self.keys.queries(_queried_lines(queries))
+        found = await self.inner.read([*queries, *more])
+        for rows in found[len(queries) :]:
+            await self.keys.add(rows)
+        answers = found[: len(queries)]
+        known, unknown = self.keys.memory.ciphers.recent, dict[bytes, LineName]()
+        for query, rows in zip(queries, answers, strict=True):
+            if query.space.name not in UNSEALED:
+                for row in rows:
+                    if row[2][_KEY_ID] not in known and (id := sealed_key_id(row.body)) and id not in known:
+                        unknown[id] = (str(row.key[0]), str(row.key[1]))
+        if unknown:
+            await self.keys.load_ids(unknown)
+        return answers
+
+
+def _written_lines(batch: Batch) -> list[LineName]:
+    """Return the lines that a batch stores sealed rows of."""
+    return list(
+        dict.fromkeys(
+            (str(change.row.key[0]), str(change.row.key[1]))
+            for change in batch
+            if isinstance(change, _WRITES) and change.space.name not in UNSEALED
+        )
+    )
+
+
+def _deletes_keys(change: Change, lines: Iterable[LineName]) -> bool:
+    """Return whether a change deletes keys of lines that are written in the same batch."""
+    return (
+        isinstance(change, Delete)
+        and change.space is KEYS
+        and any(name[: len(change.prefix)] == change.prefix[:2] for name in lines)
+    )
+
+
+def _queried_lines(queries: Sequence[Query]) -> list[LineName]:
+    """Return the lines that queries are about, as far as they say so."""
+    lines: dict[LineName, None] = {}
+    for query in queries:
+        if query.space.name in UNSEALED:
+            continue
+        keys: Sequence[tuple[Scalar, ...]] = query.keys if isinstance(query, Get) else [query.prefix]
+        for key in keys:
+            if len(key) >= 2:
+                lines[str(key[0]), str(key[1])] = None
+    return list(lines)

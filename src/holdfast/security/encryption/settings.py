@@ -1,0 +1,78 @@
+"""How a store is encrypted: an argument of `holdfast.open`, or settings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from holdfast.errors import ConfigError
+from holdfast.security.encryption.provider import EnvironmentKeys, FileKeys, KeyProvider, KeyringKeys
+
+Mode: TypeAlias = Literal["on", "turning-on", "turning-off"]
+"""`turning-on` also reads rows that are not encrypted yet; `turning-off` stores no more that are."""
+
+Clear: TypeAlias = Literal["readable", "words", "export"]
+"""What may contain content that is not encrypted: readable rows, the text index, exported files."""
+
+VARIABLE = "HOLDFAST_ENCRYPTION"
+
+_HINT = "Such as environment, file:/etc/holdfast.key, keyring:default or aws-kms:alias/holdfast"
+
+
+@dataclass(frozen=True)
+class Encryption:
+    """Encrypts a store at rest: `holdfast.open(url, encryption=Encryption(FileKeys("holdfast.key")))`.
+
+    `keys` is where the master key is. `clear` names what may be stored in the clear all the same. The store's own keys
+    are asked for again after `max_age` seconds, or when they decrypted `max_uses` keys of threads.
+    """
+
+    keys: KeyProvider
+    mode: Mode = "on"
+    clear: Collection[Clear] = ()
+    max_age: float = 3600.0
+    max_uses: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keys, KeyProvider):
+            raise ConfigError(
+                f"keys is a provider of keys, not {type(self.keys).__name__}",
+                hint='Such as holdfast.encryption.FileKeys("holdfast.key")',
+            )
+        if self.mode not in get_args(Mode):
+            raise ConfigError(f"mode is one of {', '.join(get_args(Mode))}, not {self.mode!r}")
+        unknown = [each for each in self.clear if each not in get_args(Clear)]
+        if isinstance(self.clear, str) or unknown:
+            raise ConfigError(f"clear names some of {', '.join(get_args(Clear))}, not {self.clear!r}")
+        if not self.max_age > 0 or not self.max_uses > 0:
+            raise ConfigError("max_age and max_uses are greater than 0")
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Encryption:
+        """Return what the table `[encryption]` of `holdfast.toml` says, or the variable `HOLDFAST_ENCRYPTION`."""
+        known = {"keys", "mode", "clear", "max_age", "max_uses"}
+        if unknown := sorted(settings.keys() - known):
+            raise ConfigError(
+                f"encryption takes no setting {unknown[0]!r}", hint=f"It takes {', '.join(sorted(known))}"
+            )
+        keys = settings.get("keys")
+        if not isinstance(keys, str):
+            raise ConfigError("encryption needs the setting keys, a text", hint=_HINT)
+        return cls(provider_for(keys), **{name: value for name, value in settings.items() if name != "keys"})
+
+
+def provider_for(text: str) -> KeyProvider:
+    """Return the provider that a text names."""
+    kind, _, rest = text.partition(":")
+    if kind == "environment":
+        return EnvironmentKeys(rest) if rest else EnvironmentKeys()
+    if kind == "file" and rest:
+        return FileKeys(rest)
+    if kind == "keyring":
+        return KeyringKeys(rest) if rest else KeyringKeys()
+    if kind == "aws-kms" and rest:
+        from holdfast.security.encryption.aws_kms import AwsKms
+
+        return AwsKms(rest)
+    raise ConfigError(f"there is no provider of keys {kind!r}", hint=_HINT)

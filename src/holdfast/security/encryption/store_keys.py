@@ -1,0 +1,414 @@
+"""The keys of a store: where they are stored, and which of them are in memory.
+
+Each tenant has *wrapping keys*, numbered, of which the latest is in use, and one for digests; the provider encrypts
+them. Each line has *data keys*, encrypted by the wrapping key of the same number. They are rows of `KEYS`, in the line
+that they belong to: deleting a line deletes them, and they are stored in one batch with the first row of the line.
+
+Every batch has a condition for each line that the key still exists and is in use, so no row is ever stored with a key
+that was destroyed or replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from msgspec.msgpack import encode
+
+from holdfast._named_tuple import NamedTuple
+from holdfast.backends.interface import (
+    Backend,
+    BlockingCall,
+    Change,
+    Create,
+    Expect,
+    Get,
+    Query,
+    Row,
+    Scan,
+)
+from holdfast.backends.tables import KEYS, LINES, Key
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.engine.checked_rows import CHECKSUMS
+from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
+from holdfast.security.encryption.cipher import Cipher, new_key
+from holdfast.security.encryption.provider import KeyProvider, altered_key
+
+WRAPPING, DIGEST, DATA = "wrapping", "digest", "data"
+ACTIVE, RETIRED, DESTROYING = "active", "retired", "destroying"
+
+_CAPACITY = 20_000
+"""How many data keys are in memory, at least; older ones are read again."""
+
+_ATTEMPTS = 10
+
+LineName: TypeAlias = tuple[str, str]
+"""Tenant and line."""
+
+
+class KeyRow(NamedTuple):
+    """A row of `KEYS`: what is known of a key without decrypting it."""
+
+    tenant: str
+    line: str
+    kind: str
+    number: int
+    id: bytes
+    wrapped_by: str
+    state: str
+    time: int
+    wrapped: bytes
+
+    @classmethod
+    def of(cls, row: Row) -> KeyRow:
+        """Return the content of a stored row."""
+        opened = CHECKSUMS.decode(KEYS, row)
+        (tenant, line, kind, number), (id, by, state, time) = opened.key, opened.columns
+        content = unwrap(opened.body).content
+        return cls(tenant, line, kind, number, id, by, state, time, content)  # type: ignore[arg-type]
+
+    @property
+    def key(self) -> Key:
+        """The key of the row."""
+        return self[:4]
+
+    @property
+    def columns(self) -> tuple[bytes, str, str, int]:
+        """The columns of the row."""
+        return self[4:8]
+
+    def row(self) -> Row:
+        """Return the row, for the engine to store."""
+        return Row(self.key, self.columns, wrap(self.wrapped, codec=BodyKind.RAW))
+
+    def stored(self) -> Row:
+        """Return the row as it is stored."""
+        return CHECKSUMS.encode(KEYS, self.row())
+
+    def unchanged(self) -> Expect:
+        """Return the condition that the row is still there, as it is."""
+        return Expect(KEYS, self.key, self.columns)
+
+    @property
+    def context(self) -> dict[str, str]:
+        """What a provider binds a tenant's key to."""
+        named = {"purpose": f"holdfast-{self.kind}", "number": str(self.number)}
+        return {**named, "tenant": self.tenant} if self.tenant else named
+
+    def associated(self) -> bytes:
+        """Return what the key of a line is bound to."""
+        return encode(("holdfast key 1", *self[:5]))
+
+
+@dataclass(slots=True)
+class TenantKeys:
+    """The keys of a tenant, decrypted."""
+
+    rows: list[KeyRow]
+    wrapping: dict[str, Cipher]
+    """By id, in hex."""
+    digest: Cipher
+    current: int
+    read_at: float
+    uses: int = 0
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the keys that a line may have."""
+        return [row.number for row in self.rows if row.kind == WRAPPING]
+
+
+class LineKey(NamedTuple):
+    """The data key that a line's rows are sealed with, and whether its row is stored."""
+
+    row: KeyRow
+    cipher: Cipher
+    stored: bool
+
+    def condition(self) -> Change:
+        """Return the condition that the key is there and in use; its row, if it is new."""
+        return self.row.unchanged() if self.stored else Create(KEYS, self.row.stored())
+
+
+class CipherCache:
+    """Data keys in memory, by id. Old ones go in two steps, so that none goes between reading a row and opening it."""
+
+    def __init__(self) -> None:
+        self.recent: dict[bytes, Cipher] = {}
+        self._older: dict[bytes, Cipher] = {}
+
+    def get(self, key_id: bytes, /) -> Cipher | None:
+        """Return a key; None if it is not in memory."""
+        return self.recent.get(key_id) or self._older.get(key_id)
+
+    def age(self) -> None:
+        """Let go of the keys that were not read since the last time."""
+        self._older, self.recent = self.recent, {}
+
+
+@dataclass(slots=True)
+class KeyMemory:
+    """What the stores of a program that use the same provider share."""
+
+    provider: KeyProvider
+    max_age: float
+    max_uses: int
+    ciphers: CipherCache = field(default_factory=CipherCache)
+    tenants: dict[str, TenantKeys] = field(default_factory=dict)
+    """The keys of tenants as of any of the stores: for another one that has none, as a copy."""
+
+
+class StoreKeys:
+    """The keys of one store."""
+
+    def __init__(self, backend: Backend, memory: KeyMemory) -> None:
+        self.backend = backend
+        self.memory = memory
+        self._tenants: dict[str, TenantKeys] = {}
+        self._lines: dict[LineName, LineKey] = {}
+        self._older: dict[LineName, LineKey] = {}
+        self._stale: set[str] = set()
+        """Tenants whose keys were changed."""
+
+    # Tenants --------------------------------------------------------------------------------------------------
+
+    async def tenant(self, tenant: str) -> TenantKeys | None:
+        """Return the keys of a tenant; None if the store has none."""
+        found = self._tenants.get(tenant)
+        if found is None or tenant in self._stale or self._is_old(found):
+            return await self.load_tenant(tenant)
+        return found
+
+    async def load_tenant(self, tenant: str) -> TenantKeys | None:
+        """Read the keys of a tenant."""
+        self._stale.discard(tenant)
+        (rows,) = await self.backend.read([Scan(KEYS, (tenant, ""))])
+        return await self._open_tenant(tenant, rows)
+
+    async def require_tenant(self, tenant: str) -> TenantKeys:
+        """Return the keys of a tenant, and create them if the store is new.
+
+        `ConfigError` with the code `not-encrypted` if it has rows, and no keys.
+        """
+        for _ in range(_ATTEMPTS):
+            found = await self.tenant(tenant)
+            if found is not None:
+                return found
+            await self.create_tenant(tenant)
+        raise TransientError("the keys of a store keep changing", where=self.backend.url, hint="Try again")
+
+    async def create_tenant(self, tenant: str, *, convert: bool = False) -> None:
+        """Create the keys of a tenant: those of another store of this program, if it has some."""
+        shared = self.memory.tenants.get(tenant)
+        if not convert and await self.has_rows(tenant):
+            raise not_encrypted(self.backend.url)
+        if shared is not None:
+            rows = [row for row in shared.rows if row.line == ""]
+        else:
+            wrapping, digest = [self.new_row(tenant, kind, 0) for kind in (WRAPPING, DIGEST)]
+            rows = [await wrapping, await digest]
+        await self.backend.apply([Create(KEYS, row.stored()) for row in rows])
+
+    async def has_rows(self, tenant: str) -> bool:
+        """Return whether a store has lines, and no keys."""
+        keys, lines = await self.backend.read(
+            [Scan(KEYS, (tenant,), limit=1, bodies=False), Scan(LINES, (tenant,), limit=1, bodies=False)]
+        )
+        return bool(lines) and not keys
+
+    async def new_row(self, tenant: str, kind: str, number: int, key: bytes | None = None) -> KeyRow:
+        """Return the row of a new key of a tenant; or of an existing one, encrypted anew."""
+        provider, key = self.memory.provider, key or new_key()
+        row = KeyRow(tenant, "", kind, number, Cipher(key).key_id, "", ACTIVE, time.time_ns(), b"")
+        wrap_key: BlockingCall[tuple[str, bytes]] = BlockingCall(
+            lambda: (provider.key_id, provider.wrap(key, row.context))
+        )
+        wrapped_by, wrapped = await wrap_key
+        return row._replace(wrapped_by=wrapped_by, wrapped=wrapped)
+
+    async def unwrap(self, row: KeyRow) -> bytes:
+        """Decrypt a key of a tenant."""
+        provider = self.memory.provider
+        key: bytes = await BlockingCall(lambda: provider.unwrap(row.wrapped, row.wrapped_by, row.context))
+        if len(key) != 32 or Cipher(key).key_id != row.id:
+            raise altered_key(row.wrapped_by, self.backend.url)
+        return key
+
+    async def _open_tenant(self, tenant: str, rows: Sequence[Row]) -> TenantKeys | None:
+        every = [KeyRow.of(row) for row in rows]
+        mine = [row for row in every if row.kind in (WRAPPING, DIGEST)]
+        if not mine:
+            return None
+        ciphers = {row.id.hex(): Cipher(await self.unwrap(row)) for row in mine}
+        digests = [row for row in mine if row.kind == DIGEST]
+        active = [row.number for row in mine if row.kind == WRAPPING and row.state == ACTIVE]
+        if not digests or not active:
+            raise DeniedError(
+                "keys of the store are missing",
+                where=self.backend.url,
+                hint="Restore its table `keys` from a copy of it",
+                code="key-missing",
+            )
+        if tenant in self._tenants and self._is_old(self._tenants[tenant]):
+            self._age()
+        digest = ciphers[digests[0].id.hex()]
+        found = TenantKeys(mine, ciphers, digest, max(active), time.monotonic())
+        self._tenants[tenant] = self.memory.tenants[tenant] = found
+        await self._open_lines(tenant, [row for row in every if row.kind == DATA])
+        return found
+
+    def _is_old(self, keys: TenantKeys) -> bool:
+        memory = self.memory
+        return keys.uses >= memory.max_uses or time.monotonic() - keys.read_at > memory.max_age
+
+    def _age(self) -> None:
+        self.memory.ciphers.age()
+        self._older, self._lines = self._lines, {}
+
+    # Lines ----------------------------------------------------------------------------------------------------
+
+    def line_key(self, tenant: str, line: str) -> LineKey | None:
+        """Return the key that the rows of a line are sealed with, if it is in memory."""
+        name = (tenant, line)
+        return self._lines.get(name) or self._older.get(name)
+
+    def digest(self, tenant: str, content: bytes) -> bytes:
+        """Return a keyed digest; an arbitrary one if the store has no keys."""
+        found = self._tenants.get(tenant) or self.memory.tenants.get(tenant)
+        return bytes(32) if found is None else found.digest.digest(content)
+
+    async def queries(self, lines: Iterable[LineName]) -> list[Query]:
+        """Return the queries for the keys of those lines that are not in memory."""
+        wanted: dict[str, list[Key]] = {}
+        for tenant, line in lines:
+            known = self._tenants.get(tenant)
+            if known is not None and self._is_old(known):
+                await self.load_tenant(tenant)
+            if (tenant, line) in self._lines:
+                continue
+            keys = await self.tenant(tenant)
+            if keys is not None:
+                wanted.setdefault(tenant, []).extend((tenant, line, DATA, number) for number in keys.numbers)
+        return [Get(KEYS, keys) for keys in wanted.values()]
+
+    async def add(self, rows: Iterable[Row]) -> None:
+        """Decrypt the keys of lines."""
+        by_tenant: dict[str, list[KeyRow]] = {}
+        for row in rows:
+            found = KeyRow.of(row)
+            by_tenant.setdefault(found.tenant, []).append(found)
+        for tenant, found_rows in by_tenant.items():
+            await self._open_lines(tenant, found_rows)
+
+    async def load(self, lines: Iterable[LineName], *, again: bool = False) -> None:
+        """Read the keys of lines; of those in memory too, with `again`: then somebody changed them."""
+        names = list(lines)
+        if again:
+            for name in names:
+                self._lines.pop(name, None)
+                self._older.pop(name, None)
+            for tenant in {tenant for tenant, _ in names}:
+                await self.load_tenant(tenant)
+        queries = await self.queries(names)
+        if queries:
+            for rows in await self.backend.read(queries):
+                await self.add(rows)
+
+    async def load_ids(self, ids: Mapping[bytes, LineName]) -> None:
+        """Read the keys with these ids, which rows of lines have."""
+        for again in (False, True):
+            missing = {name: None for id, name in ids.items() if self.memory.ciphers.get(id) is None}
+            if not missing:
+                return
+            for name in missing:
+                self._lines.pop(name, None)
+            await self.load(missing, again=again)
+
+    async def line_keys(self, lines: Iterable[LineName]) -> dict[LineName, LineKey]:
+        """Return the keys that lines are to be sealed with: new ones for those that have none yet, or an old one."""
+        names = list(lines)
+        used = self._used_before(names)
+        if len(used) == len(names):
+            return used
+        tenants = {tenant: await self.require_tenant(tenant) for tenant in {tenant for tenant, _ in names}}
+        await self.load(name for name in names if name not in self._lines)
+        for name in names:
+            current, key = tenants[name[0]].current, self._lines.get(name)
+            if key is None or (key.row.number < current and key.stored):
+                key = self._lines[name] = self._new_line_key(name, tenants[name[0]])
+            used[name] = key
+        return used
+
+    def _used_before(self, names: Iterable[LineName]) -> dict[LineName, LineKey]:
+        """Return the keys of those lines whose keys are stored, current and not too old."""
+        used: dict[LineName, LineKey] = {}
+        for name in names:
+            key, tenant = self._lines.get(name), self._tenants.get(name[0])
+            if key is None or tenant is None or name[0] in self._stale or self._is_old(tenant):
+                continue
+            if key.stored and key.row.number == tenant.current:
+                used[name] = key
+        return used
+
+    def settle(self, used: Mapping[LineName, LineKey], *, applied: bool) -> None:
+        """Take notice that keys were stored; or that somebody changed keys, so that they have to be read again."""
+        for name, key in used.items():
+            if not applied:
+                self._lines.pop(name, None)
+                self._stale.add(name[0])
+            elif not key.stored and self._lines.get(name) is key:
+                self._lines[name] = key._replace(stored=True)
+
+    async def new_line_row(self, name: LineName) -> KeyRow:
+        """Return the row of a new key of a line, which is not stored yet."""
+        return self._new_line_key(name, await self.require_tenant(name[0])).row
+
+    def _new_line_key(self, name: LineName, tenant: TenantKeys) -> LineKey:
+        key = new_key()
+        cipher = Cipher(key)
+        by = next(row for row in tenant.rows if row.kind == WRAPPING and row.number == tenant.current)
+        row = KeyRow(*name, DATA, by.number, cipher.key_id, by.id.hex(), ACTIVE, time.time_ns(), b"")
+        row = row._replace(wrapped=tenant.wrapping[by.id.hex()].seal(key, row.associated()))
+        tenant.uses += 1
+        self.memory.ciphers.recent[cipher.key_id] = cipher
+        return LineKey(row, cipher, stored=False)
+
+    async def _open_lines(self, tenant: str, rows: Iterable[KeyRow]) -> None:
+        keys = self._tenants.get(tenant) or self.memory.tenants[tenant]
+        if len(self.memory.ciphers.recent) > _CAPACITY:
+            self._age()
+        for row in rows:
+            cipher = self.memory.ciphers.recent.get(row.id)
+            if cipher is None:
+                wrapping = keys.wrapping.get(row.wrapped_by)
+                if wrapping is None:
+                    continue  # rows that need it say that it is missing
+                cipher = self.open_line_key(row, wrapping)
+                keys.uses += 1
+                self.memory.ciphers.recent[row.id] = cipher
+            name = (row.tenant, row.line)
+            before = self._lines.get(name)
+            if row.state == ACTIVE and (before is None or before.row.number <= row.number):
+                self._lines[name] = LineKey(row, cipher, stored=True)
+
+    def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
+        """Decrypt the key of a line. `DeniedError` if it is not the key that its id commits to."""
+        try:
+            cipher = Cipher(wrapping.unseal(row.wrapped, row.associated()))
+        except CorruptError:
+            raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}") from None
+        if cipher.key_id != row.id:
+            raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}")
+        return cipher
+
+
+def not_encrypted(url: str) -> ConfigError:
+    """Return the error for a store that is to be encrypted, and is not."""
+    return ConfigError(
+        "the store is not encrypted",
+        where=url,
+        hint="Open it without encryption=; or turn encryption on, as the guide on encryption says",
+        code="not-encrypted",
+    )

@@ -1,0 +1,304 @@
+"""Rotation: old keys are honoured until everything is encrypted anew, whoever reads, writes or is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.interface import Backend, Scan
+from holdfast.backends.registry import backend_for
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import KEYS, TABLES
+from holdfast.encryption import Encryption, LocalKeys
+from holdfast.engine.sealed_rows import UNSEALED
+from holdfast.errors import ConfigError, ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
+from holdfast.store.checkpointer import Checkpointer
+from holdfast.store.store import Store
+from tests.security.encryption.planted import contents_of, find_planted, plant, planted
+
+OLD, NEW = b"1" * 32, b"2" * 32
+
+
+def raw_backend(path: Path) -> Backend:
+    url = f"sqlite:///{path}"
+    return run(backend_for(url).open(url))
+
+
+def key_ids(path: Path) -> set[bytes]:
+    """The ids of the keys that rows are sealed with; empty for a row in the clear."""
+    raw = raw_backend(path)
+    found = {
+        row.body[12:44] if row.body[5:6] == b"\1" else b""
+        for table in TABLES
+        if table.name not in UNSEALED
+        for row in run(raw.read([Scan(table, ())]))[0]
+    }
+    run(raw.close())
+    return found
+
+
+def data_keys(path: Path) -> set[bytes]:
+    raw = raw_backend(path)
+    found = {row.columns[0] for row in run(raw.read([Scan(KEYS, ())]))[0] if row.key[2] == "data"}
+    run(raw.close())
+    return found  # type: ignore[return-value]
+
+
+def fill(store: Store, threads: int = 4) -> None:
+    for name in range(threads):
+        for number in range(40):
+            store.put(f"t{name}", {"n": number, "items": list(range(number))})
+        Checkpointer(store).put_writes(f"t{name}", store.get(f"t{name}").id, [("__interrupt__", name)], task_id="x")
+    store.state(agent="r")["x"] = 1
+    store.jobs.add("nightly", "prune", schedule="every 1h", settings={"keep_last": 2})
+
+
+def pending_of(store: Store, thread: str) -> list[Any]:
+    found = Checkpointer(store).get_tuple(thread)
+    assert found is not None
+    return [each.value for each in found.pending_writes]
+
+
+def check(store: Store, threads: int = 4) -> None:
+    for name in range(threads):
+        state = store.get(f"t{name}").state
+        assert state == {"n": 39, "items": list(range(39))}
+        assert pending_of(store, f"t{name}") == [name]
+    assert store.state(agent="r")["x"] == 1
+    assert [job.name for job in store.jobs.list()] == ["nightly"]
+    assert store.maintenance.verify(level="decode").findings == []
+    assert store.audit.verify().ok
+
+
+def test_rotation_of_the_master_key_and_of_all_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path, encryption=Encryption(LocalKeys(OLD))) as store:
+        fill(store)
+    before = key_ids(path)
+    with holdfast.open(path, encryption=Encryption(LocalKeys(NEW, OLD))) as store:
+        hashes = {each.hash for each in store.log("t0").all()}
+        old = store.keys.list()[0].id
+        with pytest.raises(ConflictError) as caught:
+            store.keys.destroy(old)  # in use
+        assert caught.value.code == "key-in-use"
+        assert store.keys.rotate().id != old
+        with pytest.raises(ConflictError, match="7 threads"):
+            store.keys.destroy(old)  # the keys of lines are still encrypted with it
+    # The old master key is not needed any more, at once.
+    with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
+        check(store)
+        seen: list[tuple[int, int | None, str]] = []
+        report = store.keys.reencrypt(progress=lambda *each: seen.append(each))
+        assert report.rows > 100
+        assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
+        assert store.keys.reencrypt().rows == 0
+        check(store)
+        assert {each.hash for each in store.log("t0").all()} == hashes
+        after = key_ids(path)
+        assert after.isdisjoint(before)
+        assert after == data_keys(path)
+        assert [each.lines for each in store.keys.list()][1] == 0
+        assert store.keys.check().ok
+        # An old key waits, can be saved, and is destroyed.
+        assert store.keys.destroy(old[:8]).destroyed_at is not None
+        assert store.keys.destroy(old).state == "destroying"
+        assert len(store.keys.list()) == 3
+        assert store.keys.cancel(old).state == "retired"
+        with pytest.raises(InvalidError):
+            store.keys.cancel(old)
+        store.keys.destroy(old, wait="0s")
+        store.keys.destroy(old)
+        assert len(store.keys.list()) == 2
+        with pytest.raises(NotFoundError):
+            store.keys.destroy(old)
+        actions = [each.action for each in store.audit.query() if each.scope == "keys"]
+        assert actions.count("destroy-key") == 1
+        assert set(actions) >= {"rotate-keys", "reencrypt", "schedule-key", "keep-key"}
+        check(store)
+    with pytest.raises(DeniedError):
+        holdfast.open(path, encryption=Encryption(LocalKeys(OLD)))
+
+
+def test_turning_encryption_on_and_off(tmp_path: Path) -> None:
+    path, keys, names = tmp_path / "a.db", LocalKeys(NEW), planted(20)
+    with holdfast.open(path, project=True) as store:
+        fill(store)
+        plant(store, names)
+        store.maintenance.build_index()
+    assert find_planted(names, contents_of(tmp_path))  # the control
+    with holdfast.open(path, encryption=Encryption(keys, mode="turning-on")) as store:
+        check(store)
+        store.put("new", {"n": 1})
+        # Content that two artifacts have, of which one is encrypted already: it is found by either.
+        (first, *_) = store.artifacts.list()
+        content = store.artifacts.read(first.id)
+        store.artifacts.register(content, id="copy")
+        assert {each.id for each in store.artifacts.list(sha256=first.sha256)} == {first.id, "copy"}
+        store.artifacts.delete("copy")
+        assert store.artifacts.read(first.id) == content
+        store.jobs.remove("nightly")  # conditions on rows that are not encrypted yet
+        store.jobs.add("nightly", "prune", schedule="every 1h", settings={"keep_last": 2})
+        assert b"" in key_ids(path)
+        report = store.keys.reencrypt()
+        assert report.rows
+        assert report.remains
+        check(store)
+    assert b"" not in key_ids(path)
+    assert find_planted(names, contents_of(tmp_path)) == set()
+    with holdfast.open(path, encryption=Encryption(keys)) as store:
+        check(store)
+        assert store.get("new").state == {"n": 1}
+    with holdfast.open(path, encryption=Encryption(keys, mode="turning-off")) as store:
+        store.put("newer", {"n": 2})
+        check(store)
+        store.keys.reencrypt()
+    assert key_ids(path) == {b""}
+    with holdfast.open(path) as store:
+        check(store)
+        assert store.get("newer").state == {"n": 2}
+    with pytest.raises(ConfigError):
+        holdfast.open(path, encryption=Encryption(keys))
+
+
+@pytest.mark.parametrize(
+    ("url", "count"),
+    [("sqlite", 2), pytest.param("sqlite", 8, marks=pytest.mark.nightly)],
+    ids=["two", "eight"],
+)
+def test_rotation_while_others_write_and_read(tmp_path: Path, url: str, count: int) -> None:
+    """No error, nothing lost, no row in the clear, and none under an old key at the end."""
+    path = tmp_path / "a.db"
+
+    def opened() -> Store:
+        return holdfast.open(path, encryption=Encryption(LocalKeys(NEW, OLD)))
+
+    with holdfast.open(path, encryption=Encryption(LocalKeys(OLD))) as store:
+        fill(store, threads=2)
+        for writer in range(count):
+            store.put(f"w{writer}", {"n": 0})
+    before, stop, errors = key_ids(path), threading.Event(), list[BaseException]()
+    written = [0] * count
+    reads = [0] * count
+
+    def write(number: int) -> None:
+        try:
+            with opened() as store:
+                while not stop.is_set():
+                    written[number] += 1
+                    store.put(f"w{number}", {"n": written[number]})
+                    id = store.get(f"w{number}").id
+                    # Pending writes that replace each other: none comes back.
+                    Checkpointer(store).put_writes(f"w{number}", id, [("__error__", written[number])], task_id="x")
+        except BaseException as error:
+            errors.append(error)
+
+    def read(number: int) -> None:
+        try:
+            with opened() as store:
+                while not stop.is_set():
+                    assert store.get("t0").state["n"] == 39
+                    last = store.get(f"w{number}").state["n"]
+                    assert last >= reads[number]
+                    reads[number] = last
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=act, args=(n,)) for n in range(count) for act in (write, read)]
+    for each in threads:
+        each.start()
+    rotations = 0
+    with opened() as store:
+        while rotations < 3 or not all(written):
+            store.keys.rotate()
+            store.keys.reencrypt()
+            rotations += 1
+        ids = key_ids(path)
+        assert ids.isdisjoint(before)
+        assert b"" not in ids
+    stop.set()
+    for each in threads:
+        each.join()
+    assert errors == []
+    assert all(written)
+    with opened() as store:
+        for number in range(count):
+            assert store.get(f"w{number}").state["n"] == written[number]
+            assert pending_of(store, f"w{number}") == [written[number]]
+        store.keys.reencrypt()
+        assert store.maintenance.verify(level="decode").findings == []
+        assert store.keys.check().ok
+    assert key_ids(path) == data_keys(path)
+
+
+_CHILD = """
+import sys, holdfast
+from holdfast.encryption import Encryption, LocalKeys
+with holdfast.open(sys.argv[1], encryption=Encryption(LocalKeys(b"2" * 32))) as store:
+    print("ready", flush=True)
+    store.keys.rotate()
+    store.keys.reencrypt()
+"""
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(100, marks=pytest.mark.nightly)])
+def test_a_rotation_that_is_killed_is_resumed(tmp_path: Path, times: int) -> None:
+    path, chance = tmp_path / "a.db", random.Random(times)
+    with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
+        fill(store)
+    struck = 0
+    for _ in range(times):
+        child = subprocess.Popen([sys.executable, "-c", _CHILD, str(path)], stdout=subprocess.PIPE, env=os.environ)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        time.sleep(chance.uniform(0.005, 0.15))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        struck += data_keys(path) != key_ids(path)
+        with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
+            check(store)
+            store.keys.reencrypt()
+            check(store)
+        assert key_ids(path) == data_keys(path)
+    if times > 10:
+        assert struck > times // 10  # it was killed in the middle
+
+
+def test_a_job_does_it_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
+        store.put("t", {"n": 1})
+        before = key_ids(path)
+        store.keys.rotate()
+        store.jobs.add("anew", "reencrypt")
+        run_of = store.jobs.run("anew")
+        assert run_of.ok, run_of
+        assert key_ids(path).isdisjoint(before)
+        assert store.get("t").state == {"n": 1}
+    with holdfast.open(tmp_path / "b.db") as store:
+        store.jobs.add("anew", "reencrypt")
+        with pytest.raises(ConfigError) as caught:
+            store.jobs.run("anew")
+        assert caught.value.code == "not-encrypted"
+
+
+def test_a_downgrade_is_not_a_conversion(tmp_path: Path) -> None:
+    """Only whoever opens a store decides whether rows in the clear are accepted: nothing in the store does."""
+    path = tmp_path / "a.db"
+    with holdfast.open(path) as store:
+        store.put("t", {"n": 1})
+    with holdfast.open(path, encryption=Encryption(LocalKeys(NEW), mode="turning-on")) as store:
+        assert store.get("t").state == {"n": 1}
+    with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store, pytest.raises(CorruptError) as caught:
+        store.get("t")
+    assert caught.value.code == "tampered"
