@@ -1,0 +1,213 @@
+"""A backup as a store that can only be read: everything that works on stores works on it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
+from holdfast.backends.memory import SortedRows
+from holdfast.backends.tables import LINES, TABLES, Key, Scalar, Table
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Line
+from holdfast.errors import CorruptError, DeniedError, HoldfastError
+from holdfast.maintenance.backup.capture import BACKED_UP
+from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, decode_value, starts_with
+from holdfast.maintenance.backup.repository import Backup, Repository
+
+_TABLES = {table.name: table for table in TABLES}
+_KINDS = {table.name: tuple(table.all_columns.values())[2:] for table in BACKED_UP}
+"""The types of the columns of rows in backups, without tenant and line."""
+_LINES = 64
+_BYTES = 64 << 20
+"""How many lines are in memory, and about how many bytes of them, unless one has more."""
+_CACHE_BYTES = 8 << 20
+
+
+class LineRows:
+    """All rows of a line, by table and key without tenant and line."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[Key, tuple[tuple[Scalar, ...], bytes]]] = {}
+        self.removed: list[tuple[str, Key]] = []
+        """What the chunks removed, which may be in chunks before them."""
+        self.size = 0
+
+    def apply(self, index: ChunkIndex, bodies: bytes, where: str) -> None:
+        """Apply a chunk."""
+        self.removed += index.removed
+        for name, prefix in index.removed:
+            rows = self.tables.get(name, {})
+            if not prefix:
+                rows.clear()
+            elif rows.pop(prefix, None) is None:
+                for key in [key for key in rows if starts_with(key, prefix)]:
+                    del rows[key]
+        at = 0
+        for name, listed in index.rows:
+            kinds = _KINDS.get(name)
+            if kinds is None:
+                raise CorruptError(f"a backup has rows of an unknown table {name!r}", where=where)
+            rows = self.tables.setdefault(name, {})
+            for key, columns, length in listed:
+                if tuple(map(type, (*key, *columns))) != kinds:
+                    raise CorruptError(f"a row of {name} in a backup has other columns", where=where)
+                rows[key] = columns, bodies[at : at + length]
+                at += length
+        if at != len(bodies):
+            raise CorruptError("the rows of a backup have other lengths than it says", where=where)
+        self.size += at
+
+
+async def load_index(repository: Repository, entry: LineEntry, chunk: Chunk) -> ChunkIndex:
+    """Return the index of a chunk of a line."""
+    where = f"{repository.where}, thread {entry.line}"
+    try:
+        index = decode_value(await repository.blocks.read(chunk.keys), ChunkIndex, where)
+    except CorruptError as error:
+        raise CorruptError(error.what, where=f"{error.where}, thread {entry.line}", hint=error.hint) from error
+    if (index.tenant, index.name) != (entry.tenant, entry.name):
+        raise CorruptError("a backup has rows of another thread in this one", where=where)
+    return index
+
+
+async def load_rows(repository: Repository, entry: LineEntry, chunks: Sequence[Chunk] | None = None) -> LineRows:
+    """Return the rows of a line."""
+    found = LineRows()
+    for chunk in entry.chunks if chunks is None else chunks:
+        index = await load_index(repository, entry, chunk)
+        where = f"{repository.where}, thread {entry.line}"
+        try:
+            bodies = await repository.blocks.read(chunk.bodies)
+        except CorruptError as error:
+            raise CorruptError(error.what, where=f"{error.where}, thread {entry.line}", hint=error.hint) from error
+        found.apply(index, bodies, where)
+    return found
+
+
+async def load_keys(repository: Repository, entry: LineEntry) -> dict[str, dict[Key, tuple[Scalar, ...]]]:
+    """Return the keys and columns of the rows of a line, by table, without reading the bodies."""
+    found = LineRows()
+    for chunk in entry.chunks:
+        index = await load_index(repository, entry, chunk)
+        for _, listed in index.rows:
+            listed[:] = [(key, columns, 0) for key, columns, _ in listed]
+        found.apply(index, b"", repository.where)
+    return {name: {key: row[0] for key, row in rows.items()} for name, rows in found.tables.items()}
+
+
+class BackupBackend(Backend):
+    """The lines of a backup, as a store."""
+
+    schemes = ()
+
+    def __init__(self, repository: Repository, backup: Backup, entries: Sequence[LineEntry]) -> None:
+        self._repository = repository
+        self._url = f"{repository.where}#{backup.id}"
+        self._entries = {entry.line: entry for entry in entries}
+        self._lines: OrderedDict[Line, tuple[dict[str, SortedRows], int]] = OrderedDict()
+        self._size = 0
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Backend:
+        """Not possible: a backup is opened from its repository."""
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=True, shared=False, max_body=1 << 20, max_batch=1 << 20)
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        return [await self._answer(query) for query in queries]
+
+    async def _answer(self, query: Query) -> list[Row]:
+        if isinstance(query, Get):
+            found = [await self._get(query.space, key) for key in dict.fromkeys(query.keys)]
+            return [row for row in found if row is not None]
+        rows: list[Row] = []
+        for line in self._lines_under(query):
+            if query.limit is not None and len(rows) >= query.limit:
+                break
+            part = await self._part(query.space, line)
+            if part is not None:
+                rows += part.scan(query, None if query.limit is None else query.limit - len(rows))
+        return rows
+
+    def _lines_under(self, scan: Scan) -> list[Line]:
+        if len(scan.prefix) >= 2:
+            return [Line(str(scan.prefix[0]), str(scan.prefix[1]))]
+        return sorted((line for line in self._entries if starts_with(tuple(line), scan.prefix)), reverse=scan.reverse)
+
+    async def _get(self, table: Table, key: Key) -> Row | None:
+        part = await self._part(table, Line(str(key[0]), str(key[1])))
+        return None if part is None else part.rows.get(key)
+
+    async def _part(self, table: Table, line: Line) -> SortedRows | None:
+        entry = self._entries.get(line)
+        if entry is None:
+            return None
+        if table is LINES:
+            part = SortedRows(LINES)
+            if entry.columns:
+                part.add(Row(tuple(line), entry.columns, entry.body))
+            return part
+        if line not in self._lines:
+            found = await load_rows(self._repository, entry)
+            parts: dict[str, SortedRows] = {}
+            for name, rows in found.tables.items():
+                part = parts[name] = SortedRows(_TABLES[name])
+                part.add_many([Row((*line, *key), *row) for key, row in rows.items()])
+            self._lines[line] = parts, found.size
+            self._size += found.size
+            while len(self._lines) > 1 and (self._size > _BYTES or len(self._lines) > _LINES):
+                self._size -= self._lines.popitem(last=False)[1][1]
+        self._lines.move_to_end(line)
+        return self._lines[line][0].get(table.name)
+
+    async def apply(self, batch: Batch) -> int | None:
+        if not batch:
+            return None
+        raise DeniedError("a backup is never changed", where=self._url, hint="Restore it, and change what you restored")
+
+    async def changes(self, since: str | None = None) -> Changes:  # noqa: ARG002 - nothing changes
+        return Changes([], "backup", complete=True)
+
+    async def size(self) -> int:
+        return sum(chunk.bodies.size for entry in self._entries.values() for chunk in entry.chunks)
+
+    async def check(self) -> list[str]:
+        problems = []
+        for entry in self._entries.values():
+            try:
+                await load_rows(self._repository, entry)
+            except HoldfastError as error:
+                problems.append(str(error))
+        return problems
+
+    async def tidy(self) -> None:
+        return
+
+    async def close(self) -> None:
+        self._lines.clear()
+
+
+async def entries_of(repository: Repository, backup: Backup, tenant: str | None = None) -> AsyncIterator[LineEntry]:
+    """Yield the lines of a backup, or those of a tenant."""
+    async for page in repository.pages(backup.manifest):
+        for entry in page:
+            if tenant is None or entry.tenant == tenant:
+                yield entry
+
+
+def backup_engine(repository: Repository, backup: Backup, entries: Sequence[LineEntry], like: Engine) -> Engine:
+    """Return an engine on the lines of a backup, whose rows are as those of another engine's store."""
+    context = like.context
+    backend = BackupBackend(repository, backup, entries)
+    return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), context.codec, rows=context.rows))
