@@ -94,6 +94,14 @@ class Outline(NamedTuple):
         return digest.digest()
 
 
+class Moment(NamedTuple):
+    """A moment: not before a time in nanoseconds since 1970, and after a token was issued."""
+
+    time: int
+    token: str
+    outlines: dict[Line, Outline | CorruptError]
+
+
 class LineReader:
     """Reads outlines and rows of lines, as they are stored."""
 
@@ -270,6 +278,7 @@ class MomentFinder:
 
     def __init__(self, engine: Engine, reader: LineReader, tenant: str | None) -> None:
         self._backend = engine.context.stored
+        self._clock = engine.context.clock
         self._reader = reader
         self._tenant = tenant
 
@@ -291,16 +300,16 @@ class MomentFinder:
         token, lines = await self._changes(token)
         return token, {*await self._reader.lines(self._tenant)} if lines is None else lines
 
-    async def find(self, token: str, pending: Iterable[Line]) -> tuple[str, dict[Line, Outline | CorruptError]]:
-        """Return the outlines of all lines that have changed since a token was issued, as of one moment, and a token
-        from before that moment. `pending` are lines that changed already."""
+    async def find(self, token: str, pending: Iterable[Line]) -> Moment:
+        """Return a moment, with the outlines of all lines that changed after a token was issued. `pending` are lines
+        that changed already."""
         lines = {*pending}
         for attempt in range(_ATTEMPTS):
-            before = token
+            before, time = token, self._clock()
             outlines = await self._reader.outlines(sorted(lines))
             token, changed = await self._changes(before)
             if changed is not None and changed <= lines:
-                return before, outlines
+                return Moment(time, before, outlines)
             if changed is None or attempt == _ATTEMPTS - 2:
                 changed = {*await self._reader.lines(self._tenant)}
             lines |= changed

@@ -22,6 +22,7 @@ from holdfast.maintenance.backup.capture import (
     SETTING,
     ConcurrentChange,
     LineReader,
+    Moment,
     MomentFinder,
     Outline,
     RemovedKey,
@@ -163,8 +164,7 @@ class BackupCreator:
         usable = parent if parent is not None and parent.manifest.tenant == self._tenant else None
         pages = [] if usable is None else [page async for page in self._repository.pages(usable.manifest)]
         before = {entry.line: entry for page in pages for entry in page}
-        token, entries = await self._capture(writer, before, "" if usable is None else usable.manifest.token)
-        moment = max(time.time_ns(), 0 if last is None else last.manifest.time)  # clocks may go back
+        moment, entries = await self._capture(writer, before, "" if usable is None else usable.manifest.token)
         await writer.flush()
         found = sorted(map(_resolve, entries.values()), key=lambda each: each.line)
         old = (
@@ -179,8 +179,8 @@ class BackupCreator:
                 store=store,
                 number=number,
                 parent=b"" if last is None else last.digest,
-                time=moment,
-                token=token,
+                time=max(moment.time, 0 if last is None else last.manifest.time),  # clocks may go back
+                token=moment.token,
                 tenant=self._tenant,
                 url=self._engine.context.backend.url,
                 holdfast=__version__,
@@ -199,7 +199,7 @@ class BackupCreator:
 
     async def _capture(
         self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str
-    ) -> tuple[str, dict[Line, _PendingEntry | LineEntry]]:
+    ) -> tuple[Moment, dict[Line, _PendingEntry | LineEntry]]:
         """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment."""
         entries: dict[Line, _PendingEntry | LineEntry] = dict(before)
         token, changed = await self._moments.start(token)
@@ -216,14 +216,16 @@ class BackupCreator:
             if not pending:
                 break
         for _ in range(_ATTEMPTS):
-            before_moment, outlines = await self._moments.find(token, pending)
+            moment = await self._moments.find(token, pending)
             again = [
-                line for line, outline in outlines.items() if not await self._update(writer, entries, line, outline)
+                line
+                for line, outline in moment.outlines.items()
+                if not await self._update(writer, entries, line, outline)
             ]
             if not again:
-                return before_moment, entries
+                return moment, entries
             # Some were rewritten after the moment. Only what changes now is read again.
-            token, changed_lines = await self._moments.changed(before_moment)
+            token, changed_lines = await self._moments.changed(moment.token)
             pending = changed_lines.union(again)
         raise ConflictError(
             "threads are rewritten all the time", where=self._engine.context.backend.url, hint="Try again"
@@ -366,6 +368,12 @@ async def store_id(engine: Engine, tenant: str) -> str:
         await backend.apply([Ensure(REFS, row)])
         (found,) = await backend.read([Get(REFS, [key])])
     return str(found[0].columns[0])
+
+
+async def find_store_id(engine: Engine, tenant: str) -> str | None:
+    """Return the id of a store, if it has one."""
+    (found,) = await engine.context.backend.read([Get(REFS, [(tenant, "", SETTING, STORE_ID, "")])])
+    return str(found[0].columns[0]) if found else None
 
 
 def _resolve(entry: _PendingEntry | LineEntry) -> LineEntry:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
 from holdfast.backends.memory import SortedRows
-from holdfast.backends.tables import LINES, TABLES, Key, Scalar, Table
+from holdfast.backends.tables import (
+    BRANCHES,
+    EVENTS,
+    FOLDS,
+    LINES,
+    LINKS,
+    REFS,
+    STEPS,
+    TABLES,
+    WRITES,
+    Key,
+    Scalar,
+    Table,
+)
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
@@ -99,12 +112,48 @@ async def load_keys(repository: Repository, entry: LineEntry) -> dict[str, dict[
     return {name: {key: row[0] for key, row in rows.items()} for name, rows in found.tables.items()}
 
 
+def cut_off(found: LineRows, last_id: str) -> None:
+    """Remove what was added to a line after a step: ids increase."""
+    steps = found.tables.get(STEPS.name, {})
+    removed = {str(columns[0]): key for key, (columns, _) in steps.items() if str(columns[0]) > last_id}
+    first: dict[Scalar, int] = {}
+    for branch, seq in removed.values():
+        first[branch] = min(first.get(branch, _MAX_SEQ), int(seq))
+    lengths = {branch: 0 for branch, _ in steps} | {branch: int(seq) + 1 for branch, seq in sorted(steps)}
+    lengths |= first
+    for table in (STEPS, FOLDS):
+        rows = found.tables.get(table.name, {})
+        for key in [key for key in rows if int(key[1]) >= lengths.get(key[0], 0)]:
+            del rows[key]
+    branches = found.tables.get(BRANCHES.name, {})
+    for key in [key for key in branches if not lengths.get(key[0])]:
+        del branches[key]
+    for table, column in ((WRITES, 0), (EVENTS, 0), (LINKS, 1)):
+        rows = found.tables.get(table.name, {})
+        for key in [key for key in rows if key[column] in removed]:
+            del rows[key]
+    refs = found.tables.get(REFS.name, {})
+    for key in [key for key, (columns, _) in refs.items() if columns[0] in removed]:
+        del refs[key]
+
+
+_MAX_SEQ = 1 << 62
+
+
 class BackupBackend(Backend):
     """The lines of a backup, as a store."""
 
     schemes = ()
 
-    def __init__(self, repository: Repository, backup: Backup, entries: Sequence[LineEntry]) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        backup: Backup,
+        entries: Sequence[LineEntry],
+        last_ids: Mapping[Line, str] | None = None,
+    ) -> None:
+        """`last_ids` cuts lines off: each is as it was when the step with this id was its last."""
+        self._last_ids = last_ids or {}
         self._repository = repository
         self._url = f"{repository.where}#{backup.id}"
         self._entries = {entry.line: entry for entry in entries}
@@ -122,7 +171,7 @@ class BackupBackend(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=True, shared=False, max_body=1 << 20, max_batch=1 << 20)
+        return Capabilities(durable=True, shared=False, max_body=1 << 30, max_batch=1 << 31)
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         return [await self._answer(query) for query in queries]
@@ -160,6 +209,8 @@ class BackupBackend(Backend):
             return part
         if line not in self._lines:
             found = await load_rows(self._repository, entry)
+            if line in self._last_ids:
+                cut_off(found, self._last_ids[line])
             parts: dict[str, SortedRows] = {}
             for name, rows in found.tables.items():
                 part = parts[name] = SortedRows(_TABLES[name])
@@ -206,8 +257,14 @@ async def entries_of(repository: Repository, backup: Backup, tenant: str | None 
                 yield entry
 
 
-def backup_engine(repository: Repository, backup: Backup, entries: Sequence[LineEntry], like: Engine) -> Engine:
+def backup_engine(
+    repository: Repository,
+    backup: Backup,
+    entries: Sequence[LineEntry],
+    like: Engine,
+    last_ids: Mapping[Line, str] | None = None,
+) -> Engine:
     """Return an engine on the lines of a backup, whose rows are as those of another engine's store."""
     context = like.context
-    backend = BackupBackend(repository, backup, entries)
+    backend = BackupBackend(repository, backup, entries, last_ids)
     return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), context.codec, rows=context.rows))

@@ -14,8 +14,10 @@ import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.backup.format import (
     BACKUPS,
@@ -153,12 +155,14 @@ class Repository:
             raise InvalidError(f"{text[:80]!r} is no id of a backup", hint=hint)
         raise NotFoundError("there is no backup", where=self.where, code="no-backup")
 
-    async def find_by_time(self, moment: int, store: str | None = None) -> Backup:
-        """Return the last backup that was made at or before a time."""
-        found = [each for each in await self.backups(await self.pick_store(store)) if each.manifest.time <= moment]
-        if not found:
-            raise NotFoundError("there is no backup of that time or before it", where=self.where, code="no-backup")
-        return found[-1]
+    async def find_by_time(self, time: datetime, store: str | None = None) -> Backup:
+        """Return the last backup of a moment that is not after a time."""
+        found = await self.backups(await self.pick_store(store))
+        before = [each for each in found if to_datetime(each.manifest.time) <= time]
+        if not before:
+            what = f"there is no backup of {time.isoformat(timespec='seconds')} or before it"
+            raise NotFoundError(what, where=self.where, code="no-backup")
+        return before[-1]
 
     async def pick_store(self, store: str | None) -> str:
         """Return the id of a store that has backups here: by the beginning of its id, or the only one."""
