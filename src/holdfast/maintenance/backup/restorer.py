@@ -110,9 +110,9 @@ class Restorer:
             source, lines = await self._renamed(source, lines, selection, as_thread)
         actions = {line: await self._action(source, line, in_place=in_place) for line in lines}
         jobs = await self._jobs(selection, dry_run=dry_run or as_thread is not None)
+        described = [await self._describe(source, line, action) for line, action in actions.items()]
         if not dry_run:
             await self._apply(source, actions)
-        described = [await self._describe(source, line, action) for line, action in actions.items()]
         seconds = time.monotonic() - start
         return RestoreReport(
             self._backup.id, manifest.time, tuple(described), jobs, self._rows, self._bytes, seconds, dry_run
