@@ -14,7 +14,7 @@ from holdfast.engine.types import Progress
 from holdfast.errors import CorruptError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import HEADER, PACKS, LineEntry, Manifest, decode_value, open_object, pack_name
 from holdfast.maintenance.backup.packs import PACK
-from holdfast.maintenance.backup.reader import backup_engine, load_index, load_rows
+from holdfast.maintenance.backup.reader import backup_engine, loader_of
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 
 _DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
@@ -156,7 +156,7 @@ class RepositoryChecker:
                 continue
             self._lines.add(entry)
             try:
-                await load_rows(self._repository, entry)
+                await loader_of(self._repository).rows(entry.line, entry.chunks)
             except _DAMAGE as error:
                 steps = await self._affected(entry)
                 self._add("damaged-thread", error.what, error.where, backup.id, short_name(entry.name), steps)
@@ -177,7 +177,7 @@ class RepositoryChecker:
         affected: list[str] = []
         for chunk in entry.chunks:
             try:
-                index = await load_index(self._repository, entry, chunk)
+                index = await loader_of(self._repository).index(entry.line, chunk)
             except _DAMAGE:
                 affected.append("unknown steps: their list is damaged")
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -38,7 +38,7 @@ from holdfast.maintenance.backup.format import (
     digest_of,
 )
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
-from holdfast.maintenance.backup.reader import load_keys, load_rows
+from holdfast.maintenance.backup.reader import ChunkLoader
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 _CHUNK_BYTES = 1 << 20
@@ -61,26 +61,25 @@ class _PendingChunk(NamedTuple):
         return Chunk(self.keys.resolve(), self.bodies.resolve(), self.rows)
 
 
+_AnyChunk: TypeAlias = Chunk | _PendingChunk
+
+
 class _PendingEntry(NamedTuple):
     """A line of the new backup, some of whose chunks may not be stored yet."""
 
-    line: Line
-    outline: Outline
-    chunks: tuple[Chunk | _PendingChunk, ...]
+    entry: LineEntry
+    chunks: tuple[_AnyChunk, ...]
+
+    @classmethod
+    def of(cls, line: Line, outline: Outline, chunks: tuple[_AnyChunk, ...]) -> _PendingEntry:
+        columns: tuple[Any, ...] = () if outline.row is None else outline.row.columns
+        body = b"" if outline.row is None else outline.row.body
+        entry = LineEntry(*line, columns, body, outline.tips, outline.digest(), outline.last_event, ())
+        return cls(entry, chunks)
 
     def resolve(self) -> LineEntry:
-        row = self.outline.row
         chunks = tuple(each if isinstance(each, Chunk) else each.resolve() for each in self.chunks)
-        columns: tuple[Scalar, ...] = () if row is None else row.columns
-        return LineEntry(
-            *self.line,
-            columns,  # type: ignore[arg-type] # those of lines have no bytes
-            b"" if row is None else row.body,
-            self.outline.tips,
-            self.outline.digest(),
-            self.outline.last_event,
-            chunks,
-        )
+        return msgspec.structs.replace(self.entry, chunks=chunks)
 
 
 class _ChunkBuilder:
@@ -166,7 +165,7 @@ class BackupCreator:
         before = {entry.line: entry for page in pages for entry in page}
         moment, entries = await self._capture(writer, before, "" if usable is None else usable.manifest.token)
         await writer.flush()
-        found = sorted(map(_resolve, entries.values()), key=lambda each: each.line)
+        found = sorted((each.resolve() for each in entries.values()), key=lambda each: each.line)
         old = (
             {}
             if usable is None
@@ -199,9 +198,9 @@ class BackupCreator:
 
     async def _capture(
         self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str
-    ) -> tuple[Moment, dict[Line, _PendingEntry | LineEntry]]:
+    ) -> tuple[Moment, dict[Line, _PendingEntry]]:
         """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment."""
-        entries: dict[Line, _PendingEntry | LineEntry] = dict(before)
+        entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items()}
         token, changed = await self._moments.start(token)
         pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else changed
         for _ in range(_ROUNDS):
@@ -234,7 +233,7 @@ class BackupCreator:
     async def _update(
         self,
         writer: PackWriter,
-        entries: dict[Line, _PendingEntry | LineEntry],
+        entries: dict[Line, _PendingEntry],
         line: Line,
         outline: Outline | CorruptError,
     ) -> bool:
@@ -257,16 +256,13 @@ class BackupCreator:
         return True
 
     async def _entry(
-        self, writer: PackWriter, line: Line, outline: Outline, old: _PendingEntry | LineEntry | None
-    ) -> _PendingEntry | LineEntry:
-        if isinstance(old, _PendingEntry):
-            await writer.flush()  # its chunks are read, if need be
-            old = _resolve(old)
-        if old is not None and not _is_same_line(old, outline):
-            old = None  # deleted, and created again
+        self, writer: PackWriter, line: Line, outline: Outline, last: _PendingEntry | None
+    ) -> _PendingEntry:
+        if last is not None and not _is_same_line(last.entry, outline):
+            last = None  # deleted, and created again
+        old = None if last is None else last.entry
         builder = _ChunkBuilder(writer, line)
-        small = outline.digest()
-        if old is None or old.small != small:
+        if old is None or old.small != outline.digest():
             for table, rows in outline.small:
                 if old is not None:
                     builder.remove(table.name, ())
@@ -275,12 +271,12 @@ class BackupCreator:
         before = None
         if old is not None and outline.row is not None and old.columns == outline.row.columns:
             before = old.tips, old.last_event
-
+        loader = self._loader(writer)
         keys: list[dict[str, dict[Key, tuple[Scalar, ...]]]] = []
 
         async def known() -> dict[str, dict[Key, tuple[Scalar, ...]]]:
             if not keys:
-                keys.append({} if old is None else await load_keys(self._repository, old))
+                keys.append({} if last is None else await loader.keys(line, _as_chunks(last.chunks)))
             return keys[0]
 
         async for table, found in self._reader.rows(line, outline, before, known):
@@ -289,34 +285,38 @@ class BackupCreator:
             else:
                 await builder.add(table.name, found.key[2:], found.columns, found.body)
         await builder.flush()
-        if old is not None and not builder.chunks and old.tips == outline.tips:
-            columns: tuple[Scalar, ...] = () if outline.row is None else outline.row.columns
-            if old.columns == columns:
-                return old
-        chunks: tuple[Chunk | _PendingChunk, ...] = (*(() if old is None else old.chunks), *builder.chunks)
-        if old is not None and len(chunks) > _MAX_CHUNKS:
-            await writer.flush()
-            chunks = await self._merge(writer, _PendingEntry(line, outline, chunks).resolve())
-        return _PendingEntry(line, outline, chunks)
+        if last is not None and not builder.chunks:
+            return _PendingEntry.of(line, outline, last.chunks)
+        chunks: tuple[_AnyChunk, ...] = (*(() if last is None else last.chunks), *builder.chunks)
+        if last is not None and len(chunks) > _MAX_CHUNKS:
+            chunks = await self._merge(writer, line, chunks)
+        return _PendingEntry.of(line, outline, chunks)
 
-    async def _merge(self, writer: PackWriter, entry: LineEntry) -> tuple[Chunk | _PendingChunk, ...]:
+    async def _merge(self, writer: PackWriter, line: Line, chunks: Sequence[_AnyChunk]) -> tuple[_AnyChunk, ...]:
         """Merge the last chunks of a line, until each has at least as many rows as all after it."""
-        chunks = entry.chunks
         start, rows = len(chunks) - 1, chunks[-1].rows
         while start > 0 and chunks[start - 1].rows <= rows:
             start -= 1
             rows += chunks[start].rows
         start = min(start, len(chunks) // 2)
-        # A chunk may remove rows of the chunks before it, so removals stay.
-        builder = _ChunkBuilder(writer, entry.line)
-        merged = await load_rows(self._repository, entry, chunks[start:])
-        for name, prefix in merged.removed:
+        builder = _ChunkBuilder(writer, line)
+        merged = await self._loader(writer).rows(line, _as_chunks(chunks[start:]))
+        for name, prefix in merged.removed:  # which may be of rows in the chunks before
             builder.remove(name, prefix)
         for name, found in merged.tables.items():
             for key, (columns, body) in found.items():
                 await builder.add(name, key, columns, body)
         await builder.flush()
         return (*chunks[:start], *builder.chunks)
+
+    def _loader(self, writer: PackWriter) -> ChunkLoader:
+        """Return what loads chunks, also those that are not stored yet."""
+        blocks = self._repository.blocks
+
+        async def read(part: Slice | PendingSlice) -> bytes:
+            return await (blocks.read(part) if isinstance(part, Slice) else writer.read(part, blocks))
+
+        return ChunkLoader(read, self._repository.where)
 
     # The record in the store ----------------------------------------------------------------------------------
 
@@ -376,8 +376,9 @@ async def find_store_id(engine: Engine, tenant: str) -> str | None:
     return str(found[0].columns[0]) if found else None
 
 
-def _resolve(entry: _PendingEntry | LineEntry) -> LineEntry:
-    return entry.resolve() if isinstance(entry, _PendingEntry) else entry
+def _as_chunks(chunks: Sequence[_AnyChunk]) -> Sequence[Chunk]:
+    """Return chunks as those that a loader takes, whose `read` knows parts that are not stored yet."""
+    return cast(Sequence[Chunk], chunks)
 
 
 def _is_same_line(entry: LineEntry, outline: Outline) -> bool:

@@ -75,6 +75,17 @@ class PackWriter:
         block.data += data
         return PendingSlice(block, start, len(data))
 
+    async def read(self, part: PendingSlice, stored: BlockReader) -> bytes:
+        """Return a piece that was added, which may not be stored yet."""
+        block = part.block
+        if block.pack:
+            return await stored.read(part.resolve())
+        data = block.data
+        if not data and block.length:
+            at = block.offset - HEADER
+            data = bytearray(decompress_block(bytes(self._content[at : at + block.length]), self._storage.where))
+        return bytes(data[part.start : part.start + part.size])
+
     async def flush(self) -> None:
         """Store everything that was added."""
         for stream in list(self._open):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
@@ -28,7 +28,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
 from holdfast.maintenance.backup.capture import BACKED_UP
-from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, decode_value, starts_with
+from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 _TABLES = {table.name: table for table in TABLES}
@@ -75,41 +75,50 @@ class LineRows:
         self.size += at
 
 
-async def load_index(repository: Repository, entry: LineEntry, chunk: Chunk) -> ChunkIndex:
-    """Return the index of a chunk of a line."""
-    where = f"{repository.where}, thread {entry.line}"
-    try:
-        index = decode_value(await repository.blocks.read(chunk.keys), ChunkIndex, where)
-    except CorruptError as error:
-        raise CorruptError(error.what, where=f"{error.where}, thread {entry.line}", hint=error.hint) from error
-    if (index.tenant, index.name) != (entry.tenant, entry.name):
-        raise CorruptError("a backup has rows of another thread in this one", where=where)
-    return index
+class ChunkLoader:
+    """Loads the chunks of lines."""
 
+    def __init__(self, read: Callable[[Slice], Awaitable[bytes]], where: str) -> None:
+        self._read = read
+        self._where = where
 
-async def load_rows(repository: Repository, entry: LineEntry, chunks: Sequence[Chunk] | None = None) -> LineRows:
-    """Return the rows of a line."""
-    found = LineRows()
-    for chunk in entry.chunks if chunks is None else chunks:
-        index = await load_index(repository, entry, chunk)
-        where = f"{repository.where}, thread {entry.line}"
+    async def index(self, line: Line, chunk: Chunk) -> ChunkIndex:
+        """Return the index of a chunk of a line."""
+        index = decode_value(await self.read(line, chunk.keys), ChunkIndex, f"{self._where}, thread {line}")
+        if (index.tenant, index.name) != line:
+            what = "a backup has rows of another thread in this one"
+            raise CorruptError(what, where=f"{self._where}, thread {line}")
+        return index
+
+    async def rows(self, line: Line, chunks: Sequence[Chunk]) -> LineRows:
+        """Return the rows of a line."""
+        found = LineRows()
+        for chunk in chunks:
+            index = await self.index(line, chunk)
+            found.apply(index, await self.read(line, chunk.bodies), f"{self._where}, thread {line}")
+        return found
+
+    async def keys(self, line: Line, chunks: Sequence[Chunk]) -> dict[str, dict[Key, tuple[Scalar, ...]]]:
+        """Return the keys and columns of the rows of a line, by table, without reading the bodies."""
+        found = LineRows()
+        for chunk in chunks:
+            index = await self.index(line, chunk)
+            for _, listed in index.rows:
+                listed[:] = [(key, columns, 0) for key, columns, _ in listed]
+            found.apply(index, b"", self._where)
+        return {name: {key: row[0] for key, row in rows.items()} for name, rows in found.tables.items()}
+
+    async def read(self, line: Line, part: Slice) -> bytes:
+        """Return a part of a block of a line."""
         try:
-            bodies = await repository.blocks.read(chunk.bodies)
+            return await self._read(part)
         except CorruptError as error:
-            raise CorruptError(error.what, where=f"{error.where}, thread {entry.line}", hint=error.hint) from error
-        found.apply(index, bodies, where)
-    return found
+            raise CorruptError(error.what, where=f"{error.where}, thread {line}", hint=error.hint) from error
 
 
-async def load_keys(repository: Repository, entry: LineEntry) -> dict[str, dict[Key, tuple[Scalar, ...]]]:
-    """Return the keys and columns of the rows of a line, by table, without reading the bodies."""
-    found = LineRows()
-    for chunk in entry.chunks:
-        index = await load_index(repository, entry, chunk)
-        for _, listed in index.rows:
-            listed[:] = [(key, columns, 0) for key, columns, _ in listed]
-        found.apply(index, b"", repository.where)
-    return {name: {key: row[0] for key, row in rows.items()} for name, rows in found.tables.items()}
+def loader_of(repository: Repository) -> ChunkLoader:
+    """Return what loads chunks of a repository."""
+    return ChunkLoader(repository.blocks.read, repository.where)
 
 
 def cut_off(found: LineRows, last_id: str) -> None:
@@ -208,7 +217,7 @@ class BackupBackend(Backend):
                 part.add(Row(tuple(line), entry.columns, entry.body))
             return part
         if line not in self._lines:
-            found = await load_rows(self._repository, entry)
+            found = await loader_of(self._repository).rows(entry.line, entry.chunks)
             if line in self._last_ids:
                 cut_off(found, self._last_ids[line])
             parts: dict[str, SortedRows] = {}
@@ -237,7 +246,7 @@ class BackupBackend(Backend):
         problems = []
         for entry in self._entries.values():
             try:
-                await load_rows(self._repository, entry)
+                await loader_of(self._repository).rows(entry.line, entry.chunks)
             except HoldfastError as error:
                 problems.append(str(error))
         return problems
