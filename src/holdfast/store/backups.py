@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async, sync_or_async
 from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, select_lines, short_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
-from holdfast.time_parser import parse_time
+from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
 
 if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
     from holdfast.engine.types import Progress, Revision
     from holdfast.maintenance.backup.checker import RepositoryReport
+    from holdfast.maintenance.backup.drill import DrillReport
+    from holdfast.maintenance.backup.follower import FollowStatus
+    from holdfast.maintenance.backup.pruner import BackupPruneReport
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.restorer import RestoreReport
+    from holdfast.maintenance.retention import Retention, RetentionRules
+    from holdfast.store.store import AsyncStore, Store
 
 _ID = re.compile(r"latest|[0-9]{1,10}|[0-9a-f]{4,32}\.[0-9]{1,10}")
 
@@ -75,20 +81,31 @@ class BackupOperations:
 
     @sync_and_async
     async def create(
-        self, *, tenants: str | None = None, reason: str = "", progress: Progress | None = None
+        self,
+        *,
+        tenants: str | None = None,
+        reason: str = "",
+        accept_loss: bool = False,
+        progress: Progress | None = None,
     ) -> BackupInfo:
         """Make a backup: of everything the first time, and then of what has changed.
 
         It has the whole store as of one moment, while others write. The store of a tenant is backed up alone; one that
         was opened without a tenant, with all tenants, or only its own with `tenants="own"`.
 
-        It only creates objects in the repository: it needs no right to delete or overwrite there.
+        It only creates objects in the repository: it needs no right to delete or overwrite there. If the last backup
+        that this store remembers is not there any more, it raises `CorruptError`, unless with `accept_loss`.
         """
         from holdfast.maintenance.backup.creator import BackupCreator
 
         async with self._open(create=True) as repository:
             creator = BackupCreator(
-                self._handle.engine, repository, self._tenant(tenants), progress, self._handle.tenant
+                self._handle.engine,
+                repository,
+                self._tenant(tenants),
+                progress,
+                self._handle.tenant,
+                accept_loss=accept_loss,
             )
             return _info(await creator.create(reason))
 
@@ -198,6 +215,123 @@ class BackupOperations:
             restorer = Restorer(self._handle.engine, repository, found, progress)
             selection = Selection(self._tenant(tenants), frozenset(of_kinds), names)
             return await restorer.restore(selection, at=at, as_thread=as_thread, in_place=in_place, dry_run=dry_run)
+
+    @sync_and_async
+    async def drill(
+        self, backup: str | datetime = "latest", *, store: str | None = None, progress: Progress | None = None
+    ) -> DrillReport:
+        """Restore a backup into a temporary store, verify it to the last value, compare a sample with this store, and
+        remember the result, which `holdfast doctor` shows. Findings are in the report."""
+        from holdfast.maintenance.backup.drill import run_drill
+
+        async with self._open() as repository:
+            found = await self._find(repository, backup, store)
+            return await run_drill(self._handle.engine, repository, found, self._handle.tenant, progress)
+
+    @sync_and_async
+    async def prune(
+        self,
+        policy: Retention | None = None,
+        *,
+        store: str | None = None,
+        grace: Duration = "1d",
+        break_locks: bool = False,
+        dry_run: bool = False,
+        **rules: Unpack[RetentionRules],
+    ) -> BackupPruneReport:
+        """Remove old backups: those that no rule of a `Retention` keeps, of all stores in the repository or of one.
+
+        The newest of each store always stays, and so do pinned ones and the last one before a migration. The packs that
+        nothing needs any more are deleted by a later call, at least `grace` after they were found. Backups that are
+        being made are respected; `break_locks` stops those, for locks that a crash left behind. With `dry_run` nothing
+        changes. `DeniedError` if the repository is frozen.
+        """
+        from holdfast.maintenance import retention
+        from holdfast.maintenance.backup.pruner import RepositoryPruner
+
+        chosen = retention.policy_of(policy, rules)
+        async with self._open() as repository:
+            picked = None if store is None else await repository.pick_store(store)
+            pruner = RepositoryPruner(repository, grace=parse_nanoseconds(grace, "grace"), now=self._handle.now())
+            return await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
+
+    @sync_and_async
+    async def freeze(self, *, reason: str = "") -> None:
+        """Suspend all deletion in the repository, at once and for everybody, until `unfreeze`."""
+        from holdfast.maintenance.backup import pruner
+
+        async with self._open() as repository:
+            await pruner.freeze(repository, reason, self._handle.now())
+
+    @sync_and_async
+    async def unfreeze(self) -> bool:
+        """Allow deletion in the repository again. Returns False if it was not frozen."""
+        from holdfast.maintenance.backup import pruner
+
+        async with self._open() as repository:
+            return bool(await pruner.unfreeze(repository))
+
+    @sync_and_async
+    async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
+        """Protect a backup from pruning."""
+        from holdfast.maintenance.backup import pruner
+
+        async with self._open() as repository:
+            await pruner.pin(repository, await self._find(repository, backup, store), reason, self._handle.now())
+
+    @sync_and_async
+    async def unpin(self, backup: str | datetime, *, store: str | None = None) -> None:
+        """Remove the pin of a backup."""
+        from holdfast.maintenance.backup import pruner
+
+        async with self._open() as repository:
+            await pruner.unpin(repository, await self._find(repository, backup, store))
+
+    @sync_and_async
+    async def follow(
+        self,
+        *,
+        interval: Duration = 0.5,
+        tenants: str | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        report: Callable[[FollowStatus], None] | None = None,
+    ) -> FollowStatus:
+        """Make a backup whenever something has changed, until `stop` returns True. It is asked, and `report` called,
+        every `interval`. What happened while nobody followed is in the first backup."""
+        from holdfast.maintenance.backup.follower import Follower
+
+        async with self._open(create=True) as repository:
+            follower = Follower(self._handle.engine, repository, self._tenant(tenants), self._handle.tenant)
+            return await follower.run(parse_seconds(interval, "interval", positive=True), stop, report)
+
+    async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
+        from contextlib import AsyncExitStack
+
+        from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of
+
+        async with AsyncExitStack() as stack:
+            repository = await stack.enter_async_context(self._open())
+            found = await self._find(repository, backup, store)
+            tenant = self._handle.tenant or None
+            entries = [entry async for entry in entries_of(repository, found, tenant)]
+            engine = backup_engine(repository, found, entries, self._handle.engine)
+            backend = engine.context.stored
+            assert isinstance(backend, BackupBackend)  # noqa: S101 - see above
+            backend.on_close = stack.pop_all().aclose
+        return engine
+
+    def _open_sync(self, backup: str | datetime = "latest", *, store: str | None = None) -> Store:
+        """Open a backup as a store that can only be read: to look at it, and as a source of `maintenance.repair`."""
+        from holdfast.store.store import Store
+
+        return Store(run(self._open_backup(backup, store)), self._handle.tenant)
+
+    async def _open_async(self, backup: str | datetime = "latest", *, store: str | None = None) -> AsyncStore:
+        from holdfast.store.store import AsyncStore
+
+        return AsyncStore(await arun(self._open_backup(backup, store)), self._handle.tenant)
+
+    open = sync_or_async(_open_sync, _open_async)
 
     @asynccontextmanager
     async def _open(self, *, create: bool = False) -> AsyncIterator[Repository]:

@@ -45,7 +45,7 @@ BACKED_UP = (*SMALL, *LARGE)
 
 SETTING = "setting"
 LAST_BACKUP = "backup "
-"""The beginning of the names of settings that say which backup was the last: they are not part of one."""
+"""The beginning of the names of settings that say which backup or drill was the last: they are not part of one."""
 
 _LOCAL = frozenset((LEASE, "ledger", "orphan"))
 """Kinds of refs about work in progress, or derived ones."""

@@ -127,9 +127,18 @@ class BackupCreator:
     """Makes one backup."""
 
     def __init__(
-        self, engine: Engine, repository: Repository, tenant: str | None, progress: Progress | None, home: str
+        self,
+        engine: Engine,
+        repository: Repository,
+        tenant: str | None,
+        progress: Progress | None,
+        home: str,
+        *,
+        accept_loss: bool = False,
     ) -> None:
-        """`home` is the tenant that the store was opened for: the id of the store is among its settings."""
+        """`home` is the tenant that the store was opened for: the id of the store is among its settings. With
+        `accept_loss`, it may be that the repository lost backups."""
+        self._accept_loss = accept_loss
         self._engine = engine
         self._repository = repository
         self._tenant = tenant
@@ -145,7 +154,8 @@ class BackupCreator:
         for _ in range(_ATTEMPTS):
             parent, last = await self._repository.newest(store)
             number = 1 if last is None else last.manifest.number + 1
-            await self._check_record(store, last)
+            if not self._accept_loss:
+                await self._check_record(store, last)
             await self._repository.lock(store, number)
             made = await self._make(store, number, parent, last, reason)
             if made is not None:

@@ -34,14 +34,14 @@ NONCE = 16
 
 REPOSITORY = "holdfast-backups"
 """The name of the object that makes a directory or a prefix a repository."""
-PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, DRILLS = (
+PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, PINS = (
     "packs",
     "backups",
     "locks",
     "removed",
     "sweeps",
     "freezes",
-    "drills",
+    "pins",
 )
 """The folders of a repository."""
 
@@ -166,6 +166,14 @@ class RemovedBackup(msgspec.Struct, forbid_unknown_fields=True):
     parent: bytes
     time: int
     reason: str
+
+
+class Freeze(msgspec.Struct, forbid_unknown_fields=True):
+    """Suspends all deletion, or protects one backup: when and why, and by which process."""
+
+    time: int
+    reason: str
+    process: int
 
 
 class Sweep(msgspec.Struct, forbid_unknown_fields=True):

@@ -162,6 +162,8 @@ class BackupBackend(Backend):
         last_ids: Mapping[Line, str] | None = None,
     ) -> None:
         """`last_ids` cuts lines off: each is as it was when the step with this id was its last."""
+        self.on_close: Callable[[], Awaitable[None]] | None = None
+        """Called once when the backup is closed."""
         self._last_ids = last_ids or {}
         self._repository = repository
         self._url = f"{repository.where}#{backup.id}"
@@ -256,6 +258,9 @@ class BackupBackend(Backend):
 
     async def close(self) -> None:
         self._lines.clear()
+        if self.on_close is not None:
+            close, self.on_close = self.on_close, None
+            await close()
 
 
 async def entries_of(repository: Repository, backup: Backup, tenant: str | None = None) -> AsyncIterator[LineEntry]:

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
+from holdfast.maintenance.backup.job_types import BACKUP_JOBS
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
 from holdfast.maintenance.orphans import sweep
 from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
@@ -321,6 +322,7 @@ _ALL = (
         _check_project,
         {"again": "true: rebuild all of them"},
     ),
+    *BACKUP_JOBS,
 )
 
 KINDS: Mapping[str, JobType] = {kind.name: kind for kind in _ALL}
