@@ -95,6 +95,7 @@ def test_the_second_backup_costs_what_changed(store: Store, repository: Path) ->
     assert not backups.diff(first.id, second.id)
 
 
+@pytest.mark.nightly
 def test_changes_of_every_kind_are_in_the_next_backup(store: Store, repository: Path, tmp_path: Path) -> None:
     fill(store)
     backups = store.backups(repository)
@@ -119,6 +120,7 @@ def test_changes_of_every_kind_are_in_the_next_backup(store: Store, repository: 
     assert backups.verify(level="hashes").ok
 
 
+@pytest.mark.nightly
 def test_many_backups_of_a_thread_are_merged(store: Store, repository: Path, tmp_path: Path) -> None:
     backups = store.backups(repository)
     for number in range(30):
@@ -202,44 +204,49 @@ def test_a_backup_is_of_one_moment_whatever_happens_between_its_reads(repository
         with store.transaction() as together:
             for account in (one, other):
                 together.update(f"account-{account}", {"moved": balances[account]})
-        if new < 40:
+        if new < 10:
             new += 1
             store.put(f"new-{new}", {"n": 1})
 
     struck = 0
-    for _ in range(6):
+    for _ in range(2):
         with backend.interfere(move, "read", times=None) as interference:
             made = store.backups(repository).create()
         struck += interference.struck
         with holdfast.open("memory://") as restored:
             restored.backups(repository).restore(made.id)
             check_sum(restored)
-    assert struck > 50
+    assert struck > 20
 
 
-def test_threads_are_rewritten_and_deleted_meanwhile(tmp_path: Path) -> None:
-    acts: list[Callable[[Store], object]] = [
-        lambda store: store.maintenance.prune("chat", keep_last=3),
-        lambda store: (store.delete("chat"), store.put("chat", {"n": "again"})),
-        lambda store: (store.thread("chat").fork("side", at=3), store.thread("chat").put({"n": "x"}, branch="side")),
-    ]
-    for number, act in enumerate(acts):
+ACTS: dict[str, Callable[[Store], object]] = {
+    "prune": lambda store: store.maintenance.prune("chat", keep_last=3),
+    "delete": lambda store: (store.delete("chat"), store.put("chat", {"n": "again"})),
+    "fork": lambda store: (
+        store.thread("chat").fork("side", at=3),
+        store.thread("chat").put({"n": "x"}, branch="side"),
+    ),
+}
 
-        def scenario(moment: Moment, act: Callable[[Store], object] = act, number: int = number) -> None:
-            backend = InterferingBackend()
-            store = Store(Engine(EngineContext(backend)), "")
-            for each in range(40):
-                store.put("chat", {"n": each})
-            before = contents(store)
-            repository = tmp_path / f"{number}-{moment.kind}-{moment.at}"
-            with moment.interfere(backend, lambda: act(store)):
-                made = store.backups(repository).create()
-            with holdfast.open("memory://") as new:
-                new.backups(repository).restore(made.id)
-                assert contents(new) in (before, contents(store))
-                assert new.maintenance.verify(level="decode").ok
 
-        at_every_moment(scenario, ["read"], at_least=8)
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", ACTS)
+def test_threads_are_rewritten_and_deleted_meanwhile(what: str, tmp_path: Path) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend()
+        store = Store(Engine(EngineContext(backend)), "")
+        for each in range(40):
+            store.put("chat", {"n": each})
+        before = contents(store)
+        repository = tmp_path / f"{moment.kind}-{moment.at}"
+        with moment.interfere(backend, lambda: ACTS[what](store)):
+            made = store.backups(repository).create()
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore(made.id)
+            assert contents(new) in (before, contents(store))
+            assert new.maintenance.verify(level="decode").ok
+
+    at_every_moment(scenario, ["read"], at_least=8)
 
 
 def test_recovery_to_a_step_a_tag_a_time_and_under_another_name(store: Store, repository: Path) -> None:
