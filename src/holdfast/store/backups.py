@@ -74,8 +74,16 @@ class BackupChange(NamedTuple):
 class BackupOperations:
     """Operations on the backups of a store in a repository. `Backups` and `AsyncBackups` have these as methods."""
 
-    def __init__(self, handle: StoreHandle, target: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        handle: StoreHandle,
+        target: str | os.PathLike[str],
+        options: Mapping[str, Any],
+        open_store: Callable[[Engine, str], Any],
+    ) -> None:
+        """`open_store` returns the store on an engine, for a tenant."""
         self._handle = handle
+        self._open_store = open_store
         self._target = target
         self._options = options
 
@@ -322,14 +330,12 @@ class BackupOperations:
 
     def _open_sync(self, backup: str | datetime = "latest", *, store: str | None = None) -> Store:
         """Open a backup as a store that can only be read: to look at it, and as a source of `maintenance.repair`."""
-        from holdfast.store.store import Store
-
-        return Store(run(self._open_backup(backup, store)), self._handle.tenant)
+        opened: Store = self._open_store(run(self._open_backup(backup, store)), self._handle.tenant)
+        return opened
 
     async def _open_async(self, backup: str | datetime = "latest", *, store: str | None = None) -> AsyncStore:
-        from holdfast.store.store import AsyncStore
-
-        return AsyncStore(await arun(self._open_backup(backup, store)), self._handle.tenant)
+        opened: AsyncStore = self._open_store(await arun(self._open_backup(backup, store)), self._handle.tenant)
+        return opened
 
     open = sync_or_async(_open_sync, _open_async)
 

@@ -282,12 +282,12 @@ class StoreOperations(ThreadListing, ScopedOperations):
         """Backups of this store in a repository: a directory, or a bucket by its URL, with its options."""
         from holdfast.store.backups import Backups
 
-        return Backups(self._handle, repository, options)
+        return Backups(self._handle, repository, options, Store)
 
     def _async_backups(self, repository: str | os.PathLike[str], /, **options: Any) -> AsyncBackups:
         from holdfast.store.backups import AsyncBackups
 
-        return AsyncBackups(self._handle, repository, options)
+        return AsyncBackups(self._handle, repository, options, AsyncStore)
 
     backups = sync_or_async(_backups, _async_backups)
 

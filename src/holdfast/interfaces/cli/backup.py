@@ -59,7 +59,7 @@ def backup(session: CliContext) -> None:
     time, as `2h` or `2026-11-01T10:00`: that is the last one made by then.
 
     \b
-    export HOLDFAST_BACKUPS=/srv/backups
+    export HOLDFAST_BACKUPS=s3://bucket/backups
     holdfast backup create
     holdfast backup verify
     holdfast backup restore latest --store sqlite:///new.db --create
@@ -93,7 +93,7 @@ def create(session: CliContext, repository: str, reason: str, accept_loss: bool)
     overwrite in the repository.
 
     \b
-    holdfast backup create -r /srv/backups -m 'before the upgrade'
+    holdfast backup create -r backups -m 'before the upgrade'
     """
     backups = _open(session, repository, write=True)
     with session.progress("Backing up") as progress:
@@ -115,7 +115,7 @@ def list_(session: CliContext, repository: str, of: str | None) -> None:
     """List the backups in a repository, the oldest first.
 
     \b
-    holdfast backup list -r /srv/backups
+    holdfast backup list -r backups
     """
     found = _open_any(session, repository).list(store=of)
     if session.json:
@@ -137,7 +137,7 @@ def show(session: CliContext, backup: str, repository: str, of: str | None) -> N
     """Show a backup, and what is in it.
 
     \b
-    holdfast backup show 12 -r /srv/backups
+    holdfast backup show 12 -r backups
     """
     info, lines = _open_any(session, repository).show(backup, store=of)
     if session.json:
@@ -174,7 +174,7 @@ def diff(session: CliContext, before: str, after: str, repository: str, of: str 
     """Show which threads and other lines differ between two backups.
 
     \b
-    holdfast backup diff 11 12 -r /srv/backups
+    holdfast backup diff 11 12 -r backups
     """
     changes = _open_any(session, repository).diff(before, after, store=of)
     if session.json:
@@ -200,8 +200,8 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
     It needs no store, unless its rows are encrypted.
 
     \b
-    holdfast backup verify -r /srv/backups
-    holdfast backup verify latest --level decode -r /srv/backups
+    holdfast backup verify -r backups
+    holdfast backup verify latest --level decode -r backups
     """
     backups = _open_any(session, repository)
     with session.progress("Verifying") as progress:
@@ -257,8 +257,8 @@ def restore(
     not have, nothing is restored, unless with --in-place: they stay on their branch.
 
     \b
-    holdfast backup restore latest -r /srv/backups --store sqlite:///new.db --create
-    holdfast backup restore 2h chat --as 'chat of before' -r /srv/backups
+    holdfast backup restore latest -r backups --store sqlite:///new.db --create
+    holdfast backup restore 2h chat --as 'chat of before' -r backups
     """
     backups = _open(session, repository, write=not dry_run or create, create=create)
     with session.progress("Restoring") as progress:
@@ -298,7 +298,7 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
     `holdfast doctor` shows the result.
 
     \b
-    holdfast backup drill -r /srv/backups
+    holdfast backup drill -r backups
     """
     backups = _open(session, repository, write=True)
     with session.progress("Restoring aside") as progress:
@@ -346,7 +346,7 @@ def prune(
     are always kept. Packs are deleted by a later call, when they have been unused for --grace.
 
     \b
-    holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r /srv/backups
+    holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
     backups = _open_any(session, repository)
     given = {name: value for name, value in rules.items() if value is not None}
@@ -373,7 +373,7 @@ def freeze(session: CliContext, repository: str, reason: str) -> None:
     """Suspend all deletion in a repository, at once and for everybody.
 
     \b
-    holdfast backup freeze -m 'an incident is being investigated' -r /srv/backups
+    holdfast backup freeze -m 'an incident is being investigated' -r backups
     """
     _open_any(session, repository).freeze(reason=reason)
     session.tell("The repository is frozen: nothing is deleted until `holdfast backup unfreeze`.", {"frozen": True})
@@ -400,7 +400,7 @@ def pin(session: CliContext, backup: str, repository: str, of: str | None, reaso
     """Protect a backup from pruning, or no longer.
 
     \b
-    holdfast backup pin 12 -m 'end of the year' -r /srv/backups
+    holdfast backup pin 12 -m 'end of the year' -r backups
     """
     backups = _open_any(session, repository)
     if remove:

@@ -29,7 +29,9 @@ from holdfast.history.revisions import resolve
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.reader import backup_engine, entries_of
 from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.jobs.jobs import PAUSED
+
+_PAUSED = "paused"
+"""The state of a job that is not run."""
 
 RestoreAction: TypeAlias = Literal["create", "extend", "switch", "same", "newer", "left out"]
 """What a restore does with a line: create it; add what it lacks; switch HEAD to what the backup has; nothing, since it
@@ -237,7 +239,7 @@ class Restorer:
                 if row.key not in existing:
                     count += 1
                     kind, schedule, _, due, version = row.columns
-                    paused = Row(row.key, (kind, schedule, PAUSED, due, version), row.body)
+                    paused = Row(row.key, (kind, schedule, _PAUSED, due, version), row.body)
                     if not dry_run:
                         await backend.apply([Expect(JOBS, row.key, None), Create(JOBS, paused)])
         return count

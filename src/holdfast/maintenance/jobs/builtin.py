@@ -13,7 +13,7 @@ import msgspec
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.maintenance.backup.job_types import BACKUP_JOBS
+from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
 from holdfast.maintenance.orphans import sweep
 from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
