@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from holdfast.maintenance.archive.export import ExportReport as ExportReport
     from holdfast.maintenance.archive.import_ import ArchiveEntry as ArchiveEntry
     from holdfast.maintenance.archive.import_ import ImportReport as ImportReport
+    from holdfast.maintenance.backup.checker import BackupFinding as BackupFinding
+    from holdfast.maintenance.backup.checker import RepositoryReport as RepositoryReport
+    from holdfast.maintenance.backup.drill import DrillReport as DrillReport
+    from holdfast.maintenance.backup.follower import FollowStatus as FollowStatus
+    from holdfast.maintenance.backup.pruner import BackupPruneReport as BackupPruneReport
+    from holdfast.maintenance.backup.pruner import BackupVerdict as BackupVerdict
+    from holdfast.maintenance.backup.repository import OpenLock as OpenLock
+    from holdfast.maintenance.backup.restorer import RestoreAction as RestoreAction
+    from holdfast.maintenance.backup.restorer import RestoredLine as RestoredLine
+    from holdfast.maintenance.backup.restorer import RestoreReport as RestoreReport
     from holdfast.maintenance.doctor.result import CheckLevel as CheckLevel
     from holdfast.maintenance.doctor.result import CheckResult as CheckResult
     from holdfast.maintenance.explain.explanations import Explanation as Explanation
@@ -52,6 +62,12 @@ _MODULES = {
     "holdfast.engine.text_index.indexer": ("IndexReport",),
     "holdfast.maintenance.archive.export": ("ExportReport",),
     "holdfast.maintenance.archive.import_": ("ArchiveEntry", "ImportReport"),
+    "holdfast.maintenance.backup.checker": ("BackupFinding", "RepositoryReport"),
+    "holdfast.maintenance.backup.drill": ("DrillReport",),
+    "holdfast.maintenance.backup.follower": ("FollowStatus",),
+    "holdfast.maintenance.backup.pruner": ("BackupPruneReport", "BackupVerdict"),
+    "holdfast.maintenance.backup.repository": ("OpenLock",),
+    "holdfast.maintenance.backup.restorer": ("RestoreAction", "RestoredLine", "RestoreReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
     "holdfast.maintenance.explain.explanations": ("Explanation", "explain", "explanations"),
     "holdfast.maintenance.keys.reencryption": ("ReencryptReport",),

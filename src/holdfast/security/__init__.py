@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from holdfast.security.audit.query import AuditRecord as AuditRecord
     from holdfast.security.audit.verify import AuditFinding as AuditFinding
     from holdfast.security.audit.verify import AuditReport as AuditReport
-    from holdfast.security.sensitive.detector import Recognizer as Recognizer
-    from holdfast.security.sensitive.detector import SensitiveSpan as SensitiveSpan
-    from holdfast.security.sensitive.detector import find as find
-    from holdfast.security.sensitive.keys import EnvironmentKeys as EnvironmentKeys
-    from holdfast.security.sensitive.keys import FileKeys as FileKeys
-    from holdfast.security.sensitive.keys import KeySource as KeySource
-    from holdfast.security.sensitive.policies import SensitivePolicy as SensitivePolicy
-    from holdfast.security.sensitive.presidio import PresidioRecognizer as PresidioRecognizer
-    from holdfast.security.sensitive.scan import SensitiveFinding as SensitiveFinding
-    from holdfast.security.sensitive.scan import SensitiveReport as SensitiveReport
     from holdfast.security.encryption.aws_kms import AwsKms as AwsKms
     from holdfast.security.encryption.provider import EnvironmentKeys as EnvironmentKeys
     from holdfast.security.encryption.provider import FileKeys as FileKeys
@@ -34,6 +24,16 @@ if TYPE_CHECKING:
     from holdfast.security.encryption.settings import Clear as Clear
     from holdfast.security.encryption.settings import Encryption as Encryption
     from holdfast.security.encryption.settings import Mode as Mode
+    from holdfast.security.sensitive.detector import Recognizer as Recognizer
+    from holdfast.security.sensitive.detector import SensitiveSpan as SensitiveSpan
+    from holdfast.security.sensitive.detector import find as find
+    from holdfast.security.sensitive.keys import EnvironmentKeys as EnvironmentKeys
+    from holdfast.security.sensitive.keys import FileKeys as FileKeys
+    from holdfast.security.sensitive.keys import KeySource as KeySource
+    from holdfast.security.sensitive.policies import SensitivePolicy as SensitivePolicy
+    from holdfast.security.sensitive.presidio import PresidioRecognizer as PresidioRecognizer
+    from holdfast.security.sensitive.scan import SensitiveFinding as SensitiveFinding
+    from holdfast.security.sensitive.scan import SensitiveReport as SensitiveReport
 
 _MODULES = {
     "holdfast.security.access.identity": ("Identity",),

@@ -45,6 +45,12 @@ if TYPE_CHECKING:
     from holdfast.store.auto_checkpoint import OnEvent as OnEvent
     from holdfast.store.auto_checkpoint import PolicyContext as PolicyContext
     from holdfast.store.auto_checkpoint import SavePolicy as SavePolicy
+    from holdfast.store.backups import AsyncBackups as AsyncBackups
+    from holdfast.store.backups import BackupChange as BackupChange
+    from holdfast.store.backups import BackupInfo as BackupInfo
+    from holdfast.store.backups import BackupLine as BackupLine
+    from holdfast.store.backups import BackupOperations as BackupOperations
+    from holdfast.store.backups import Backups as Backups
     from holdfast.store.checkpoint_fields import CheckpointFields as CheckpointFields
     from holdfast.store.checkpoint_fields import OnConflict as OnConflict
     from holdfast.store.checkpoint_store import ChannelWrites as ChannelWrites
@@ -115,6 +121,14 @@ _MODULES = {
         "OnEvent",
         "PolicyContext",
         "SavePolicy",
+    ),
+    "holdfast.store.backups": (
+        "AsyncBackups",
+        "BackupChange",
+        "BackupInfo",
+        "BackupLine",
+        "BackupOperations",
+        "Backups",
     ),
     "holdfast.store.checkpoint_fields": ("CheckpointFields", "OnConflict"),
     "holdfast.store.checkpoint_store": (

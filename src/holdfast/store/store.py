@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.security.audit.recorder import AuditRecorder
     from holdfast.state.access_api import AsyncStoreAccess, StoreAccess
     from holdfast.store.audit import AsyncAudit, Audit
+    from holdfast.store.backups import AsyncBackups, Backups
     from holdfast.store.checkpoint_fields import CheckpointFields
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.keys import AsyncKeys, Keys
@@ -305,6 +306,19 @@ class StoreOperations(ThreadListing, ScopedOperations):
         return AsyncMaintenance(self._handle)
 
     maintenance = sync_or_async_property(_maintenance, _async_maintenance)
+
+    def _backups(self, repository: str | os.PathLike[str], /, **options: Any) -> Backups:
+        """Backups of this store in a repository: a directory, or a bucket by its URL, with its options."""
+        from holdfast.store.backups import Backups
+
+        return Backups(self._handle, repository, options, Store)
+
+    def _async_backups(self, repository: str | os.PathLike[str], /, **options: Any) -> AsyncBackups:
+        from holdfast.store.backups import AsyncBackups
+
+        return AsyncBackups(self._handle, repository, options, AsyncStore)
+
+    backups = sync_or_async(_backups, _async_backups)
 
     def _jobs(self) -> Jobs:
         """Scheduled jobs."""

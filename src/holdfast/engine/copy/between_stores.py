@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
@@ -41,7 +41,15 @@ from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.projection.rows import clear_state
 from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, Line, StepRef, open_writes, write_row
-from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, QuotaError, UnsupportedError
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    DeniedError,
+    HoldfastError,
+    InvalidError,
+    QuotaError,
+    UnsupportedError,
+)
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
 """Tables that are copied before the steps, in this order."""
@@ -163,6 +171,39 @@ class StoreCopier:
         return CopyReport(
             len(lines), skipped, self._rows, self._bytes, time.monotonic() - start, tuple(names), bool(left_out)
         )
+
+    async def copy_together(self, lines: Sequence[Line]) -> tuple[int, int]:
+        """Copy lines that the target does not have, all or none: they become visible in one batch. Returns the number
+        of rows and of bytes that were written.
+
+        A copy that was killed leaves rows that nobody sees, and that the next one uses. `ConflictError` if the target
+        has such a line when it ends.
+        """
+        batches: list[Change] = []
+
+        async def collect(batch: Batch) -> None:
+            batches.extend(batch)
+
+        self._only, self._apply = lines, lambda _: collect
+        try:
+            for number, line in enumerate(lines, 1):
+                if not await self._copy(line):
+                    raise ConflictError("a thread changed while it was copied", where=f"thread {line}")
+                self._report("copied", number, len(lines), line)
+            if batches and await self._engine.context.apply(batches) is not None:
+                raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again")
+        except HoldfastError:
+            for line in lines:
+                await self._target.apply(
+                    [Expect(LINES, tuple(line), None), *(Delete(table, tuple(line)) for table in _ALL)]
+                )
+            raise
+        for line in lines:
+            self._engine.context.cache.drop_all(line)
+        differing = await self._verify(lines)
+        if differing:
+            raise ConflictError("a thread changed while it was copied", where=f"thread {differing[0]}")
+        return self._rows, self._bytes
 
     def _report(self, phase: str, done: int, total: int, line: Line) -> None:
         if self._progress is not None:

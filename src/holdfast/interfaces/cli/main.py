@@ -86,6 +86,7 @@ COMMANDS = {
         "copy": ("copy_export", "Copy threads to another store."),
         "export": ("copy_export", "Write threads to a file."),
         "import": ("copy_export", "Read threads from a file."),
+        "backup": ("backup", "Make, verify, restore and prune backups."),
     },
     "Serve": {
         "ui": ("holdfast.interfaces.web.command", "Look at a store in the browser."),

@@ -28,6 +28,7 @@ QUICK = 1 << 30
 """The size in bytes up to which a store runs its own check."""
 
 _MINUTE, _HOUR = 60 * 10**9, 3600 * 10**9
+_DRILL_AGE = 31 * 24 * _HOUR
 _MANY = 1000
 _LIST = 5
 
@@ -47,6 +48,7 @@ async def checks(store: StoreHandle, *, full: bool = False) -> list[CheckResult]
         ("leases", leases(store, sample)),
         ("quarantine", quarantine(store)),
         ("copies", copies(store)),
+        ("backup-drill", backup_drills(store)),
     ):
         found += await _run(code, check)
     return found
@@ -258,6 +260,25 @@ async def copies(store: StoreHandle) -> list[CheckResult]:
         if name.endswith("unhealed") and value:
             remedy = "Run `holdfast verify`, and `holdfast repair --from` another copy"
             found.append(problem("copies", f"{value} damaged rows could not be repaired from the copy", remedy))
+    return found
+
+
+async def backup_drills(store: StoreHandle) -> list[CheckResult]:
+    """Report when backups were last proven to work."""
+    from holdfast.maintenance.backup.drill import last_drills
+
+    found = []
+    for drill in await last_drills(store.engine, store.tenant):
+        age = store.engine.context.clock() - drill.time
+        when = f"{to_datetime(drill.time):%Y-%m-%d %H:%M} UTC"
+        text = f"backup {drill.backup}, {when}, {drill.seconds:.1f} s: {drill.summary}"
+        if not drill.ok:
+            remedy = "Run `holdfast backup verify`, and make a new backup, in another repository if need be"
+            found.append(problem("backup-drill", text, remedy))
+        elif age > _DRILL_AGE:
+            found.append(warning("backup-drill", text, "Run `holdfast backup drill`, or add a job of that kind"))
+        else:
+            found.append(ok("backup-drill", text))
     return found
 
 

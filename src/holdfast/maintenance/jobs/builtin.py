@@ -13,6 +13,7 @@ import msgspec
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
+from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
 from holdfast.maintenance.keys.reencryption import Reencryption
 from holdfast.maintenance.orphans import sweep
@@ -358,6 +359,7 @@ _ALL = (
             "on_error": "what to do if a state does not fit: stop, skip or rollback",
         },
     ),
+    *BACKUP_JOBS,
 )
 
 KINDS: Mapping[str, JobType] = {kind.name: kind for kind in _ALL}

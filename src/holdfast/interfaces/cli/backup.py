@@ -1,0 +1,436 @@
+"""`holdfast backup`: backups of a store in a repository."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.errors import HoldfastError
+from holdfast.interfaces.cli import exit_codes
+from holdfast.interfaces.cli.base import (
+    CliContext,
+    command,
+    dry_run_option,
+    group,
+    kinds_option,
+    parse_kinds,
+    yes_option,
+)
+from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
+from holdfast.interfaces.cli.prune import SizeType
+
+if TYPE_CHECKING:
+    from holdfast.maintenance import FollowStatus
+    from holdfast.store import BackupInfo, Backups
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COUNT = click.IntRange(1)
+_LISTED = 20
+
+
+def _repository_option(function: F) -> F:
+    return click.option(
+        "-r",
+        "--repository",
+        envvar="HOLDFAST_BACKUPS",
+        show_envvar=True,
+        required=True,
+        metavar="URL",
+        help="The repository: a directory, or s3://bucket/prefix, gs://…, az://…",
+    )(function)
+
+
+def _of_option(function: F) -> F:
+    text = "Backups of the store whose id starts so, where a repository has those of several."
+    return click.option("--of", "of", metavar="STORE", help=text)(function)
+
+
+_BACKUP = click.argument("backup", default="latest", metavar="[BACKUP]")
+
+
+@group("backup")
+def backup(session: CliContext) -> None:
+    """Make, verify, restore and prune backups.
+
+    A repository has the backups of one or more stores. A backup is named by its id, by its number, as `latest`, or by a
+    time, as `2h` or `2026-11-01T10:00`: that is the last one made by then.
+
+    \b
+    export HOLDFAST_BACKUPS=s3://bucket/backups
+    holdfast backup create
+    holdfast backup verify
+    holdfast backup restore latest --store sqlite:///new.db --create
+    """
+
+
+def _open(session: CliContext, repository: str, *, write: bool = False, create: bool = False) -> Backups:
+    return session.open(write=write, create=create).backups(repository)
+
+
+def _open_any(session: CliContext, repository: str) -> Backups:
+    """Open a repository to read it, also where there is no store."""
+    try:
+        return _open(session, repository)
+    except HoldfastError as error:
+        if error.code not in ("no-store", "no-store-named"):
+            raise
+        from holdfast import open as open_store
+
+        return open_store("memory://").backups(repository)
+
+
+@command("create")
+@_repository_option
+@click.option("-m", "--reason", default="", metavar="TEXT", help="Why it is made.")
+@click.option("--accept-loss", is_flag=True, help="Go on although the last backup is not in the repository any more.")
+def create(session: CliContext, repository: str, reason: str, accept_loss: bool) -> None:
+    """Make a backup: of everything the first time, and then of what has changed.
+
+    It has the store as of one moment, while others write. It only creates objects: it needs no right to delete or
+    overwrite in the repository.
+
+    \b
+    holdfast backup create -r backups -m 'before the upgrade'
+    """
+    backups = _open(session, repository, write=True)
+    with session.progress("Backing up") as progress:
+        made = backups.create(reason=reason, accept_loss=accept_loss, progress=progress)
+    for name in made.damaged:
+        session.warn(f"{name!r} is damaged: the backup has its last readable state, if any. See `holdfast verify`")
+    session.tell(
+        f"Backup {made.id}: {plural(made.lines, 'line')}, {size(made.added)} added, {made.seconds:.1f} s.",
+        made._asdict(),
+    )
+    if made.damaged:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+@command("list")
+@_repository_option
+@_of_option
+def list_(session: CliContext, repository: str, of: str | None) -> None:
+    """List the backups in a repository, the oldest first.
+
+    \b
+    holdfast backup list -r backups
+    """
+    found = _open_any(session, repository).list(store=of)
+    if session.json:
+        session.emit_all(each._asdict() for each in found)
+        return
+    rows = [
+        (each.id, local(each.time), f"{each.lines:,}", size(each.added), size(each.bytes), each.reason, each.url)
+        for each in found
+    ]
+    heads = ("BACKUP", "TIME", "LINES", "ADDED", "SIZE", "REASON", "STORE")
+    session.out.table(heads, rows, right=("LINES", "ADDED", "SIZE"), shrink="STORE", styles={"BACKUP": "yellow"})
+
+
+@command("show")
+@_BACKUP
+@_repository_option
+@_of_option
+def show(session: CliContext, backup: str, repository: str, of: str | None) -> None:
+    """Show a backup, and what is in it.
+
+    \b
+    holdfast backup show 12 -r backups
+    """
+    info, lines = _open_any(session, repository).show(backup, store=of)
+    if session.json:
+        session.emit({**info._asdict(), "contents": [each._asdict() for each in lines]})
+        return
+    _describe(session, info)
+    rows = [(each.tenant, each.kind, each.name, f"{each.steps:,}", size(each.bytes)) for each in lines]
+    heads = ("TENANT", "KIND", "NAME", "STEPS", "SIZE")
+    session.out.table(heads, rows, right=("STEPS", "SIZE"), shrink="NAME", styles={"NAME": "yellow"})
+
+
+def _describe(session: CliContext, info: BackupInfo) -> None:
+    out = session.out
+    out.line(out.style(f"backup {info.id}", "yellow"))
+    rows = (
+        ("Time", f"{local(info.time)} ({ago(info.time)})"),
+        ("Store", f"{info.url} ({info.store})"),
+        ("Size", f"{size(info.bytes)}, {size(info.added)} of it added"),
+        ("Took", f"{info.seconds:.1f} s"),
+        ("Reason", info.reason),
+        ("Damaged", ", ".join(info.damaged)),
+    )
+    for name, text in rows:
+        if text:
+            out.line(f"{name + ':':<10}{safe(text)}")
+
+
+@command("diff")
+@click.argument("before")
+@click.argument("after", default="latest", metavar="[AFTER]")
+@_repository_option
+@_of_option
+def diff(session: CliContext, before: str, after: str, repository: str, of: str | None) -> None:
+    """Show which threads and other lines differ between two backups.
+
+    \b
+    holdfast backup diff 11 12 -r backups
+    """
+    changes = _open_any(session, repository).diff(before, after, store=of)
+    if session.json:
+        session.emit_all(each._asdict() for each in changes)
+        return
+    rows = [(each.change, each.kind, each.name, f"{each.before:,}", f"{each.after:,}") for each in changes]
+    heads = ("CHANGE", "KIND", "NAME", "BEFORE", "AFTER")
+    session.out.table(heads, rows, right=("BEFORE", "AFTER"), shrink="NAME", styles={"NAME": "yellow"})
+
+
+@command("verify")
+@click.argument("backup", required=False)
+@_repository_option
+@_of_option
+@click.option(
+    "--level",
+    type=click.Choice(["structure", "hashes", "decode"]),
+    help="Verify every thread in the backups, too, as `holdfast verify` does.",
+)
+def verify(session: CliContext, backup: str | None, repository: str, of: str | None, level: str | None) -> None:
+    """Check that everything in a repository, or in one backup, is as it was written.
+
+    It needs no store, unless its rows are encrypted.
+
+    \b
+    holdfast backup verify -r backups
+    holdfast backup verify latest --level decode -r backups
+    """
+    backups = _open_any(session, repository)
+    with session.progress("Verifying") as progress:
+        report = backups.verify(backup, store=of, level=level, progress=progress)
+    if session.json:
+        findings = [each._asdict() for each in report.findings]
+        locks = [each.name for each in report.locks]
+        session.emit({**report._asdict(), "findings": findings, "locks": locks, "ok": report.ok})
+    else:
+        for finding in report.findings:
+            where = ", ".join(filter(None, (finding.backup, finding.thread, *finding.steps)))
+            session.out.line(f"{finding.code}: {safe(finding.what)} ({safe(where or finding.where)})")
+        for lock in report.locks:
+            session.note(
+                f"Backup {lock.store[:8]}.{lock.number} is being made, or was not finished, by process "
+                f"{lock.info.process} on {safe(lock.info.host)}. `holdfast backup prune --break-locks` ends it."
+            )
+        result = plural(len(report.findings), "finding") if report.findings else "OK"
+        session.out.line(
+            f"{plural(report.backups, 'backup')}, {plural(report.packs, 'pack')}, {size(report.bytes)}: {result}"
+        )
+    if not report.ok:
+        raise click.exceptions.Exit(exit_codes.INTEGRITY)
+
+
+@command("restore")
+@_BACKUP
+@click.argument("threads", nargs=-1, metavar="[THREAD]...")
+@_repository_option
+@_of_option
+@kinds_option("Restore lines of this kind, all or those that are named; may be repeated.")
+@click.option("--at", metavar="REVISION", help="Restore one thread as it was at a checkpoint, a tag or a time.")
+@click.option("--as", "as_thread", metavar="NAME", help="Restore one thread under another name.")
+@click.option("--in-place", is_flag=True, help="Switch threads that have gone on to what the backup has.")
+@click.option("--create", is_flag=True, help="Create the store if there is none.")
+@dry_run_option
+def restore(
+    session: CliContext,
+    backup: str,
+    threads: tuple[str, ...],
+    repository: str,
+    of: str | None,
+    kinds: tuple[str, ...],
+    at: str | None,
+    as_thread: str | None,
+    in_place: bool,
+    create: bool,
+    dry_run: bool,
+) -> None:
+    """Restore a backup into the store: everything, some threads, or lines of some kinds.
+
+    What the store does not have appears all at once, or not at all. Where a thread has checkpoints that the backup does
+    not have, nothing is restored, unless with --in-place: they stay on their branch.
+
+    \b
+    holdfast backup restore latest -r backups --store sqlite:///new.db --create
+    holdfast backup restore 2h chat --as 'chat of before' -r backups
+    """
+    backups = _open(session, repository, write=not dry_run or create, create=create)
+    with session.progress("Restoring") as progress:
+        report = backups.restore(
+            backup,
+            threads=threads or None,
+            kinds=parse_kinds(kinds),
+            at=at,
+            as_thread=as_thread,
+            in_place=in_place,
+            store=of,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    if session.json:
+        session.emit({**report._asdict(), "lines": [each._asdict() for each in report.lines]})
+        return
+    if dry_run or session.verbose:
+        rows = [(each.action, each.kind, each.name, f"{each.steps:,}", f"{each.newer:,}") for each in report.lines]
+        heads = ("ACTION", "KIND", "NAME", "STEPS", "NEWER")
+        session.out.table(heads, rows, right=("STEPS", "NEWER"), shrink="NAME", styles={"NAME": "yellow"})
+    changed = [each for each in report.lines if each.action in ("create", "extend", "switch")]
+    verb = "Would restore" if dry_run else "Restored"
+    written = "" if dry_run else f": {report.rows:,} rows, {size(report.bytes)}"
+    session.out.line(f"{verb} {plural(len(changed), 'line')} from {report.backup}{written}")
+    if report.jobs:
+        session.note(f"{plural(report.jobs, 'job')} restored, paused. See `holdfast jobs`.")
+
+
+@command("drill")
+@_BACKUP
+@_repository_option
+@_of_option
+def drill(session: CliContext, backup: str, repository: str, of: str | None) -> None:
+    """Prove that a backup works: restore it aside, verify it to the last value, and compare it with the store.
+
+    `holdfast doctor` shows the result.
+
+    \b
+    holdfast backup drill -r backups
+    """
+    backups = _open(session, repository, write=True)
+    with session.progress("Restoring aside") as progress:
+        report = backups.drill(backup, store=of, progress=progress)
+    for finding in report.findings[:_LISTED]:
+        session.warn(finding)
+    seconds = report.restore_seconds + report.verify_seconds
+    session.tell(
+        f"Backup {report.backup} {'works' if report.ok else 'does not work'}: {plural(report.lines, 'line')}, "
+        f"{plural(report.steps, 'step')}, {report.compared} compared, {seconds:.1f} s.",
+        {**report._asdict(), "ok": report.ok},
+    )
+    if not report.ok:
+        raise click.exceptions.Exit(exit_codes.INTEGRITY)
+
+
+@command("prune")
+@_repository_option
+@_of_option
+@click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the last N backups.")
+@click.option("--keep-within", metavar="AGE", help="Keep those of this age or less: 30d, 12h, 1w.")
+@click.option("--keep-hourly", type=_COUNT, metavar="N", help="Keep the last of each of the last N hours with any.")
+@click.option("--keep-daily", type=_COUNT, metavar="N", help="Keep the last of each of the last N days.")
+@click.option("--keep-weekly", type=_COUNT, metavar="N", help="Keep the last of each of the last N weeks.")
+@click.option("--keep-monthly", type=_COUNT, metavar="N", help="Keep the last of each of the last N months.")
+@click.option("--keep-yearly", type=_COUNT, metavar="N", help="Keep the last of each of the last N years.")
+@click.option("--max-size", "max_bytes", type=SizeType(), metavar="SIZE", help="Drop the oldest until the rest fits.")
+@click.option("--grace", default="1d", show_default=True, metavar="AGE", help="How long unused packs stay.")
+@click.option("--break-locks", is_flag=True, help="End backups that are being made: for locks that a crash left.")
+@dry_run_option
+@yes_option
+def prune(
+    session: CliContext,
+    repository: str,
+    of: str | None,
+    grace: str,
+    break_locks: bool,
+    dry_run: bool,
+    yes: bool,
+    **rules: Any,
+) -> None:
+    """Remove old backups by a policy, and packs that nothing needs.
+
+    A backup is kept if any rule keeps it. The newest of each store, pinned ones, and the last one before a migration
+    are always kept. Packs are deleted by a later call, when they have been unused for --grace.
+
+    \b
+    holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
+    """
+    backups = _open_any(session, repository)
+    given = {name: value for name, value in rules.items() if value is not None}
+    planned = backups.prune(store=of, grace=grace, dry_run=True, **given)
+    if not dry_run:
+        session.confirm(f"Remove {plural(planned.removed, 'backup')} permanently?", yes=yes)
+    report = planned if dry_run else backups.prune(store=of, grace=grace, break_locks=break_locks, **given)
+    if session.json:
+        verdicts = [each._asdict() for each in report.verdicts]
+        session.emit({**report._asdict(), "verdicts": verdicts, "locks": [each.name for each in report.locks]})
+        return
+    for each in report.verdicts:
+        word = "keep" if each.kept else "would remove" if dry_run else "removed"
+        session.out.line(f"{word} {each.id}: {', '.join(each.reasons) or 'no rule keeps it'}")
+    session.out.line(
+        f"{plural(report.deleted, 'pack')} deleted, {size(report.freed)}; {report.recorded} more after {grace}"
+    )
+
+
+@command("freeze")
+@_repository_option
+@click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
+def freeze(session: CliContext, repository: str, reason: str) -> None:
+    """Suspend all deletion in a repository, at once and for everybody.
+
+    \b
+    holdfast backup freeze -m 'an incident is being investigated' -r backups
+    """
+    _open_any(session, repository).freeze(reason=reason)
+    session.tell("The repository is frozen: nothing is deleted until `holdfast backup unfreeze`.", {"frozen": True})
+
+
+@command("unfreeze")
+@_repository_option
+@yes_option
+def unfreeze(session: CliContext, repository: str, yes: bool) -> None:
+    """Allow deletion in a repository again."""
+    session.confirm("Allow deletion again?", yes=yes)
+    was_frozen = _open_any(session, repository).unfreeze()
+    text = "Deletion is allowed again." if was_frozen else "The repository was not frozen."
+    session.tell(text, {"frozen": False, "was_frozen": was_frozen})
+
+
+@command("pin")
+@click.argument("backup")
+@_repository_option
+@_of_option
+@click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
+@click.option("--remove", is_flag=True, help="Remove the pin.")
+def pin(session: CliContext, backup: str, repository: str, of: str | None, reason: str, remove: bool) -> None:
+    """Protect a backup from pruning, or no longer.
+
+    \b
+    holdfast backup pin 12 -m 'end of the year' -r backups
+    """
+    backups = _open_any(session, repository)
+    if remove:
+        backups.unpin(backup, store=of)
+    else:
+        backups.pin(backup, store=of, reason=reason)
+    session.tell(f"{'Unpinned' if remove else 'Pinned'} {backup}.", {"backup": backup, "pinned": not remove})
+
+
+@command("follow")
+@_repository_option
+@click.option("--interval", default="0.5s", show_default=True, metavar="SPAN", help="How often to look for changes.")
+def follow(session: CliContext, repository: str, interval: str) -> None:
+    """Make a backup whenever something has changed, until it is interrupted.
+
+    \b
+    holdfast backup follow -r s3://bucket/backups
+    """
+    count = 0
+
+    def report(status: FollowStatus) -> None:
+        nonlocal count
+        if status.error:
+            session.warn(status.error)
+        elif status.backups > count:
+            count = status.backups
+            session.tell(f"Backup {status.last}, {status.lag:.2f} s behind.", status._asdict())
+
+    _open(session, repository, write=True).follow(interval=interval, report=report)
+
+
+for _each in (create, list_, show, diff, verify, restore, drill, prune, freeze, unfreeze, pin, follow):
+    backup.add_command(_each)

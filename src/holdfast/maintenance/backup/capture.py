@@ -1,0 +1,341 @@
+"""Reading the lines of a store as of one moment, while others write.
+
+A line is a log, so a moment is given by its *outline*: its row, its small rows, and where its branches end. All else
+that belongs to it can be read later. `Backend.read` answers several queries as of one moment, so the outlines of some
+lines can be read at once, and the feed names the lines that changed meanwhile. If all of these are among the lines that
+were read at once, then these, and the others as they were read before, are the store as of the moment of that read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from holdfast.backends.interface import Get, Query, Row, Scan
+from holdfast.backends.paging import next_page, scan_rows
+from holdfast.backends.tables import (
+    BRANCHES,
+    EVENTS,
+    FOLDS,
+    JOBS,
+    LINES,
+    LINKS,
+    NODES,
+    OBJECTS,
+    REFS,
+    STEPS,
+    WRITES,
+    Key,
+    Scalar,
+    Table,
+)
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import LEASE, Line, StepRef
+from holdfast.errors import ConflictError, CorruptError, InvalidError
+from holdfast.maintenance.backup.format import Tip
+
+SMALL = (BRANCHES, REFS, WRITES, LINKS, JOBS)
+"""Tables of which all rows of a line are read at once."""
+
+LARGE = (STEPS, FOLDS, EVENTS, NODES, OBJECTS)
+"""Tables of which rows are only added, unless the line's own row changes."""
+
+BACKED_UP = (*SMALL, *LARGE)
+
+SETTING = "setting"
+LAST_BACKUP = "backup "
+"""The beginning of the names of settings that say which backup or drill was the last: they are not part of one."""
+
+_LOCAL = frozenset((LEASE, "ledger", "orphan"))
+"""Kinds of refs about work in progress, or derived ones."""
+
+AT_ONCE = 200
+"""How many lines are read at once while it does not matter."""
+
+_FIRST_PAGE = 8
+
+_ATTEMPTS = 40
+"""How often to try to find a moment before everything is read at once."""
+
+Known = Callable[[], Awaitable[dict[str, dict[Key, tuple[Scalar, ...]]]]]
+"""Returns the keys, without tenant and line, and columns of the rows that the last backup has of a line, by table."""
+
+
+class RemovedKey(NamedTuple):
+    """The key, without tenant and line, of a row that is not there any more."""
+
+    key: Key
+
+
+class ConcurrentChange(Exception):
+    """A line was rewritten or deleted after its outline was read."""
+
+
+class Outline(NamedTuple):
+    """A line at a moment. Without a row, it has settings only; without anything, it does not exist."""
+
+    row: Row | None
+    small: tuple[tuple[Table, tuple[Row, ...]], ...]
+    tips: tuple[Tip, ...]
+    last_event: str
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything to back up."""
+        return self.row is not None or any(rows for _, rows in self.small)
+
+    def digest(self) -> bytes:
+        """Return a digest of the small rows."""
+        digest = hashlib.sha256()
+        for table, rows in self.small:
+            for row in rows:
+                digest.update(repr((table.name, row)).encode(errors="surrogatepass"))
+        return digest.digest()
+
+
+class Moment(NamedTuple):
+    """A moment: not before a time in nanoseconds since 1970, and after a token was issued."""
+
+    time: int
+    token: str
+    outlines: dict[Line, Outline | CorruptError]
+
+
+class LineReader:
+    """Reads outlines and rows of lines, as they are stored."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._stored = engine.context.stored
+        self._codec = engine.context.rows
+        self._branches: dict[Line, tuple[int, ...]] = {}
+        """The numbers of the branches of lines when they were last read."""
+
+    async def lines(self, tenant: str | None) -> list[Line]:
+        """List the lines of a tenant or of all, and for each tenant the empty name, which has its settings."""
+        prefix: Key = () if tenant is None else (tenant,)
+        found = scan_rows(self._stored, LINES, prefix, bodies=False)
+        lines = [Line(str(row.key[0]), str(row.key[1])) async for row in found]
+        tenants = {"" if tenant is None else tenant, *(line.tenant for line in lines)}
+        return sorted({*lines, *(Line(each, "") for each in tenants)})
+
+    async def outlines(self, lines: Sequence[Line]) -> dict[Line, Outline | CorruptError]:
+        """Read the outlines of lines, all as of one moment. The error, where a line is damaged."""
+        while True:
+            queries: list[Query] = []
+            slices: list[tuple[int, int, tuple[int, ...]]] = []
+            for line in lines:
+                numbers = self._branches.get(line, ())
+                own = _outline_queries(line, numbers)
+                slices.append((len(queries), len(queries) + len(own), numbers))
+                queries += own
+            try:
+                found = await self._stored.read(queries)
+            except CorruptError:
+                if len(lines) > 1:
+                    return await self._outlines_one_by_one(lines)
+                raise
+            settled = True
+            outlines: dict[Line, Outline | CorruptError] = {}
+            for line, (start, stop, numbers) in zip(lines, slices, strict=True):
+                answers = found[start:stop]
+                there = tuple(int(row.key[2]) for row in answers[1])
+                self._branches[line] = there
+                settled = settled and there == numbers
+                try:
+                    outlines[line] = self._outline(answers)
+                except CorruptError as error:
+                    outlines[line] = error
+            if settled:
+                return outlines
+
+    async def _outlines_one_by_one(self, lines: Sequence[Line]) -> dict[Line, Outline | CorruptError]:
+        """Read lines of which at least one is damaged. The others are then read at once."""
+        damaged: dict[Line, Outline | CorruptError] = {}
+        for line in lines:
+            try:
+                await self.outlines([line])
+            except CorruptError as error:
+                damaged[line] = error
+        rest = [line for line in lines if line not in damaged]
+        return {**damaged, **(await self.outlines(rest) if rest else {})}
+
+    def _outline(self, answers: Sequence[Sequence[Row]]) -> Outline:
+        lines, branches, refs, writes, links, jobs, events, *ends = answers
+        refs = [row for row in refs if not _is_local(row)]
+        small = tuple(zip(SMALL, map(tuple, (branches, refs, writes, links, jobs)), strict=True))
+        for table, rows in ((LINES, lines), *small):
+            for row in rows:
+                self._check(table, row)
+        steps = [StepRef.of(row) for end in ends for row in end]
+        tips = tuple(Tip(step.branch, step.seq, step.id, step.hash) for step in steps)
+        return Outline(lines[0] if lines else None, small, tips, str(events[0].key[2]) if events else "")
+
+    async def rows(
+        self, line: Line, outline: Outline, before: tuple[Sequence[Tip], str] | None, known: Known
+    ) -> AsyncIterator[tuple[Table, Row | RemovedKey]]:
+        """Yield the rows of large tables that a line has at the moment of its outline and that are not known, and the
+        keys of those that are known and no longer there.
+
+        `before` are the tips and the last event of what is known, if only appends happened since. `ConcurrentChange` if
+        the line is not any more what it was at that moment.
+        """
+        if outline.row is None:
+            return
+        if before is not None and not await self._continues(line, before[0], outline.tips):
+            before = None
+        folded = False
+        for table in LARGE:
+            if before is not None and table in (STEPS, FOLDS, EVENTS):
+                async for row in self._appended(table, line, outline, before):
+                    folded = folded or table is FOLDS
+                    self._check(table, row)
+                    yield table, row
+            elif before is None or table is not NODES or folded:
+                async for found in self._missing(table, line, outline, known, appended=before is not None):
+                    if isinstance(found, Row):
+                        self._check(table, found)
+                    yield table, found
+        (now,) = await self._stored.read([Get(LINES, [tuple(line)])])
+        if not now or now[0].columns != outline.row.columns:
+            raise ConcurrentChange
+
+    async def _continues(self, line: Line, before: Sequence[Tip], tips: Sequence[Tip]) -> bool:
+        """Return whether branches that ended somewhere have the same step there."""
+        lengths = {tip.branch: tip.seq for tip in tips}
+        if any(lengths.get(tip.branch, -1) < tip.seq for tip in before):
+            return False
+        keys: list[Key] = [(*line, tip.branch, tip.seq) for tip in before]
+        (found,) = await self._stored.read([Get(STEPS, keys)])
+        hashes = {row.key[2]: row.columns[3] for row in found}
+        return all(hashes.get(tip.branch) == tip.hash for tip in before)
+
+    async def _appended(
+        self, table: Table, line: Line, outline: Outline, before: tuple[Sequence[Tip], str]
+    ) -> AsyncIterator[Row]:
+        if table is EVENTS:
+            if outline.last_event > before[1]:
+                stop = (outline.last_event + "\0",)
+                async for row in self._scan(Scan(table, tuple(line), (before[1],), stop)):
+                    if row.key[2] != before[1]:
+                        yield row
+            return
+        starts = {tip.branch: tip.seq + 1 for tip in before[0]}
+        for tip in outline.tips:
+            start = starts.get(tip.branch, 0)
+            if start <= tip.seq:
+                async for row in self._scan(Scan(table, (*line, tip.branch), (start,), (tip.seq + 1,))):
+                    yield row
+
+    async def _scan(self, scan: Scan) -> AsyncIterator[Row]:
+        page, start = _FIRST_PAGE, scan.start
+        while True:
+            (found,) = await self._stored.read([scan._replace(start=start, limit=page)])
+            for row in found:
+                yield row
+            if len(found) < page:
+                return
+            last = found[-1].key[len(scan.prefix) :]
+            start = (*last[:-1], int(last[-1]) + 1)  # keys of these tables end in a number
+            page = next_page(page, found)
+
+    async def _missing(
+        self, table: Table, line: Line, outline: Outline, known: Known, *, appended: bool
+    ) -> AsyncIterator[Row | RemovedKey]:
+        (first,) = await self._stored.read([Scan(table, tuple(line), limit=1, bodies=False)])
+        if not first and appended:
+            return
+        existing = (await known()).get(table.name, {})
+        includes = _filter_of(table, outline)
+        if not existing:
+            async for row in scan_rows(self._stored, table, tuple(line)):
+                if includes(row.key):
+                    yield row
+            return
+        listed = {row.key: row.columns async for row in scan_rows(self._stored, table, tuple(line), bodies=False)}
+        wanted = [key for key, columns in listed.items() if includes(key) and existing.get(key[2:]) != columns]
+        for key in existing:
+            if (*line, *key) not in listed:
+                yield RemovedKey(key)
+        start, page = 0, _FIRST_PAGE
+        while start < len(wanted):
+            keys = wanted[start : start + page]
+            start += len(keys)
+            (found,) = await self._stored.read([Get(table, keys)])
+            if len(found) < len(keys):
+                raise ConcurrentChange
+            for row in found:
+                yield row
+            page = next_page(page, found)
+
+    def _check(self, table: Table, row: Row) -> None:
+        if not self._codec.is_intact(table, row):
+            raise CorruptError("a row is damaged", where=f"{table.name} {row.key}")
+
+
+class MomentFinder:
+    """Finds a moment, and which lines have changed until then."""
+
+    def __init__(self, engine: Engine, reader: LineReader, tenant: str | None) -> None:
+        self._backend = engine.context.stored
+        self._clock = engine.context.clock
+        self._reader = reader
+        self._tenant = tenant
+
+    async def start(self, token: str) -> tuple[str, set[Line] | None]:
+        """Return a token, and the lines that changed since an earlier one; None if any may have."""
+        found = await self._changes(token or None)
+        return found[0], found[1] if token else None
+
+    async def _changes(self, token: str | None) -> tuple[str, set[Line] | None]:
+        try:
+            found = await self._backend.changes(token)
+        except InvalidError:  # the token of another kind of store
+            found = (await self._backend.changes())._replace(complete=False)
+        lines = {Line(*each) for each in found.lines if self._tenant in (None, each[0])}
+        return found.token, lines if found.complete else None
+
+    async def changed(self, token: str) -> tuple[str, set[Line]]:
+        """Return a token, and the lines that may have changed since an earlier one."""
+        token, lines = await self._changes(token)
+        return token, {*await self._reader.lines(self._tenant)} if lines is None else lines
+
+    async def find(self, token: str, pending: Iterable[Line]) -> Moment:
+        """Return a moment, with the outlines of all lines that changed after a token was issued. `pending` are lines
+        that changed already."""
+        lines = {*pending}
+        for attempt in range(_ATTEMPTS):
+            before, time = token, self._clock()
+            outlines = await self._reader.outlines(sorted(lines))
+            token, changed = await self._changes(before)
+            if changed is not None and changed <= lines:
+                return Moment(time, before, outlines)
+            if changed is None or attempt == _ATTEMPTS - 2:
+                changed = {*await self._reader.lines(self._tenant)}
+            lines |= changed
+        raise ConflictError("the store keeps changing", where=self._backend.url, hint="Try again", code="busy-store")
+
+
+def _outline_queries(line: Line, branches: Sequence[int]) -> list[Query]:
+    key = tuple(line)
+    return [
+        Get(LINES, [key]),
+        *(Scan(table, key) for table in SMALL),
+        Scan(EVENTS, key, reverse=True, limit=1, bodies=False),
+        *(Scan(STEPS, (*key, number), reverse=True, limit=1, bodies=False) for number in (0, *branches)),
+    ]
+
+
+def _is_local(ref: Row) -> bool:
+    """Return whether a ref is about this store only."""
+    return ref.key[2] in _LOCAL or (ref.key[2] == SETTING and str(ref.key[3]).startswith(LAST_BACKUP))
+
+
+def _filter_of(table: Table, outline: Outline) -> Callable[[Key], bool]:
+    """Return which rows belong to the moment of an outline."""
+    if table in (STEPS, FOLDS):
+        lengths = {tip.branch: tip.seq for tip in outline.tips}
+        return lambda key: int(key[3]) <= lengths.get(int(key[2]), -1)
+    if table is EVENTS:
+        return lambda key: str(key[2]) <= outline.last_event
+    return lambda _: True  # what no step needs does no harm

@@ -1,0 +1,190 @@
+"""Verifying backups: every object, every block, and if asked every state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.findings import VerifyLevel
+from holdfast.engine.integrity.verify import verify as verify_line
+from holdfast.engine.namespaces import short_name
+from holdfast.engine.types import Progress
+from holdfast.errors import CorruptError, NotFoundError, UnsupportedError
+from holdfast.maintenance.backup.format import HEADER, PACKS, LineEntry, Manifest, decode_value, open_object, pack_name
+from holdfast.maintenance.backup.packs import PACK
+from holdfast.maintenance.backup.reader import backup_engine, loader_of
+from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
+
+_DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
+_AFFECTED = 20
+"""How many steps of a damaged line are named."""
+
+
+class BackupFinding(NamedTuple):
+    """A problem of a repository: the backup, the thread and the positions of its steps that it concerns, if any."""
+
+    code: str
+    what: str
+    where: str
+    backup: str = ""
+    thread: str = ""
+    steps: tuple[str, ...] = ()
+
+
+class RepositoryReport(NamedTuple):
+    """The result of verifying a repository: what was checked, the findings, and locks that are open."""
+
+    backups: int
+    packs: int
+    lines: int
+    bytes: int
+    findings: tuple[BackupFinding, ...]
+    locks: tuple[OpenLock, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no findings."""
+        return not self.findings
+
+
+class RepositoryChecker:
+    """Verifies backups of a repository. Needs no store, except to know how its rows are stored."""
+
+    def __init__(self, repository: Repository, like: Engine, progress: Progress | None) -> None:
+        self._repository = repository
+        self._like = like
+        self._progress = progress
+        self._found: list[BackupFinding] = []
+        self._lines: set[LineEntry] = set()
+        self._bytes = 0
+
+    async def check(self, store: str | None, only: Backup | None, level: VerifyLevel | None) -> RepositoryReport:
+        """Verify all backups, those of a store, or one. With a level, every line is verified as in a store."""
+        start = time.monotonic()
+        stores = await self._repository.stores() if store is None else [store]
+        backups = [only] if only is not None else [each for name in stores for each in await self._chain(name)]
+        packs = {pack_name(pack.id) for each in backups for pack in each.manifest.packs}
+        if store is None and only is None:
+            packs.update(info.name for info in await self._repository.storage.list_objects(PACKS))
+        await self._packs(sorted(packs))
+        for number, backup in enumerate(backups, 1):
+            await self._backup(backup, level)
+            if self._progress is not None:
+                self._progress(number, len(backups), backup.id)
+        locks = await self._locks()
+        return RepositoryReport(
+            len(backups),
+            len(packs),
+            len(self._lines),
+            self._bytes,
+            tuple(self._found),
+            tuple(locks),
+            time.monotonic() - start,
+        )
+
+    def _add(
+        self, code: str, what: str, where: str, backup: str = "", thread: str = "", steps: Sequence[str] = ()
+    ) -> None:
+        self._found.append(BackupFinding(code, what, where, backup, thread, tuple(steps)))
+
+    async def _locks(self) -> list[OpenLock]:
+        try:
+            return (await self._repository.locks())[0]
+        except _DAMAGE as error:
+            self._add("damaged-object", error.what, error.where)
+            return []
+
+    async def _removed(self, store: str) -> dict[int, bytes]:
+        try:
+            return {number: each.digest for number, each in (await self._repository.removed(store)).items()}
+        except _DAMAGE as error:
+            self._add("damaged-object", error.what, error.where)
+            return {}
+
+    async def _chain(self, store: str) -> list[Backup]:
+        """Check that each manifest names the one before it. Returns those that can be read."""
+        digests = await self._removed(store)
+        found: list[Backup] = []
+        numbers = await self._repository.numbers(store)
+        for number in numbers:
+            try:
+                backup = await self._repository.load(store, number)
+            except _DAMAGE as error:
+                self._add("damaged-manifest", error.what, error.where, f"{store[:8]}.{number}")
+                continue
+            digests[number] = backup.digest
+            found.append(backup)
+        for backup in found:
+            before = backup.manifest.number - 1
+            if before in digests and digests[before] != backup.manifest.parent:
+                self._add("broken-chain", "it does not follow the backup before it", self._repository.where, backup.id)
+            elif before and before not in digests and before not in numbers:
+                what = f"backup {store[:8]}.{before} is missing, and was not removed by pruning"
+                self._add("missing-backup", what, self._repository.where, backup.id)
+        return [each for each in found if not each.manifest.abandoned]
+
+    async def _packs(self, names: Sequence[str]) -> None:
+        """Read packs, and compare each with its name."""
+        for number, name in enumerate(names, 1):
+            data = await self._repository.storage.get(name)
+            try:
+                if data is None:
+                    raise CorruptError("a pack of the repository is missing")
+                self._bytes += len(data)
+                open_object(PACK, data, name)
+                if not name.endswith(data[6:HEADER].hex()):
+                    raise CorruptError("a pack is under the name of another")
+            except _DAMAGE as error:
+                self._add("damaged-pack", error.what, f"{self._repository.where}/{name}")
+            if self._progress is not None:
+                self._progress(number, len(names), name)
+
+    async def _backup(self, backup: Backup, level: VerifyLevel | None) -> None:
+        entries: list[LineEntry] = []
+        for part in backup.manifest.pages:
+            try:
+                entries += decode_value(await self._repository.blocks.read(part), list[LineEntry], backup.id)
+            except _DAMAGE as error:
+                self._add("damaged-lines", f"the list of threads cannot be read: {error.what}", error.where, backup.id)
+        self._check_packs(backup.manifest, entries, backup.id)
+        engine = backup_engine(self._repository, backup, entries, self._like)
+        for entry in entries:
+            if entry in self._lines:
+                continue
+            self._lines.add(entry)
+            try:
+                await loader_of(self._repository).rows(entry.line, entry.chunks)
+            except _DAMAGE as error:
+                steps = await self._affected(entry)
+                self._add("damaged-thread", error.what, error.where, backup.id, short_name(entry.name), steps)
+                continue
+            if level is not None and entry.columns:
+                report = await verify_line(engine.context, entry.line, level)
+                for finding in report.findings:
+                    self._add(finding.code.value, str(finding), entry.name, backup.id, short_name(entry.name))
+
+    def _check_packs(self, manifest: Manifest, entries: Sequence[LineEntry], id: str) -> None:
+        listed = {pack.id for pack in manifest.packs}
+        for entry in entries:
+            if any(part.pack not in listed for chunk in entry.chunks for part in (chunk.keys, chunk.bodies)):
+                self._add("unlisted-pack", "a thread is in a pack that the manifest does not list", entry.name, id)
+
+    async def _affected(self, entry: LineEntry) -> list[str]:
+        """Return the steps of a line that are in chunks that cannot be read, as far as it is known."""
+        affected: list[str] = []
+        for chunk in entry.chunks:
+            try:
+                index = await loader_of(self._repository).index(entry.line, chunk)
+            except _DAMAGE:
+                affected.append("unknown steps: their list is damaged")
+                continue
+            try:
+                await self._repository.blocks.read(chunk.bodies)
+            except _DAMAGE:
+                steps = [key for name, rows in index.rows if name == "steps" for key, _, _ in rows]
+                affected += [f"branch {branch}, step {seq}" for branch, seq in steps]
+        more = [f"and {len(affected) - _AFFECTED} more"] if len(affected) > _AFFECTED else []
+        return affected[:_AFFECTED] + more

@@ -1,0 +1,429 @@
+"""Making a backup: a full one the first time, and then what has changed."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.backends.interface import Ensure, Get, Put, Row
+from holdfast.backends.tables import REFS, Key, Scalar
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import Progress
+from holdfast.errors import ConflictError, CorruptError
+from holdfast.maintenance.backup.capture import (
+    AT_ONCE,
+    LAST_BACKUP,
+    SETTING,
+    ConcurrentChange,
+    LineReader,
+    Moment,
+    MomentFinder,
+    Outline,
+    RemovedKey,
+)
+from holdfast.maintenance.backup.format import (
+    Chunk,
+    ChunkIndex,
+    DamagedLine,
+    LineEntry,
+    Manifest,
+    PackInfo,
+    Slice,
+    digest_of,
+)
+from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
+from holdfast.maintenance.backup.reader import ChunkLoader
+from holdfast.maintenance.backup.repository import Backup, Repository
+
+_CHUNK_BYTES = 1 << 20
+_CHUNK_ROWS = 10_000
+_PAGE_LINES = 256
+_MAX_CHUNKS = 24
+_ATTEMPTS = 8
+"""How often to start again when others make backups of the same store, or rewrite its lines."""
+_ROUNDS = 3
+"""How many times what changed meanwhile is read before the moment is chosen."""
+STORE_ID = "store id"
+
+
+class _PendingChunk(NamedTuple):
+    keys: PendingSlice
+    bodies: PendingSlice
+    rows: int
+
+    def resolve(self) -> Chunk:
+        return Chunk(self.keys.resolve(), self.bodies.resolve(), self.rows)
+
+
+_AnyChunk: TypeAlias = Chunk | _PendingChunk
+
+
+class _PendingEntry(NamedTuple):
+    """A line of the new backup, some of whose chunks may not be stored yet."""
+
+    entry: LineEntry
+    chunks: tuple[_AnyChunk, ...]
+
+    @classmethod
+    def of(cls, line: Line, outline: Outline, chunks: tuple[_AnyChunk, ...]) -> _PendingEntry:
+        columns: tuple[Any, ...] = () if outline.row is None else outline.row.columns
+        body = b"" if outline.row is None else outline.row.body
+        entry = LineEntry(*line, columns, body, outline.tips, outline.digest(), outline.last_event, ())
+        return cls(entry, chunks)
+
+    def resolve(self) -> LineEntry:
+        chunks = tuple(each if isinstance(each, Chunk) else each.resolve() for each in self.chunks)
+        return msgspec.structs.replace(self.entry, chunks=chunks)
+
+
+class _ChunkBuilder:
+    """Collects changes of a line into chunks."""
+
+    def __init__(self, writer: PackWriter, line: Line) -> None:
+        self._writer = writer
+        self._line = line
+        self.chunks: list[_PendingChunk] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._removed: list[tuple[str, Key]] = []
+        self._rows: dict[str, list[tuple[Key, tuple[Scalar, ...], int]]] = {}
+        self._bodies: list[bytes] = []
+        self._size = self._count = 0
+
+    def remove(self, table: str, key: Key) -> None:
+        """Remove a row, or those with this beginning of the key."""
+        self._removed.append((table, key))
+
+    async def add(self, table: str, key: Key, columns: tuple[Scalar, ...], body: bytes) -> None:
+        """Add a row."""
+        if self._rows and next(reversed(self._rows)) != table and table in self._rows:
+            await self.flush()
+        self._rows.setdefault(table, []).append((key, columns, len(body)))
+        self._bodies.append(body)
+        self._size += len(body)
+        self._count += 1
+        if self._size >= _CHUNK_BYTES or self._count >= _CHUNK_ROWS:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """End a chunk, if there is anything in it."""
+        if not self._removed and not self._rows:
+            return
+        index = ChunkIndex(*self._line, self._removed, list(self._rows.items()))
+        where = await self._writer.add("index", msgspec.msgpack.encode(index))
+        bodies = await self._writer.add("bodies", b"".join(self._bodies))
+        self.chunks.append(_PendingChunk(where, bodies, self._count))
+        self._begin()
+
+
+class BackupCreator:
+    """Makes one backup."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        repository: Repository,
+        tenant: str | None,
+        progress: Progress | None,
+        home: str,
+        *,
+        accept_loss: bool = False,
+    ) -> None:
+        """`home` is the tenant that the store was opened for: the id of the store is among its settings. With
+        `accept_loss`, it may be that the repository lost backups."""
+        self._accept_loss = accept_loss
+        self._engine = engine
+        self._repository = repository
+        self._tenant = tenant
+        self._home = home
+        self._progress = progress
+        self._reader = LineReader(engine)
+        self._moments = MomentFinder(engine, self._reader, tenant)
+        self._damaged: dict[Line, str] = {}
+
+    async def create(self, reason: str) -> Backup:
+        """Make a backup. `ConflictError` if others keep making backups of the same store."""
+        store = await store_id(self._engine, self._home)
+        for _ in range(_ATTEMPTS):
+            parent, last = await self._repository.newest(store)
+            number = 1 if last is None else last.manifest.number + 1
+            if not self._accept_loss:
+                await self._check_record(store, last)
+            await self._repository.lock(store, number)
+            made = await self._make(store, number, parent, last, reason)
+            if made is not None:
+                await self._record(made)
+                return made
+        raise ConflictError(
+            "others keep making backups of this store", where=self._repository.where, hint="Try again later"
+        )
+
+    async def _make(
+        self, store: str, number: int, parent: Backup | None, last: Backup | None, reason: str
+    ) -> Backup | None:
+        start = time.monotonic()
+        writer = PackWriter(self._repository.storage)
+        usable = parent if parent is not None and parent.manifest.tenant == self._tenant else None
+        pages = [] if usable is None else [page async for page in self._repository.pages(usable.manifest)]
+        before = {entry.line: entry for page in pages for entry in page}
+        moment, entries = await self._capture(writer, before, "" if usable is None else usable.manifest.token)
+        await writer.flush()
+        found = sorted((each.resolve() for each in entries.values()), key=lambda each: each.line)
+        old = (
+            {}
+            if usable is None
+            else {tuple(page): part for page, part in zip(pages, usable.manifest.pages, strict=True)}
+        )
+        slices = await _write_pages(writer, found, old)
+        sizes = {each.id: each for each in (*(() if usable is None else usable.manifest.packs), *writer.packs)}
+        return await self._repository.commit(
+            Manifest(
+                store=store,
+                number=number,
+                parent=b"" if last is None else last.digest,
+                time=max(moment.time, 0 if last is None else last.manifest.time),  # clocks may go back
+                token=moment.token,
+                tenant=self._tenant,
+                url=self._engine.context.backend.url,
+                holdfast=__version__,
+                reason=reason,
+                seconds=time.monotonic() - start,
+                lines=sum(1 for each in found if each.columns),
+                rows=sum(chunk.rows for each in found for chunk in each.chunks),
+                added=sum(each.size for each in writer.packs),
+                pages=tuple(slices),
+                packs=tuple(_needed(found, slices, sizes)),
+                damaged=tuple(DamagedLine(*line, what) for line, what in sorted(self._damaged.items())),
+            )
+        )
+
+    # Lines ----------------------------------------------------------------------------------------------------
+
+    async def _capture(
+        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str
+    ) -> tuple[Moment, dict[Line, _PendingEntry]]:
+        """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment."""
+        entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items()}
+        token, changed = await self._moments.start(token)
+        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else changed
+        for _ in range(_ROUNDS):
+            ordered = sorted(pending)
+            for start in range(0, len(ordered), AT_ONCE):
+                outlines = await self._reader.outlines(ordered[start : start + AT_ONCE])
+                for number, (line, outline) in enumerate(outlines.items(), start + 1):
+                    await self._update(writer, entries, line, outline)
+                    if self._progress is not None:
+                        self._progress(number, len(ordered), line.name)
+            token, pending = await self._moments.changed(token)
+            if not pending:
+                break
+        for _ in range(_ATTEMPTS):
+            moment = await self._moments.find(token, pending)
+            again = [
+                line
+                for line, outline in moment.outlines.items()
+                if not await self._update(writer, entries, line, outline)
+            ]
+            if not again:
+                return moment, entries
+            # Some were rewritten after the moment. Only what changes now is read again.
+            token, changed_lines = await self._moments.changed(moment.token)
+            pending = changed_lines.union(again)
+        raise ConflictError(
+            "threads are rewritten all the time", where=self._engine.context.backend.url, hint="Try again"
+        )
+
+    async def _update(
+        self,
+        writer: PackWriter,
+        entries: dict[Line, _PendingEntry],
+        line: Line,
+        outline: Outline | CorruptError,
+    ) -> bool:
+        """Bring the entry of a line up to its outline. Returns False if it was rewritten since."""
+        if isinstance(outline, CorruptError):
+            self._damaged[line] = str(outline)
+            return True
+        if not outline.exists:
+            entries.pop(line, None)
+            return True
+        try:
+            entry = await self._entry(writer, line, outline, entries.get(line))
+        except ConcurrentChange:
+            return False
+        except CorruptError as error:
+            self._damaged[line] = str(error)
+            return True
+        self._damaged.pop(line, None)
+        entries[line] = entry
+        return True
+
+    async def _entry(
+        self, writer: PackWriter, line: Line, outline: Outline, last: _PendingEntry | None
+    ) -> _PendingEntry:
+        if last is not None and not _is_same_line(last.entry, outline):
+            last = None  # deleted, and created again
+        old = None if last is None else last.entry
+        builder = _ChunkBuilder(writer, line)
+        if old is None or old.small != outline.digest():
+            for table, rows in outline.small:
+                if old is not None:
+                    builder.remove(table.name, ())
+                for row in rows:
+                    await builder.add(table.name, row.key[2:], row.columns, row.body)
+        before = None
+        if old is not None and outline.row is not None and old.columns == outline.row.columns:
+            before = old.tips, old.last_event
+        loader = self._loader(writer)
+        keys: list[dict[str, dict[Key, tuple[Scalar, ...]]]] = []
+
+        async def known() -> dict[str, dict[Key, tuple[Scalar, ...]]]:
+            if not keys:
+                keys.append({} if last is None else await loader.keys(line, _as_chunks(last.chunks)))
+            return keys[0]
+
+        async for table, found in self._reader.rows(line, outline, before, known):
+            if isinstance(found, RemovedKey):
+                builder.remove(table.name, found.key)
+            else:
+                await builder.add(table.name, found.key[2:], found.columns, found.body)
+        await builder.flush()
+        if last is not None and not builder.chunks:
+            return _PendingEntry.of(line, outline, last.chunks)
+        chunks: tuple[_AnyChunk, ...] = (*(() if last is None else last.chunks), *builder.chunks)
+        if last is not None and len(chunks) > _MAX_CHUNKS:
+            chunks = await self._merge(writer, line, chunks)
+        return _PendingEntry.of(line, outline, chunks)
+
+    async def _merge(self, writer: PackWriter, line: Line, chunks: Sequence[_AnyChunk]) -> tuple[_AnyChunk, ...]:
+        """Merge the last chunks of a line, until each has at least as many rows as all after it."""
+        start, rows = len(chunks) - 1, chunks[-1].rows
+        while start > 0 and chunks[start - 1].rows <= rows:
+            start -= 1
+            rows += chunks[start].rows
+        start = min(start, len(chunks) // 2)
+        builder = _ChunkBuilder(writer, line)
+        merged = await self._loader(writer).rows(line, _as_chunks(chunks[start:]))
+        for name, prefix in merged.removed:  # which may be of rows in the chunks before
+            builder.remove(name, prefix)
+        for name, found in merged.tables.items():
+            for key, (columns, body) in found.items():
+                await builder.add(name, key, columns, body)
+        await builder.flush()
+        return (*chunks[:start], *builder.chunks)
+
+    def _loader(self, writer: PackWriter) -> ChunkLoader:
+        """Return what loads chunks, also those that are not stored yet."""
+        blocks = self._repository.blocks
+
+        async def read(part: Slice | PendingSlice) -> bytes:
+            return await (blocks.read(part) if isinstance(part, Slice) else writer.read(part, blocks))
+
+        return ChunkLoader(read, self._repository.where)
+
+    # The record in the store ----------------------------------------------------------------------------------
+
+    def _record_key(self) -> Key:
+        return (self._home, "", SETTING, f"{LAST_BACKUP}{self._repository.id}", "")
+
+    async def _check_record(self, store: str, last: Backup | None) -> None:
+        """Compare the newest manifest with the store's record of it. `CorruptError` if backups were removed there."""
+        (found,) = await self._engine.context.backend.read([Get(REFS, [self._record_key()])])
+        if not found:
+            return
+        record = msgspec.json.decode(str(found[0].columns[0]), type=BackupRecord)
+        there = 0 if last is None else last.manifest.number
+        if record.store != store or there > record.number:
+            return
+        removed = await self._repository.removed(store)
+        digest = last.digest.hex() if last is not None and there == record.number else ""
+        if record.number in removed:
+            digest = removed[record.number].digest.hex()
+        if digest != record.digest:
+            raise CorruptError(
+                f"the repository does not have the last backup of this store, {store[:8]}.{record.number}",
+                where=self._repository.where,
+                hint="Somebody removed or replaced backups there. Look into it, then accept it: accept_loss=True",
+                code="backups-removed",
+            )
+
+    async def _record(self, made: Backup) -> None:
+        record = BackupRecord(made.manifest.store, made.manifest.number, made.digest.hex())
+        columns = (msgspec.json.encode(record).decode(), made.manifest.time)
+        await self._engine.context.backend.apply([Put(REFS, Row(self._record_key(), columns))])
+
+
+class BackupRecord(msgspec.Struct):
+    """What a store remembers of its last backup in a repository."""
+
+    store: str
+    number: int
+    digest: str
+
+
+async def store_id(engine: Engine, tenant: str) -> str:
+    """Return the id of a store. It gets one, if it has none."""
+    key: Key = (tenant, "", SETTING, STORE_ID, "")
+    backend = engine.context.backend
+    row = Row(key, (secrets.token_hex(16), engine.context.clock()))
+    (found,) = await backend.read([Get(REFS, [key])])
+    if not found:
+        await backend.apply([Ensure(REFS, row)])
+        (found,) = await backend.read([Get(REFS, [key])])
+    return str(found[0].columns[0])
+
+
+async def find_store_id(engine: Engine, tenant: str) -> str | None:
+    """Return the id of a store, if it has one."""
+    (found,) = await engine.context.backend.read([Get(REFS, [(tenant, "", SETTING, STORE_ID, "")])])
+    return str(found[0].columns[0]) if found else None
+
+
+def _as_chunks(chunks: Sequence[_AnyChunk]) -> Sequence[Chunk]:
+    """Return chunks as those that a loader takes, whose `read` knows parts that are not stored yet."""
+    return cast(Sequence[Chunk], chunks)
+
+
+def _is_same_line(entry: LineEntry, outline: Outline) -> bool:
+    if outline.row is None or not entry.columns:
+        return outline.row is None and not entry.columns
+    return (entry.columns[0], entry.body) == (outline.row.columns[0], outline.row.body)
+
+
+async def _write_pages(
+    writer: PackWriter, entries: Sequence[LineEntry], old: Mapping[tuple[LineEntry, ...], Slice]
+) -> list[Slice]:
+    """Write the lines of a backup in pages. Pages of the last backup are used again: where one ends depends on names
+    only."""
+    pages: list[list[LineEntry]] = [[]]
+    for entry in entries:
+        pages[-1].append(entry)
+        if len(pages[-1]) >= _PAGE_LINES or hash_of(entry.line) < 4:
+            pages.append([])
+    pending: list[Slice | PendingSlice] = []
+    for page in filter(None, pages):
+        known = old.get(tuple(page))
+        pending.append(known or await writer.add("pages", msgspec.msgpack.encode(page)))
+    await writer.flush()
+    return [each if isinstance(each, Slice) else each.resolve() for each in pending]
+
+
+def hash_of(line: Line) -> int:
+    """Return a number below 256 that depends on the name of a line."""
+    return digest_of(msgspec.msgpack.encode(tuple(line)))[0]
+
+
+def _needed(entries: Sequence[LineEntry], pages: Sequence[Slice], sizes: Mapping[bytes, PackInfo]) -> list[PackInfo]:
+    """Return the packs that a backup needs."""
+    ids = {part.pack for part in pages}
+    for entry in entries:
+        for chunk in entry.chunks:
+            ids.update((chunk.keys.pack, chunk.bodies.pack))
+    return [sizes[each] for each in sorted(ids)]

@@ -1,0 +1,274 @@
+"""The content of the objects of a repository. `docs/backup-format.md` specifies it.
+
+Every object starts with a header: a mark, its kind, the version of the format, and SHA-256 of all that follows. Packs
+are named by that digest; other objects have names of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from holdfast.backends.tables import Key, Scalar
+from holdfast.codec.compression import Compression, compress
+from holdfast.engine.row_format import Line
+from holdfast.errors import CorruptError, UnsupportedError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+T = TypeVar("T")
+
+VERSION = 1
+MARK = b"HFbk"
+HEADER = 38
+"""The bytes of a header."""
+NONCE = 16
+"""The random bytes after the header of a pack: no two packs have the same name."""
+
+REPOSITORY = "holdfast-backups"
+"""The name of the object that makes a directory or a prefix a repository."""
+PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, PINS = (
+    "packs",
+    "backups",
+    "locks",
+    "removed",
+    "sweeps",
+    "freezes",
+    "pins",
+)
+"""The folders of a repository."""
+
+MAX_BLOCK = 256 << 20
+"""The most bytes that a block has unpacked."""
+
+
+class Slice(NamedTuple):
+    """A part of a block: the pack and the bytes there, SHA-256 of these, and the part of the unpacked block."""
+
+    pack: bytes
+    offset: int
+    length: int
+    digest: bytes
+    start: int
+    size: int
+
+
+class Chunk(NamedTuple):
+    """Changes of the rows of a line: the index (which rows, and which are removed), and the bodies."""
+
+    keys: Slice
+    bodies: Slice
+    rows: int
+
+
+class Tip(NamedTuple):
+    """The last step of a branch."""
+
+    branch: int
+    seq: int
+    id: str
+    hash: bytes
+
+
+class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """A line in a backup: its row, the ends of its branches, a digest of its other small rows, the last id of its
+    events, and the chunks that make its rows, to be applied in order."""
+
+    tenant: str
+    name: str
+    columns: tuple[str | int, ...]
+    body: bytes
+    tips: tuple[Tip, ...]
+    small: bytes
+    last_event: str
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def line(self) -> Line:
+        """The name of the line."""
+        return Line(self.tenant, self.name)
+
+
+class ChunkIndex(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The index of a chunk. Keys are without tenant and line. First `removed` is applied, which has beginnings of keys
+    by table, and then `rows`: key, columns and length of the body, by table."""
+
+    tenant: str
+    name: str
+    removed: list[tuple[str, tuple[Any, ...]]]
+    rows: list[tuple[str, list[tuple[tuple[Any, ...], tuple[Any, ...], int]]]]
+
+
+class PackInfo(NamedTuple):
+    """A pack: its id, and its size in bytes."""
+
+    id: bytes
+    size: int
+
+
+class DamagedLine(NamedTuple):
+    """A line that could not be read when a backup was made. The backup has its last state that could, if any."""
+
+    tenant: str
+    name: str
+    what: str
+
+
+class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """A backup. `parent` is SHA-256 of the manifest before it, of the same store; the first has none."""
+
+    store: str
+    number: int
+    parent: bytes
+    time: int
+    token: str
+    tenant: str | None
+    url: str
+    holdfast: str
+    reason: str
+    seconds: float
+    lines: int
+    rows: int
+    added: int
+    pages: tuple[Slice, ...]
+    packs: tuple[PackInfo, ...]
+    damaged: tuple[DamagedLine, ...] = ()
+    abandoned: bool = False
+    """There is no backup of this number: the process that made it died, and somebody broke its lock."""
+
+
+class RepositoryInfo(msgspec.Struct, forbid_unknown_fields=True):
+    """The object that makes a directory or a prefix a repository."""
+
+    id: str
+    created: int
+
+
+class LockInfo(msgspec.Struct, forbid_unknown_fields=True):
+    """A lock: who makes a backup, and since when."""
+
+    host: str
+    process: int
+    time: int
+
+
+class RemovedBackup(msgspec.Struct, forbid_unknown_fields=True):
+    """What is left of a backup that was removed: its digest and its parent, so that the chain can still be checked."""
+
+    digest: bytes
+    parent: bytes
+    time: int
+    reason: str
+
+
+class Freeze(msgspec.Struct, forbid_unknown_fields=True):
+    """Suspends all deletion, or protects one backup: when and why, and by which process."""
+
+    time: int
+    reason: str
+    process: int
+
+
+class Sweep(msgspec.Struct, forbid_unknown_fields=True):
+    """Packs that nothing needed at a time. They may be deleted as soon as all locks of that time are gone, and the time
+    is over."""
+
+    time: int
+    packs: list[bytes]
+    locks: list[str]
+
+
+def digest_of(data: bytes) -> bytes:
+    """Return SHA-256 of some bytes."""
+    return hashlib.sha256(data).digest()
+
+
+def seal_object(kind: bytes, content: bytes) -> bytes:
+    """Return an object with this content."""
+    return b"".join((MARK, kind, bytes([VERSION]), digest_of(content), content))
+
+
+def open_object(kind: bytes, data: bytes, where: str) -> bytes:
+    """Return the content of an object. `CorruptError` if it is not what was written."""
+    if data[:4] != MARK or data[4:5] != kind:
+        raise CorruptError("an object of the repository is not what it should be", where=where, hint=_HINT)
+    if data[5] != VERSION:
+        raise UnsupportedError(
+            f"the repository has format {data[5]}, and this Holdfast knows {VERSION}",
+            where=where,
+            hint="Use a newer Holdfast. Nothing was changed",
+            code="newer-format",
+        )
+    content = data[HEADER:]
+    if digest_of(content) != data[6:HEADER]:
+        raise CorruptError("an object of the repository was damaged", where=where, hint=_HINT)
+    return content
+
+
+_HINT = "Run `holdfast backup verify` to see what is affected, and restore from another backup or repository"
+
+
+def encode_object(kind: bytes, value: Any) -> bytes:
+    """Return an object with a packed value."""
+    return seal_object(kind, compress(msgspec.msgpack.encode(value), Compression.ZSTD)[1])
+
+
+def decode_object(kind: bytes, data: bytes, type: type[T], where: str) -> T:
+    """Return the value in an object."""
+    return decode_value(decompress_block(open_object(kind, data, where), where), type, where)
+
+
+def decode_value(data: bytes, type: type[T], where: str) -> T:
+    """Return a packed value."""
+    try:
+        return msgspec.msgpack.decode(data, type=type)
+    except (msgspec.MsgspecError, ValueError):
+        raise CorruptError("an object of the repository is not what it should be", where=where, hint=_HINT) from None
+
+
+def compress_block(data: bytes) -> bytes:
+    """Return a block as it is stored."""
+    return zstd.compress(data, _LEVEL)
+
+
+_LEVEL = 9
+"""A backup is written once, and read rarely."""
+
+
+def decompress_block(data: bytes, where: str) -> bytes:
+    """Return the unpacked bytes of a block."""
+    try:
+        decompressor = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 27})
+        found = decompressor.decompress(data, MAX_BLOCK)
+        if not decompressor.eof or decompressor.unused_data:
+            raise zstd.ZstdError("the frame does not end where it should")
+    except zstd.ZstdError as error:
+        raise CorruptError(f"a block cannot be unpacked: {error}", where=where, hint=_HINT) from None
+    return found
+
+
+def pack_name(id: bytes) -> str:
+    """Return the name of the object of a pack."""
+    return f"{PACKS}/{id[:1].hex()}/{id.hex()}"
+
+
+def manifest_name(store: str, number: int) -> str:
+    """Return the name of the object of a manifest."""
+    return f"{BACKUPS}/{store}/{number:010d}"
+
+
+def removed_name(store: str, number: int) -> str:
+    """Return the name of the object that is left of a removed backup."""
+    return f"{REMOVED}/{store}/{number:010d}"
+
+
+def starts_with(key: Key, prefix: Sequence[Scalar]) -> bool:
+    """Return whether a key has this beginning."""
+    return key[: len(prefix)] == tuple(prefix)

@@ -1,0 +1,156 @@
+"""Writing and reading packs: objects of many compressed blocks, each of many small pieces."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast.errors import CorruptError
+from holdfast.maintenance.backup.format import (
+    HEADER,
+    NONCE,
+    PackInfo,
+    Slice,
+    compress_block,
+    decompress_block,
+    digest_of,
+    pack_name,
+    seal_object,
+)
+from holdfast.maintenance.backup.storage import RepositoryStorage
+
+PACK = b"P"
+_BLOCK_BYTES = 1 << 20
+_PACK_BYTES = 16 << 20
+_CACHE_BYTES = 64 << 20
+
+
+class _Block:
+    """A block that is being filled; then where it is."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.pack = b""
+        self.offset = 0
+        self.length = 0
+        self.digest = b""
+
+
+class PendingSlice(NamedTuple):
+    """A part of a block that may not be stored yet."""
+
+    block: _Block
+    start: int
+    size: int
+
+    def resolve(self) -> Slice:
+        """Return the part. The pack of its block must be stored."""
+        block = self.block
+        return Slice(block.pack, block.offset, block.length, block.digest, self.start, self.size)
+
+
+class PackWriter:
+    """Writes pieces of data into blocks, and blocks into packs."""
+
+    def __init__(self, storage: RepositoryStorage, stored: Callable[[], None] | None = None) -> None:
+        self._storage = storage
+        self._stored = stored
+        self._open: dict[str, _Block] = {}
+        self._closed: list[_Block] = []
+        self._content = bytearray(secrets.token_bytes(NONCE))
+        self.packs: list[PackInfo] = []
+        """The packs that were stored."""
+
+    async def add(self, stream: str, data: bytes) -> PendingSlice:
+        """Add a piece. Those of one stream are together in blocks."""
+        block = self._open.get(stream)
+        if block is not None and len(block.data) + len(data) > _BLOCK_BYTES:
+            await self._close(stream)
+            block = None
+        if block is None:
+            block = self._open[stream] = _Block()
+        start = len(block.data)
+        block.data += data
+        return PendingSlice(block, start, len(data))
+
+    async def read(self, part: PendingSlice, stored: BlockReader) -> bytes:
+        """Return a piece that was added, which may not be stored yet."""
+        block = part.block
+        if block.pack:
+            return await stored.read(part.resolve())
+        data = block.data
+        if not data and block.length:
+            at = block.offset - HEADER
+            data = bytearray(decompress_block(bytes(self._content[at : at + block.length]), self._storage.where))
+        return bytes(data[part.start : part.start + part.size])
+
+    async def flush(self) -> None:
+        """Store everything that was added."""
+        for stream in list(self._open):
+            await self._close(stream)
+        await self._store()
+
+    async def _close(self, stream: str) -> None:
+        block = self._open.pop(stream)
+        stored = compress_block(bytes(block.data))
+        block.data.clear()
+        block.offset, block.length, block.digest = HEADER + len(self._content), len(stored), digest_of(stored)
+        self._content += stored
+        self._closed.append(block)
+        if len(self._content) >= _PACK_BYTES:
+            await self._store()
+
+    async def _store(self) -> None:
+        if not self._closed:
+            return
+        content = bytes(self._content)
+        id = digest_of(content)
+        data = seal_object(PACK, content)
+        await self._storage.create(pack_name(id), data)
+        for block in self._closed:
+            block.pack = id
+        self.packs.append(PackInfo(id, len(data)))
+        self._closed, self._content = [], bytearray(secrets.token_bytes(NONCE))
+        if self._stored is not None:
+            self._stored()
+
+
+class BlockReader:
+    """Reads parts of blocks, and checks them."""
+
+    def __init__(self, storage: RepositoryStorage) -> None:
+        self._storage = storage
+        self._cache: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
+        self._size = 0
+        self.bytes = 0
+        """The number of bytes that were read."""
+
+    async def read(self, part: Slice) -> bytes:
+        """Return a part of a block. `CorruptError` if the block is not what was written."""
+        key = part.pack, part.offset
+        block = self._cache.get(key)
+        if block is None:
+            block = await self._load(part)
+            self._cache[key] = block
+            self._size += len(block)
+            while self._size > _CACHE_BYTES and len(self._cache) > 1:
+                self._size -= len(self._cache.popitem(last=False)[1])
+        else:
+            self._cache.move_to_end(key)
+        return block[part.start : part.start + part.size]
+
+    async def _load(self, part: Slice) -> bytes:
+        name = pack_name(part.pack)
+        where = f"{self._storage.where}/{name}"
+        data = await self._storage.get(name, part.offset, part.length)
+        if data is None:
+            raise CorruptError("a pack of the repository is missing", where=where, hint=_HINT)
+        self.bytes += len(data)
+        if digest_of(data) != part.digest:
+            raise CorruptError("a pack of the repository was damaged", where=where, hint=_HINT)
+        return decompress_block(data, where)
+
+
+_HINT = "`holdfast backup verify` names the threads that need it"

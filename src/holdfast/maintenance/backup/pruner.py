@@ -1,0 +1,226 @@
+"""Removing old backups, and then the packs that no other needs.
+
+Packs are deleted in two phases. The first records which packs nothing needs, and which locks are open: a backup that is
+being made may have just written one of them. The second deletes them when all these locks are gone, a time has passed,
+and still nothing needs them. A lock goes when its backup exists, or somebody breaks it, so no clock decides.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.errors import DeniedError
+from holdfast.maintenance.backup.format import (
+    FREEZES,
+    PACKS,
+    PINS,
+    SWEEPS,
+    Freeze,
+    Sweep,
+    encode_object,
+    pack_name,
+)
+from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
+from holdfast.maintenance.retention import Retention, RetentionCandidate
+
+MIGRATION = "migration"
+"""The reason of a backup that was made before a migration. The last such backup stays."""
+
+_SWEEP, _FREEZE, _PIN = b"S", b"Z", b"K"
+_TEMPORARY = 86400.0
+
+
+class BackupVerdict(NamedTuple):
+    """Whether a backup stays, and why."""
+
+    id: str
+    time: int
+    kept: bool
+    reasons: tuple[str, ...]
+
+
+class BackupPruneReport(NamedTuple):
+    """The result of pruning a repository: the decision on each backup; the number of packs that were recorded to be
+    deleted later, and of those deleted, with their bytes; and the locks that are open."""
+
+    verdicts: tuple[BackupVerdict, ...]
+    recorded: int
+    deleted: int
+    freed: int
+    locks: tuple[OpenLock, ...]
+    dry_run: bool
+
+    @property
+    def removed(self) -> int:
+        """The number of backups that were removed."""
+        return sum(1 for each in self.verdicts if not each.kept)
+
+
+class RepositoryPruner:
+    """Prunes a repository."""
+
+    def __init__(self, repository: Repository, *, grace: int, now: int) -> None:
+        """`grace` is how many nanoseconds a pack stays after nothing needs it."""
+        self._repository = repository
+        self._storage = repository.storage
+        self._grace = grace
+        self._now = now
+
+    async def prune(
+        self, policy: Retention, store: str | None, *, break_locks: bool = False, dry_run: bool = False
+    ) -> BackupPruneReport:
+        """Remove backups that the policy does not keep, of a store or of all, and packs that nothing needs.
+
+        `DeniedError` if the repository is frozen.
+        """
+        if not dry_run:
+            await self._check_frozen()
+        locks, closed = await self._repository.locks()
+        if break_locks and not dry_run:
+            for lock in locks:
+                await self._repository.break_lock(lock)
+            locks, closed = await self._repository.locks()
+        verdicts: list[BackupVerdict] = []
+        for each in await self._repository.stores() if store is None else [store]:
+            backups = await self._repository.backups(each)
+            decided = await self._decide(policy, each, backups)
+            verdicts += decided
+            if not dry_run:
+                for backup, verdict in zip(backups, decided, strict=True):
+                    if not verdict.kept:
+                        await self._repository.remove(
+                            backup, "; ".join(verdict.reasons) or "no rule keeps it", self._now
+                        )
+        deleted, freed = (0, 0) if dry_run else await self._sweep(locks)
+        recorded = await self._record(locks, verdicts if dry_run else (), dry_run=dry_run)
+        if not dry_run:
+            await self._storage.delete(closed)
+            await self._storage.delete_temporary(time.time() - _TEMPORARY)
+        return BackupPruneReport(tuple(verdicts), recorded, deleted, freed, tuple(locks), dry_run)
+
+    async def _decide(self, policy: Retention, store: str, backups: Sequence[Backup]) -> list[BackupVerdict]:
+        pins = await pins_of(self._repository, store)
+        migrations = [each.manifest.number for each in backups if each.manifest.reason == MIGRATION][-1:]
+        candidates = [
+            RetentionCandidate(
+                each.manifest.time,
+                f"{each.manifest.number:010d}",
+                tags=("last before a migration",) if each.manifest.number in migrations else (),
+                pins=(pins[each.manifest.number],) if each.manifest.number in pins else (),
+                is_head=each is backups[-1],
+            )
+            for each in backups
+        ]
+        decided = policy.decide(candidates, self._now)
+        if policy.max_bytes is not None:
+            for backup in backups:  # the oldest first
+                kept = [one for one, verdict in zip(backups, decided, strict=True) if verdict.kept]
+                if _bytes(kept) <= policy.max_bytes:
+                    break
+                decided = [verdict.before(backup.manifest.time + 1) for verdict in decided]
+        return [
+            BackupVerdict(backup.id, backup.manifest.time, verdict.kept, verdict.reasons)
+            for backup, verdict in zip(backups, decided, strict=True)
+        ]
+
+    async def _needed(self, without: Sequence[BackupVerdict] = ()) -> set[str]:
+        """Return the names of the packs that backups need."""
+        removed = {each.id for each in without if not each.kept}
+        found = [each for each in await self._repository.backups() if each.id not in removed]
+        return {pack_name(pack.id) for each in found for pack in each.manifest.packs}
+
+    async def _sweep(self, locks: Sequence[OpenLock]) -> tuple[int, int]:
+        """Delete packs that were recorded before."""
+        open_names = {lock.name for lock in locks}
+        sizes = {info.name: info.size for info in await self._storage.list_objects(PACKS)}
+        deleted = freed = 0
+        for info in await self._storage.list_objects(SWEEPS):
+            sweep = await self._repository.read_object(_SWEEP, info.name, Sweep)
+            if self._now < sweep.time + self._grace or open_names.intersection(sweep.locks):
+                continue
+            needed = await self._needed()
+            names = [name for name in map(pack_name, sweep.packs) if name in sizes and name not in needed]
+            await self._storage.delete(names)
+            await self._storage.delete([info.name])
+            deleted += len(names)
+            freed += sum(sizes[name] for name in names)
+        return deleted, freed
+
+    async def _record(self, locks: Sequence[OpenLock], without: Sequence[BackupVerdict], *, dry_run: bool) -> int:
+        """Record which packs nothing needs now."""
+        packs = {info.name for info in await self._storage.list_objects(PACKS)}
+        known: set[str] = set()
+        for info in await self._storage.list_objects(SWEEPS):
+            sweep = await self._repository.read_object(_SWEEP, info.name, Sweep)
+            known.update(map(pack_name, sweep.packs))
+        unused = sorted(packs - known - await self._needed(without))
+        if unused and not dry_run:
+            ids = [bytes.fromhex(name.rpartition("/")[2]) for name in unused]
+            # All locks that are open after the packs were listed.
+            locks, _ = await self._repository.locks()
+            record = Sweep(self._now, ids, [lock.name for lock in locks])
+            await self._storage.create(
+                f"{SWEEPS}/{self._now:020d}-{secrets.token_hex(8)}", encode_object(_SWEEP, record)
+            )
+        return len(unused)
+
+    async def _check_frozen(self) -> None:
+        for freeze in await freezes(self._repository):
+            raise DeniedError(
+                f"the repository is frozen: {freeze.reason or 'no reason was given'}",
+                where=self._repository.where,
+                hint="Nothing is deleted until somebody unfreezes it: `holdfast backup unfreeze`",
+                code="frozen-repository",
+            )
+
+
+def _bytes(backups: Sequence[Backup]) -> int:
+    packs = {pack.id: pack.size for each in backups for pack in each.manifest.packs}
+    return sum(packs.values()) + sum(each.size for each in backups)
+
+
+async def freeze(repository: Repository, reason: str, now: int) -> None:
+    """Suspend all deletion in a repository."""
+    data = encode_object(_FREEZE, Freeze(now, reason, os.getpid()))
+    await repository.storage.create(f"{FREEZES}/{now:020d}-{secrets.token_hex(8)}", data)
+
+
+async def unfreeze(repository: Repository) -> int:
+    """Allow deletion again. Returns how many freezes there were."""
+    names = [info.name for info in await repository.storage.list_objects(FREEZES)]
+    await repository.storage.delete(names)
+    return len(names)
+
+
+async def freezes(repository: Repository) -> list[Freeze]:
+    """Return the freezes of a repository."""
+    found = await repository.storage.list_objects(FREEZES)
+    return [await repository.read_object(_FREEZE, info.name, Freeze) for info in found]
+
+
+async def pin(repository: Repository, backup: Backup, reason: str, now: int) -> None:
+    """Protect a backup from pruning."""
+    data = encode_object(_PIN, Freeze(now, reason, os.getpid()))
+    await repository.storage.create(_pin_name(backup.manifest.store, backup.manifest.number), data)
+
+
+async def unpin(repository: Repository, backup: Backup) -> None:
+    """Remove the pin of a backup."""
+    await repository.storage.delete([_pin_name(backup.manifest.store, backup.manifest.number)])
+
+
+async def pins_of(repository: Repository, store: str) -> Mapping[int, str]:
+    """Return the reasons of pins by number of the backup."""
+    found = await repository.storage.list_objects(f"{PINS}/{store}")
+    return {
+        int(info.name.rpartition("/")[2]): (await repository.read_object(_PIN, info.name, Freeze)).reason
+        for info in found
+    }
+
+
+def _pin_name(store: str, number: int) -> str:
+    return f"{PINS}/{store}/{number:010d}"

@@ -1,0 +1,284 @@
+"""A backup as a store that can only be read: everything that works on stores works on it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
+from holdfast.backends.memory import SortedRows
+from holdfast.backends.tables import (
+    BRANCHES,
+    EVENTS,
+    FOLDS,
+    LINES,
+    LINKS,
+    REFS,
+    STEPS,
+    TABLES,
+    WRITES,
+    Key,
+    Scalar,
+    Table,
+)
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Line
+from holdfast.errors import CorruptError, DeniedError, HoldfastError
+from holdfast.maintenance.backup.capture import BACKED_UP
+from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
+from holdfast.maintenance.backup.repository import Backup, Repository
+
+_TABLES = {table.name: table for table in TABLES}
+_KINDS = {table.name: tuple(table.all_columns.values())[2:] for table in BACKED_UP}
+"""The types of the columns of rows in backups, without tenant and line."""
+_LINES = 64
+_BYTES = 64 << 20
+"""How many lines are in memory, and about how many bytes of them, unless one has more."""
+_CACHE_BYTES = 8 << 20
+
+
+class LineRows:
+    """All rows of a line, by table and key without tenant and line."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[Key, tuple[tuple[Scalar, ...], bytes]]] = {}
+        self.removed: list[tuple[str, Key]] = []
+        """What the chunks removed, which may be in chunks before them."""
+        self.size = 0
+
+    def apply(self, index: ChunkIndex, bodies: bytes, where: str) -> None:
+        """Apply a chunk."""
+        self.removed += index.removed
+        for name, prefix in index.removed:
+            rows = self.tables.get(name, {})
+            if not prefix:
+                rows.clear()
+            elif rows.pop(prefix, None) is None:
+                for key in [key for key in rows if starts_with(key, prefix)]:
+                    del rows[key]
+        at = 0
+        for name, listed in index.rows:
+            kinds = _KINDS.get(name)
+            if kinds is None:
+                raise CorruptError(f"a backup has rows of an unknown table {name!r}", where=where)
+            rows = self.tables.setdefault(name, {})
+            for key, columns, length in listed:
+                if tuple(map(type, (*key, *columns))) != kinds:
+                    raise CorruptError(f"a row of {name} in a backup has other columns", where=where)
+                rows[key] = columns, bodies[at : at + length]
+                at += length
+        if at != len(bodies):
+            raise CorruptError("the rows of a backup have other lengths than it says", where=where)
+        self.size += at
+
+
+class ChunkLoader:
+    """Loads the chunks of lines."""
+
+    def __init__(self, read: Callable[[Slice], Awaitable[bytes]], where: str) -> None:
+        self._read = read
+        self._where = where
+
+    async def index(self, line: Line, chunk: Chunk) -> ChunkIndex:
+        """Return the index of a chunk of a line."""
+        index = decode_value(await self.read(line, chunk.keys), ChunkIndex, f"{self._where}, thread {line}")
+        if (index.tenant, index.name) != line:
+            what = "a backup has rows of another thread in this one"
+            raise CorruptError(what, where=f"{self._where}, thread {line}")
+        return index
+
+    async def rows(self, line: Line, chunks: Sequence[Chunk]) -> LineRows:
+        """Return the rows of a line."""
+        found = LineRows()
+        for chunk in chunks:
+            index = await self.index(line, chunk)
+            found.apply(index, await self.read(line, chunk.bodies), f"{self._where}, thread {line}")
+        return found
+
+    async def keys(self, line: Line, chunks: Sequence[Chunk]) -> dict[str, dict[Key, tuple[Scalar, ...]]]:
+        """Return the keys and columns of the rows of a line, by table, without reading the bodies."""
+        found = LineRows()
+        for chunk in chunks:
+            index = await self.index(line, chunk)
+            for _, listed in index.rows:
+                listed[:] = [(key, columns, 0) for key, columns, _ in listed]
+            found.apply(index, b"", self._where)
+        return {name: {key: row[0] for key, row in rows.items()} for name, rows in found.tables.items()}
+
+    async def read(self, line: Line, part: Slice) -> bytes:
+        """Return a part of a block of a line."""
+        try:
+            return await self._read(part)
+        except CorruptError as error:
+            raise CorruptError(error.what, where=f"{error.where}, thread {line}", hint=error.hint) from error
+
+
+def loader_of(repository: Repository) -> ChunkLoader:
+    """Return what loads chunks of a repository."""
+    return ChunkLoader(repository.blocks.read, repository.where)
+
+
+def cut_off(found: LineRows, last_id: str) -> None:
+    """Remove what was added to a line after a step: ids increase."""
+    steps = found.tables.get(STEPS.name, {})
+    removed = {str(columns[0]): key for key, (columns, _) in steps.items() if str(columns[0]) > last_id}
+    first: dict[Scalar, int] = {}
+    for branch, seq in removed.values():
+        first[branch] = min(first.get(branch, _MAX_SEQ), int(seq))
+    lengths = {branch: 0 for branch, _ in steps} | {branch: int(seq) + 1 for branch, seq in sorted(steps)}
+    lengths |= first
+    for table in (STEPS, FOLDS):
+        rows = found.tables.get(table.name, {})
+        for key in [key for key in rows if int(key[1]) >= lengths.get(key[0], 0)]:
+            del rows[key]
+    branches = found.tables.get(BRANCHES.name, {})
+    for key in [key for key in branches if not lengths.get(key[0])]:
+        del branches[key]
+    for table, column in ((WRITES, 0), (EVENTS, 0), (LINKS, 1)):
+        rows = found.tables.get(table.name, {})
+        for key in [key for key in rows if key[column] in removed]:
+            del rows[key]
+    refs = found.tables.get(REFS.name, {})
+    for key in [key for key, (columns, _) in refs.items() if columns[0] in removed]:
+        del refs[key]
+
+
+_MAX_SEQ = 1 << 62
+
+
+class BackupBackend(Backend):
+    """The lines of a backup, as a store."""
+
+    schemes = ()
+
+    def __init__(
+        self,
+        repository: Repository,
+        backup: Backup,
+        entries: Sequence[LineEntry],
+        last_ids: Mapping[Line, str] | None = None,
+    ) -> None:
+        """`last_ids` cuts lines off: each is as it was when the step with this id was its last."""
+        self.on_close: Callable[[], Awaitable[None]] | None = None
+        """Called once when the backup is closed."""
+        self._last_ids = last_ids or {}
+        self._repository = repository
+        self._url = f"{repository.where}#{backup.id}"
+        self._entries = {entry.line: entry for entry in entries}
+        self._lines: OrderedDict[Line, tuple[dict[str, SortedRows], int]] = OrderedDict()
+        self._size = 0
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Backend:
+        """Not possible: a backup is opened from its repository."""
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=True, shared=False, max_body=1 << 30, max_batch=1 << 31)
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        return [await self._answer(query) for query in queries]
+
+    async def _answer(self, query: Query) -> list[Row]:
+        if isinstance(query, Get):
+            found = [await self._get(query.space, key) for key in dict.fromkeys(query.keys)]
+            return [row for row in found if row is not None]
+        rows: list[Row] = []
+        for line in self._lines_under(query):
+            if query.limit is not None and len(rows) >= query.limit:
+                break
+            part = await self._part(query.space, line)
+            if part is not None:
+                rows += part.scan(query, None if query.limit is None else query.limit - len(rows))
+        return rows
+
+    def _lines_under(self, scan: Scan) -> list[Line]:
+        if len(scan.prefix) >= 2:
+            return [Line(str(scan.prefix[0]), str(scan.prefix[1]))]
+        return sorted((line for line in self._entries if starts_with(tuple(line), scan.prefix)), reverse=scan.reverse)
+
+    async def _get(self, table: Table, key: Key) -> Row | None:
+        part = await self._part(table, Line(str(key[0]), str(key[1])))
+        return None if part is None else part.rows.get(key)
+
+    async def _part(self, table: Table, line: Line) -> SortedRows | None:
+        entry = self._entries.get(line)
+        if entry is None:
+            return None
+        if table is LINES:
+            part = SortedRows(LINES)
+            if entry.columns:
+                part.add(Row(tuple(line), entry.columns, entry.body))
+            return part
+        if line not in self._lines:
+            found = await loader_of(self._repository).rows(entry.line, entry.chunks)
+            if line in self._last_ids:
+                cut_off(found, self._last_ids[line])
+            parts: dict[str, SortedRows] = {}
+            for name, rows in found.tables.items():
+                part = parts[name] = SortedRows(_TABLES[name])
+                part.add_many([Row((*line, *key), *row) for key, row in rows.items()])
+            self._lines[line] = parts, found.size
+            self._size += found.size
+            while len(self._lines) > 1 and (self._size > _BYTES or len(self._lines) > _LINES):
+                self._size -= self._lines.popitem(last=False)[1][1]
+        self._lines.move_to_end(line)
+        return self._lines[line][0].get(table.name)
+
+    async def apply(self, batch: Batch) -> int | None:
+        if not batch:
+            return None
+        raise DeniedError("a backup is never changed", where=self._url, hint="Restore it, and change what you restored")
+
+    async def changes(self, since: str | None = None) -> Changes:  # noqa: ARG002 - nothing changes
+        return Changes([], "backup", complete=True)
+
+    async def size(self) -> int:
+        return sum(chunk.bodies.size for entry in self._entries.values() for chunk in entry.chunks)
+
+    async def check(self) -> list[str]:
+        problems = []
+        for entry in self._entries.values():
+            try:
+                await loader_of(self._repository).rows(entry.line, entry.chunks)
+            except HoldfastError as error:
+                problems.append(str(error))
+        return problems
+
+    async def tidy(self) -> None:
+        return
+
+    async def close(self) -> None:
+        self._lines.clear()
+        if self.on_close is not None:
+            close, self.on_close = self.on_close, None
+            await close()
+
+
+async def entries_of(repository: Repository, backup: Backup, tenant: str | None = None) -> AsyncIterator[LineEntry]:
+    """Yield the lines of a backup, or those of a tenant."""
+    async for page in repository.pages(backup.manifest):
+        for entry in page:
+            if tenant is None or entry.tenant == tenant:
+                yield entry
+
+
+def backup_engine(
+    repository: Repository,
+    backup: Backup,
+    entries: Sequence[LineEntry],
+    like: Engine,
+    last_ids: Mapping[Line, str] | None = None,
+) -> Engine:
+    """Return an engine on the lines of a backup, whose rows are as those of another engine's store."""
+    context = like.context
+    backend = BackupBackend(repository, backup, entries, last_ids)
+    return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), context.codec, rows=context.rows))

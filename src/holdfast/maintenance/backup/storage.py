@@ -1,0 +1,149 @@
+"""The objects of a repository: files in a directory, or objects in a bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.interface import Suspension
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage, deadline_in
+from holdfast.backends.runtime.loop_thread import LoopThread
+from holdfast.backends.urls import redacted_url, split_options, url_to_path
+from holdfast.errors import ConfigError, InvalidError, OutcomeUnknownError, TransientError
+from holdfast.maintenance.backup.format import REPOSITORY
+
+T = TypeVar("T")
+
+_BUCKETS = ("s3", "gs", "az")
+_TIMEOUT = 60.0
+
+
+class RepositoryStorage:
+    """Creates, reads, lists and deletes objects, for sync callers and asyncio. Nothing is ever overwritten."""
+
+    def __init__(self, open_storage: Callable[[], ObjectStorage], where: str, timeout: float) -> None:
+        self.where = where
+        self._timeout = timeout
+        self._thread = LoopThread("holdfast-backup")
+        try:
+            self._storage = RetryingStorage(open_storage())
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    async def create(self, name: str, data: bytes) -> bool:
+        """Store an object durably; False if the name is in use."""
+        return await self._call(lambda: self._storage.create(name, data))
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """Read an object, or a range of it; None if it does not exist."""
+        return await self._call(lambda: self._storage.get(name, start, length))
+
+    async def list_objects(self, folder: str) -> list[ObjectInfo]:
+        """List all objects in a folder and its subfolders, by name."""
+        return sorted(await self._call(lambda: self._storage.list_objects(folder)))
+
+    async def is_empty(self) -> bool:
+        """Return whether there is no object at all."""
+        return not await self._call(lambda: self._storage.list_page(""))
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Delete objects. Missing ones are no error."""
+        await self._call(lambda: self._storage.delete(names))
+
+    async def delete_temporary(self, before: float) -> None:
+        """Delete temporary files that are older than this, left by processes that died."""
+        await self._call(lambda: self._storage.delete_temporary(before))
+
+    async def close(self) -> None:
+        """Release everything."""
+        try:
+            await self._call(self._storage.close)
+        finally:
+            self._thread.stop()
+
+    async def _call(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async def send() -> T:
+            with deadline_in(self._timeout):
+                try:
+                    return await request()
+                except ServerInterrupted as error:
+                    kind = OutcomeUnknownError if error.sent else TransientError
+                    what, hint = f"the repository does not answer: {error}", "Check the network, and try again"
+                    raise kind(what, where=self.where, hint=hint) from error
+
+        call: _LoopCall[T] = _LoopCall(self._thread, send)
+        return await call
+
+
+class _LoopCall(Suspension[T]):
+    """A coroutine that runs in the loop of a storage."""
+
+    def __init__(self, thread: LoopThread, start: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._thread = thread
+        self._start = start
+
+    def wait(self) -> T:
+        return asyncio.run_coroutine_threadsafe(self._start(), self._thread.loop).result()
+
+    def watch(self) -> asyncio.Future[T]:
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._start(), self._thread.loop))
+
+
+def foreign_place(where: str) -> ConfigError:
+    """Return the error to raise where something else is than a repository."""
+    return ConfigError(
+        "this is no repository of backups, and not empty",
+        where=where,
+        hint="Name a repository, or an empty or new directory or prefix",
+        code="no-repository",
+    )
+
+
+def open_storage(
+    target: str | os.PathLike[str], options: Mapping[str, Any], *, create: bool = False
+) -> RepositoryStorage:
+    """Open the directory or bucket that a path or a URL names. A directory is created only with `create`."""
+    value: Any = target
+    text: Any = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidError(f"{target!r} is neither a path nor a URL", hint="/srv/backups, or s3://bucket/backups")
+    scheme, mark, _ = text.partition("://")
+    if mark and scheme in _BUCKETS:
+        from holdfast.backends.registry import backend_for
+
+        backend_for(text)  # its error says what to install
+        from holdfast.backends.object_store.cloud import Bucket
+
+        bucket, where, timeout = Bucket.at(text, options)
+        return RepositoryStorage(lambda: bucket, where.rstrip("/"), max(timeout, _TIMEOUT))
+    return _open_directory(text, options, create=create)
+
+
+def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> RepositoryStorage:
+    from holdfast.backends.object_store.local import DirectoryStorage
+
+    if options:
+        split_options("file:", {}, options)  # refuses them
+    is_file_url = text.startswith("file:")
+    path = url_to_path(text) if is_file_url else Path(text)
+    if path is None or (is_file_url and "?" in text) or (not is_file_url and "://" in text):
+        raise ConfigError(
+            "a repository of backups is a directory or a bucket",
+            where=redacted_url(text),
+            hint="Name a directory, file:///srv/backups, or s3://bucket/…, gs://bucket/…, az://container/…",
+        )
+    folder = path.absolute()
+    if (
+        create
+        and not (folder / REPOSITORY).exists()
+        and folder.is_dir()
+        and any(each.name != "new" for each in folder.iterdir())
+    ):
+        raise foreign_place(str(folder))
+    read_only = not create and not (folder / "new").is_dir()
+    return RepositoryStorage(lambda: DirectoryStorage(folder, read_only), str(folder), _TIMEOUT)

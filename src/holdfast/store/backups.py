@@ -1,0 +1,391 @@
+"""Backups of a store: `store.backups("s3://bucket/backups").create()`, `.restore()` and the rest."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async, sync_or_async
+from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, select_lines, short_name
+from holdfast.engine.types import to_datetime
+from holdfast.errors import InvalidError
+from holdfast.security.handle import StoreHandle
+from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+    from holdfast.engine.types import Progress, Revision
+    from holdfast.maintenance.backup.checker import RepositoryReport
+    from holdfast.maintenance.backup.drill import DrillReport
+    from holdfast.maintenance.backup.follower import FollowStatus
+    from holdfast.maintenance.backup.pruner import BackupPruneReport
+    from holdfast.maintenance.backup.repository import Backup, Repository
+    from holdfast.maintenance.backup.restorer import RestoreReport
+    from holdfast.maintenance.retention import Retention, RetentionRules
+    from holdfast.store.store import AsyncStore, Store
+
+_ID = re.compile(r"latest|[0-9]{1,10}|[0-9a-f]{4,32}\.[0-9]{1,10}")
+
+
+class BackupInfo(NamedTuple):
+    """A backup: its id; the store; its number among those of the store; the moment of it; the number of lines; the
+    bytes that it added to the repository, and those that it needs there; how long it took; why it was made; and the
+    names of damaged lines, of which it has the last readable state, if any."""
+
+    id: str
+    store: str
+    number: int
+    time: datetime
+    lines: int
+    added: int
+    bytes: int
+    seconds: float
+    reason: str
+    url: str
+    damaged: tuple[str, ...]
+
+
+class BackupLine(NamedTuple):
+    """A thread or another line in a backup: its tenant, kind and name, the number of its steps, and the bytes of its
+    rows."""
+
+    tenant: str
+    kind: str
+    name: str
+    steps: int
+    bytes: int
+
+
+class BackupChange(NamedTuple):
+    """A difference between two backups: `added`, `removed` or `changed`, and the numbers of steps of both."""
+
+    change: str
+    tenant: str
+    kind: str
+    name: str
+    before: int
+    after: int
+
+
+class BackupOperations:
+    """Operations on the backups of a store in a repository. `Backups` and `AsyncBackups` have these as methods."""
+
+    def __init__(
+        self,
+        handle: StoreHandle,
+        target: str | os.PathLike[str],
+        options: Mapping[str, Any],
+        open_store: Callable[[Engine, str], Any],
+    ) -> None:
+        """`open_store` returns the store on an engine, for a tenant."""
+        self._handle = handle
+        self._open_store = open_store
+        self._target = target
+        self._options = options
+
+    @sync_and_async
+    async def create(
+        self,
+        *,
+        tenants: str | None = None,
+        reason: str = "",
+        accept_loss: bool = False,
+        progress: Progress | None = None,
+    ) -> BackupInfo:
+        """Make a backup: of everything the first time, and then of what has changed.
+
+        It has the whole store as of one moment, while others write. The store of a tenant is backed up alone; one that
+        was opened without a tenant, with all tenants, or only its own with `tenants="own"`.
+
+        It only creates objects in the repository: it needs no right to delete or overwrite there. If the last backup
+        that this store remembers is not there any more, it raises `CorruptError`, unless with `accept_loss`.
+        """
+        from holdfast.maintenance.backup.creator import BackupCreator
+
+        async with self._open(create=True) as repository:
+            creator = BackupCreator(
+                self._handle.engine,
+                repository,
+                self._tenant(tenants),
+                progress,
+                self._handle.tenant,
+                accept_loss=accept_loss,
+            )
+            return _info(await creator.create(reason))
+
+    @sync_and_async
+    async def list(self, *, store: str | None = None) -> Sequence[BackupInfo]:
+        """List the backups in the repository, of all stores or of one by the beginning of its id, the oldest first."""
+        async with self._open() as repository:
+            chosen = None if store is None else await repository.pick_store(store)
+            return [_info(each) for each in await repository.backups(chosen)]
+
+    @sync_and_async
+    async def show(
+        self, backup: str | datetime = "latest", *, store: str | None = None
+    ) -> tuple[BackupInfo, Sequence[BackupLine]]:
+        """Return a backup, and what is in it."""
+        from holdfast.maintenance.backup.reader import entries_of
+
+        async with self._open() as repository:
+            found = await self._find(repository, backup, store)
+            lines = [
+                BackupLine(
+                    entry.tenant,
+                    line_kind(entry.name),
+                    short_name(entry.name),
+                    sum(tip.seq + 1 for tip in entry.tips),
+                    sum(chunk.bodies.size for chunk in entry.chunks),
+                )
+                async for entry in entries_of(repository, found)
+                if entry.columns
+            ]
+            return _info(found), lines
+
+    @sync_and_async
+    async def diff(
+        self, before: str | datetime, after: str | datetime = "latest", *, store: str | None = None
+    ) -> Sequence[BackupChange]:
+        """Compare two backups: which lines were added, removed or changed."""
+        from holdfast.maintenance.backup.reader import entries_of
+
+        async with self._open() as repository:
+            found = [await self._find(repository, each, store) for each in (before, after)]
+            old, new = [{each.line: each async for each in entries_of(repository, one)} for one in found]
+            changes = []
+            for line in sorted(old.keys() | new.keys()):
+                first, second = old.get(line), new.get(line)
+                if first == second or not line.name:
+                    continue
+                change = "added" if first is None else "removed" if second is None else "changed"
+                counts = [0 if each is None else sum(tip.seq + 1 for tip in each.tips) for each in (first, second)]
+                changes.append(
+                    BackupChange(change, line.tenant, line_kind(line.name), short_name(line.name), counts[0], counts[1])
+                )
+            return changes
+
+    @sync_and_async
+    async def verify(
+        self,
+        backup: str | datetime | None = None,
+        *,
+        store: str | None = None,
+        level: str | None = None,
+        progress: Progress | None = None,
+    ) -> RepositoryReport:
+        """Check that all objects of the repository, or those of one backup, are as they were written.
+
+        With a `level`, as that of `maintenance.verify`, every line is verified, too, as if it were restored.
+        """
+        from holdfast.maintenance.backup.checker import RepositoryChecker
+        from holdfast.maintenance.verify.verifier import level_of
+
+        async with self._open() as repository:
+            only = None if backup is None else await self._find(repository, backup, store)
+            checker = RepositoryChecker(repository, self._handle.engine, progress)
+            chosen = None if store is None else await repository.pick_store(store)
+            return await checker.check(chosen, only, None if level is None else level_of(level))
+
+    @sync_and_async
+    async def restore(
+        self,
+        backup: str | datetime = "latest",
+        *,
+        threads: Iterable[str] | None = None,
+        kinds: LineKinds | None = None,
+        tenants: str | None = None,
+        at: Revision | None = None,
+        as_thread: str | None = None,
+        in_place: bool = False,
+        store: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RestoreReport:
+        """Restore a backup into this store: everything, some `threads`, or lines of some `kinds`, as in `export`.
+
+        A backup is named by its id or number, as `latest`, or by a time: that is the last one made at or before it. One
+        thread can be restored as it was `at` a checkpoint, a tag or a time of it, and under another name, `as_thread`.
+
+        What the store does not have yet appears all at once, or not at all. If a thread has checkpoints here that the
+        backup does not have, it raises `ConflictError`; with `in_place` they stay on their branch, and HEAD is switched
+        to a branch that starts where the backup ended. Rights and the audit of this store are never set back. Jobs are
+        restored paused. With `dry_run` nothing changes, and the report says what would.
+        """
+        from holdfast.maintenance.backup.restorer import Restorer, Selection
+
+        names, of_kinds = select_lines(threads, kinds, ALL_KINDS)
+        async with self._open() as repository:
+            found = await self._find(repository, backup, store)
+            restorer = Restorer(self._handle.engine, repository, found, progress)
+            selection = Selection(self._tenant(tenants), frozenset(of_kinds), names)
+            return await restorer.restore(selection, at=at, as_thread=as_thread, in_place=in_place, dry_run=dry_run)
+
+    @sync_and_async
+    async def drill(
+        self, backup: str | datetime = "latest", *, store: str | None = None, progress: Progress | None = None
+    ) -> DrillReport:
+        """Restore a backup into a temporary store, verify it to the last value, compare a sample with this store, and
+        remember the result, which `holdfast doctor` shows. Findings are in the report."""
+        from holdfast.maintenance.backup.drill import run_drill
+
+        async with self._open() as repository:
+            found = await self._find(repository, backup, store)
+            return await run_drill(self._handle.engine, repository, found, self._handle.tenant, progress)
+
+    @sync_and_async
+    async def prune(
+        self,
+        policy: Retention | None = None,
+        *,
+        store: str | None = None,
+        grace: Duration = "1d",
+        break_locks: bool = False,
+        dry_run: bool = False,
+        **rules: Unpack[RetentionRules],
+    ) -> BackupPruneReport:
+        """Remove old backups: those that no rule of a `Retention` keeps, of all stores in the repository or of one.
+
+        The newest of each store always stays, and so do pinned ones and the last one before a migration. The packs that
+        nothing needs any more are deleted by a later call, at least `grace` after they were found. Backups that are
+        being made are respected; `break_locks` stops those, for locks that a crash left behind. With `dry_run` nothing
+        changes. `DeniedError` if the repository is frozen.
+        """
+        from holdfast.maintenance import retention
+        from holdfast.maintenance.backup.pruner import RepositoryPruner
+
+        chosen = retention.policy_of(policy, rules)
+        async with self._open() as repository:
+            picked = None if store is None else await repository.pick_store(store)
+            pruner = RepositoryPruner(repository, grace=parse_nanoseconds(grace, "grace"), now=self._handle.now())
+            return await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
+
+    @sync_and_async
+    async def freeze(self, *, reason: str = "") -> None:
+        """Suspend all deletion in the repository, at once and for everybody, until `unfreeze`."""
+        from holdfast.maintenance.backup import pruner
+
+        async with self._open() as repository:
+            await pruner.freeze(repository, reason, self._handle.now())
+
+    @sync_and_async
+    async def unfreeze(self) -> bool:
+        """Allow deletion in the repository again. Returns False if it was not frozen."""
+        from holdfast.maintenance.backup import pruner
+
+        async with self._open() as repository:
+            return bool(await pruner.unfreeze(repository))
+
+    @sync_and_async
+    async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
+        """Protect a backup from pruning."""
+        from holdfast.maintenance.backup import pruner
+
+        async with self._open() as repository:
+            await pruner.pin(repository, await self._find(repository, backup, store), reason, self._handle.now())
+
+    @sync_and_async
+    async def unpin(self, backup: str | datetime, *, store: str | None = None) -> None:
+        """Remove the pin of a backup."""
+        from holdfast.maintenance.backup import pruner
+
+        async with self._open() as repository:
+            await pruner.unpin(repository, await self._find(repository, backup, store))
+
+    @sync_and_async
+    async def follow(
+        self,
+        *,
+        interval: Duration = 0.5,
+        tenants: str | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        report: Callable[[FollowStatus], None] | None = None,
+    ) -> FollowStatus:
+        """Make a backup whenever something has changed, until `stop` returns True. It is asked, and `report` called,
+        every `interval`. What happened while nobody followed is in the first backup."""
+        from holdfast.maintenance.backup.follower import Follower
+
+        async with self._open(create=True) as repository:
+            follower = Follower(self._handle.engine, repository, self._tenant(tenants), self._handle.tenant)
+            return await follower.run(parse_seconds(interval, "interval", positive=True), stop, report)
+
+    async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
+        from contextlib import AsyncExitStack
+
+        from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of
+
+        async with AsyncExitStack() as stack:
+            repository = await stack.enter_async_context(self._open())
+            found = await self._find(repository, backup, store)
+            tenant = self._handle.tenant or None
+            entries = [entry async for entry in entries_of(repository, found, tenant)]
+            engine = backup_engine(repository, found, entries, self._handle.engine)
+            backend = engine.context.stored
+            assert isinstance(backend, BackupBackend)  # noqa: S101 - see above
+            backend.on_close = stack.pop_all().aclose
+        return engine
+
+    def _open_sync(self, backup: str | datetime = "latest", *, store: str | None = None) -> Store:
+        """Open a backup as a store that can only be read: to look at it, and as a source of `maintenance.repair`."""
+        opened: Store = self._open_store(run(self._open_backup(backup, store)), self._handle.tenant)
+        return opened
+
+    async def _open_async(self, backup: str | datetime = "latest", *, store: str | None = None) -> AsyncStore:
+        opened: AsyncStore = self._open_store(await arun(self._open_backup(backup, store)), self._handle.tenant)
+        return opened
+
+    open = sync_or_async(_open_sync, _open_async)
+
+    @asynccontextmanager
+    async def _open(self, *, create: bool = False) -> AsyncIterator[Repository]:
+        from holdfast.maintenance.backup.repository import open_repository
+
+        async with open_repository(self._target, self._options, create=create) as repository:
+            yield repository
+
+    async def _find(self, repository: Repository, backup: str | datetime, store: str | None) -> Backup:
+        """Return the backup that a caller names. Without a store, it is one of this store if there are several."""
+        if store is None and len(await repository.stores()) > 1:
+            from holdfast.maintenance.backup.creator import find_store_id
+
+            own = await find_store_id(self._handle.engine, self._handle.tenant)
+            store = own if own in await repository.stores() else None
+        if isinstance(backup, str) and _ID.fullmatch(backup):
+            return await repository.find(backup, store)
+        return await repository.find_by_time(parse_time(backup, to_datetime(self._handle.now())), store)
+
+    def _tenant(self, tenants: str | None) -> str | None:
+        if tenants not in (None, "own", "all"):
+            raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
+        own = self._handle.tenant
+        if tenants == "all" and own:
+            raise InvalidError("the store was opened for one tenant", hint="Open it without a tenant")
+        return own if tenants == "own" or own else None
+
+
+def _info(backup: Backup) -> BackupInfo:
+    manifest = backup.manifest
+    return BackupInfo(
+        backup.id,
+        manifest.store,
+        manifest.number,
+        to_datetime(manifest.time),
+        manifest.lines,
+        manifest.added + backup.size,
+        sum(pack.size for pack in manifest.packs) + backup.size,
+        manifest.seconds,
+        manifest.reason,
+        manifest.url,
+        tuple(short_name(each.name) for each in manifest.damaged),
+    )
+
+
+class Backups(SyncApi, BackupOperations):
+    """Backups of a `Store`."""
+
+
+class AsyncBackups(AsyncApi, BackupOperations):
+    """Backups of an `AsyncStore`."""

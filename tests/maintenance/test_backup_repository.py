@@ -1,0 +1,429 @@
+"""Repositories of backups: pruning, locks, freezes, drills, following, kills."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.runtime.drivers import run
+from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
+from holdfast.errors import DeniedError
+from holdfast.maintenance.backup.creator import BackupCreator, store_id
+from holdfast.maintenance.backup.repository import Repository, open_repository
+from holdfast.maintenance.backup.storage import RepositoryStorage
+from holdfast.store import Store
+from tests.maintenance.kit import DAY, Clock, timed
+from tests.maintenance.test_backup import contents, files, fill
+from tests.servers.places import place
+from tests.support.interference import Interference, InterferingBackend
+from tests.support.nightly import mostly_nightly
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+def packs(repository: Path) -> list[Path]:
+    return [path for path in files(repository) if "packs" in path.relative_to(repository).parts]
+
+
+def test_retention_and_the_two_phases_of_pruning(repository: Path) -> None:
+    clock = Clock()
+    store = timed(clock)
+    backups = store.backups(repository)
+    for day in range(10):
+        store.put("chat", {"n": day, "text": os.urandom(3000).hex()})
+        store.delete("chat") if day == 4 else None
+        backups.create(reason="migration" if day in (1, 2) else "")
+        clock.now += DAY
+    backups.pin("4", reason="the auditors")
+    planned = backups.prune(keep_last=3, dry_run=True)
+    kept = {verdict.id.rpartition(".")[2]: verdict.reasons for verdict in planned.verdicts if verdict.kept}
+    assert kept.keys() == {"3", "4", "8", "9", "10"}
+    assert kept["3"] == ("tag last before a migration",)
+    assert kept["4"] == ("pinned: the auditors",)
+    assert len(backups.list()) == 10
+    before = len(packs(repository))
+    pruned = backups.prune(keep_last=3)
+    assert pruned.verdicts == planned.verdicts
+    assert pruned.recorded == planned.recorded > 0
+    assert (pruned.removed, pruned.deleted, len(packs(repository))) == (5, 0, before)
+    assert not backups.prune(keep_last=3).deleted, "the grace period is not over"
+    clock.now += 2 * DAY
+    swept = backups.prune(keep_last=3)
+    assert swept.deleted == pruned.recorded
+    assert len(packs(repository)) == before - swept.deleted
+    assert backups.verify(level="hashes").ok
+    for number in ("3", "4", "8", "9", "10"):
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore(number)
+
+
+def test_a_size_budget(repository: Path) -> None:
+    store = timed(Clock())
+    backups = store.backups(repository)
+    for number in range(3):
+        store.put(f"chat-{number}", {"text": os.urandom(5000).hex()})
+        backups.create()
+    assert backups.prune(max_bytes=10**6, dry_run=True).removed == 0
+    report = backups.prune(max_bytes=1, dry_run=True)
+    assert [each.reasons for each in report.verdicts] == [("over the size limit",)] * 2 + [("latest", "fits")]
+
+
+def test_a_frozen_repository_deletes_nothing(repository: Path) -> None:
+    store = timed(Clock())
+    backups = store.backups(repository)
+    for number in range(3):
+        store.put("chat", {"n": number})
+        backups.create()
+    backups.freeze(reason="an incident")
+    with pytest.raises(DeniedError, match="an incident"):
+        backups.prune(keep_last=1)
+    assert len(backups.list()) == 3
+    assert backups.unfreeze()
+    assert backups.prune(keep_last=1).removed == 2
+
+
+def test_a_lock_is_reported_respected_and_broken_safely(repository: Path) -> None:
+    clock = Clock()
+    store = timed(clock)
+    store.put("chat", {"n": 1})
+    backups = store.backups(repository)
+    backups.create()
+
+    async def crash(repository: Repository) -> BackupCreator:
+        await repository.lock(await store_id(store._engine, ""), 2)
+        return BackupCreator(store._engine, repository, None, None, "")
+
+    async def scenario() -> None:
+        async with open_repository(repository, {}) as opened:
+            creator = await crash(opened)
+            store_name = await store_id(store._engine, "")
+            before = await opened.newest(store_name)
+            assert [lock.number for lock in backups.verify().locks] == [2]
+            assert backups.prune(keep_last=1, break_locks=True).locks == ()
+            # The process that had the lock was only slow: it cannot finish under its number, and starts again.
+            assert await creator._make(store_name, 2, *before, "late") is None
+            made = await creator.create("late")
+            assert made.manifest.number == 3
+
+    run(scenario())
+    assert [each.number for each in backups.list()] == [1, 3]
+    assert backups.verify().ok
+
+
+def test_a_running_backup_is_safe_from_pruning(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pruning before every object that a backup creates, with no grace at all."""
+    clock = Clock()
+    store = timed(clock)
+    for number in range(3):
+        store.put("chat", {"n": number})
+        store.backups(repository).create()
+    create, struck = RepositoryStorage.create, Counter[str]()
+
+    async def prune_first(self: RepositoryStorage, name: str, data: bytes) -> bool:
+        monkeypatch.setattr(RepositoryStorage, "create", create)
+        struck[name.partition("/")[0]] += 1
+        for _ in range(2):
+            clock.now += DAY
+            timed(clock).backups(repository).prune(keep_last=1, grace=0)
+        created = await create(self, name, data)
+        for _ in range(2):
+            clock.now += DAY
+            timed(clock).backups(repository).prune(keep_last=1, grace=0)
+        monkeypatch.setattr(RepositoryStorage, "create", prune_first)
+        return created
+
+    store.put("chat", {"n": "last"})
+    monkeypatch.setattr(RepositoryStorage, "create", prune_first)
+    store.backups(repository).create()
+    monkeypatch.setattr(RepositoryStorage, "create", create)
+    assert struck.keys() == {"locks", "packs", "backups"}
+    assert store.backups(repository).verify(level="decode").ok
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore()
+        assert contents(new) == contents(store)
+
+
+def test_a_drill_proves_a_backup(repository: Path) -> None:
+    store = timed(Clock())
+    fill(store)
+    backups = store.backups(repository)
+    backups.create()
+    report = backups.drill()
+    assert report.ok
+    assert report.lines == backups.list()[0].lines
+    assert report.compared
+    (check,) = [each for each in run_doctor(store) if each.code == "backup-drill"]
+    assert check.ok
+    damaged = max(packs(repository), key=lambda path: path.stat().st_size)
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    assert not backups.drill().ok
+    (check,) = [each for each in run_doctor(store) if each.code == "backup-drill"]
+    assert not check.ok
+
+
+def run_doctor(store: Store) -> list[holdfast.maintenance.CheckResult]:
+    from holdfast.maintenance.doctor.store_checks import checks
+
+    return run(checks(store._handle))
+
+
+def test_following_a_store(repository: Path, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        store.put("chat", {"n": 0})
+        done, lags = threading.Event(), list[float]()
+        follower = threading.Thread(
+            target=lambda: store.backups(repository).follow(
+                interval=0.05, stop=done.is_set, report=lambda status: lags.append(status.lag)
+            )
+        )
+        follower.start()
+        for number in range(5):
+            store.put("chat", {"n": number})
+            time.sleep(0.1)
+        done.set()
+        follower.join()
+        store.put("chat", {"n": "while nobody followed"})
+        status = store.backups(repository).follow(stop=lambda: True)
+        assert status.backups == 1
+        assert max(lags) < 5
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore()
+            assert contents(new) == contents(store)
+
+
+def test_a_backup_is_open_as_a_store_and_repairs_one(repository: Path, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        for number in range(40):
+            store.put("chat", {"n": number})
+        store.backups(repository).create()
+        with store.backups(repository).open() as old:
+            assert old.get("chat", at=7).state == {"n": 7}
+            with pytest.raises(DeniedError):
+                old.put("chat", {"n": "never"})
+        lost = store.get("chat", at=9).hash
+        run(_delete_step(store, 9))
+        assert not store.maintenance.verify().ok
+        with store.backups(repository).open() as old:
+            store.maintenance.repair(old)
+        assert store.maintenance.verify().ok
+        assert store.get("chat", at=9).hash == lost
+
+
+async def _delete_step(store: Store, number: int) -> None:
+    from holdfast.backends.interface import Delete
+    from holdfast.backends.tables import STEPS
+
+    await store._engine.context.backend.apply([Delete(STEPS, ("", "chat", 0, number))])
+    store._engine.context.cache.clear()
+
+
+def test_in_an_event_loop(repository: Path) -> None:
+    async def scenario() -> None:
+        async with await holdfast.aopen("memory://") as store:
+            await store.put("chat", {"n": 1})
+            made = await store.backups(repository).create()
+            async with await store.backups(repository).open(made.id) as old:
+                assert (await old.get("chat")).state == {"n": 1}
+        async with await holdfast.aopen("memory://") as new:
+            await new.backups(repository).restore()
+            assert (await new.get("chat")).state == {"n": 1}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.nightly
+def test_a_repository_in_a_bucket(tmp_path: Path) -> None:
+    url = place("s3", tmp_path)
+    with holdfast.open(tmp_path / "agents.db") as store:
+        fill(store)
+        backups = store.backups(url)
+        backups.create()
+        store.put("chat", {"n": "later"})
+        made = backups.create()
+        assert backups.verify(level="hashes").ok
+        with holdfast.open("memory://") as new:
+            new.backups(url).restore(made.id)
+            assert contents(new) == contents(store)
+        backups.prune(keep_last=1)
+        assert [each.id for each in backups.list()] == [made.id]
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, number: int, struck: Counter[str]) -> None:
+    """Have the process end at a moment: before or after a call that changes a repository."""
+    moments = itertools.count(1)
+
+    def crashing(method: str) -> Any:
+        original = getattr(RepositoryStorage, method)
+
+        async def call(self: RepositoryStorage, *arguments: Any) -> Any:
+            strike("before", method, arguments)
+            result = await original(self, *arguments)
+            strike("after", method, arguments)
+            return result
+
+        return call
+
+    def strike(when: str, method: str, arguments: Sequence[Any]) -> None:
+        if next(moments) == number:
+            struck[f"{when} {_phase(method, arguments)}"] += 1
+            raise Crash
+
+    for method in ("create", "delete"):
+        monkeypatch.setattr(RepositoryStorage, method, crashing(method))
+
+
+def _phase(method: str, arguments: Sequence[Any]) -> str:
+    name = arguments[0] if isinstance(arguments[0], str) else next(iter(arguments[0]), "nothing")
+    return f"{method} {name.partition('/')[0]}"
+
+
+PHASES = {
+    "create": ["create locks", "create packs", "create backups"],
+    "prune": ["create removed", "create sweeps", "delete backups", "delete packs", "delete sweeps", "delete locks"],
+}
+
+
+@pytest.mark.parametrize("kind", mostly_nightly(PHASES, daily=["create"]))
+def test_a_crash_at_any_change_of_a_repository(kind: str, tmp_path: Path) -> None:
+    struck = Counter[str]()
+    crashed, number = True, 0
+    while crashed:
+        number += 1
+        clock = Clock()
+        store = timed(clock)
+        repository = tmp_path / f"{kind}-{number}"
+        backups = store.backups(repository)
+        for each in range(2 if kind == "create" else 4):
+            store.put("chat", {"n": each})
+            backups.create()
+        if kind == "prune":
+            backups.prune(keep_last=3, grace=0)
+        clock.now += DAY
+        store.put("chat", {"n": "last"})
+        with pytest.MonkeyPatch.context() as patch:
+            crash_at(patch, number, struck)
+            try:
+                backups.create() if kind == "create" else backups.prune(keep_last=1, grace=0)
+                crashed = False
+            except Crash:
+                pass
+        assert backups.verify().ok
+        backups.prune(keep_last=1, grace=0)
+        backups.create()
+        report = backups.verify(level="hashes")
+        assert report.ok, report.findings
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore()
+            assert contents(new) == contents(store)
+    assert struck.keys() >= {f"{when} {what}" for when in ("before", "after") for what in PHASES[kind]}, struck
+
+
+def test_a_crash_at_any_batch_of_a_restore(tmp_path: Path) -> None:
+    source = timed(Clock())
+    fill(source)
+    source.backups(tmp_path / "repository").create()
+    expected = contents(source)
+    struck = 0
+    for number in itertools.count():
+        backend = InterferingBackend()
+        store = Store(Engine(EngineContext(backend)), "")
+
+        def crash() -> None:
+            raise Crash
+
+        interference = Interference(crash, "apply", number, after=number % 2 == 1)
+        try:
+            with backend.armed(interference):
+                store.backups(tmp_path / "repository").restore()
+        except Crash:
+            struck += 1
+            assert contents(store) in (({}, {}), expected)
+            store.backups(tmp_path / "repository").restore()
+        assert contents(store) == expected
+        if not interference.struck:
+            break
+    assert struck > 5
+
+
+WORK = """
+import sys, holdfast
+store, repository, kind = sys.argv[1:]
+with holdfast.open(store) as opened:
+    backups = opened.backups(repository)
+    print("ready", flush=True)
+    while True:
+        if kind == "create":
+            opened.put("chat", {"n": len(opened.log("chat", limit=1000)), "text": "x" * 1000})
+            backups.create()
+        elif kind == "prune":
+            backups.create()
+            backups.prune(keep_last=2, grace=0)
+        else:
+            backups.restore("1")
+            for thread in list(opened.threads()):
+                opened.delete(thread.thread)
+        print(kind, flush=True)
+"""
+
+KILLS = 200
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["create", "prune", "restore"])
+def test_killed_at_random(kind: str, repository: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'agents.db'}"
+    with holdfast.open(url) as store:
+        fill(store)
+        store.backups(repository).create()
+        expected = contents(store)
+    target = f"sqlite:///{tmp_path / 'target.db'}" if kind == "restore" else url
+    struck = Counter[str]()
+    for number in range(KILLS):
+        command = [sys.executable, "-c", WORK, target, str(repository), kind]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(0.02 + 0.6 * (number * 0.618 % 1))
+            process.send_signal(signal.SIGKILL)
+            struck["a later round" if process.stdout.read() else "the first round"] += 1
+        with holdfast.open(target) as store:
+            report = store.backups(repository).verify()
+            assert report.ok, report.findings
+            if kind == "restore":
+                threads = {each.thread for each in store.threads().all()}
+                assert not threads or threads <= {"chat", "large", "other"}
+                store.maintenance.sweep_orphans(grace=0)
+            assert store.maintenance.verify().ok
+    if kind == "restore":
+        with holdfast.open(f"sqlite:///{tmp_path / 'last.db'}") as store:
+            store.backups(repository).restore("1")
+            assert contents(store) == expected
+    else:
+        with holdfast.open(url) as store, holdfast.open("memory://") as new:
+            store.backups(repository).create()
+            new.backups(repository).restore()
+            assert contents(new) == contents(store)
+    assert struck.keys() == {"the first round", "a later round"}, struck
