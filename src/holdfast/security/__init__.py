@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from holdfast.security.sensitive.detector import Recognizer as Recognizer
     from holdfast.security.sensitive.detector import SensitiveSpan as SensitiveSpan
     from holdfast.security.sensitive.detector import find as find
-    from holdfast.security.sensitive.keys import EnvironmentKeys as EnvironmentKeys
-    from holdfast.security.sensitive.keys import FileKeys as FileKeys
     from holdfast.security.sensitive.keys import KeySource as KeySource
     from holdfast.security.sensitive.policies import SensitivePolicy as SensitivePolicy
     from holdfast.security.sensitive.presidio import PresidioRecognizer as PresidioRecognizer
@@ -42,7 +40,7 @@ _MODULES = {
     "holdfast.security.audit.query": ("AuditRecord",),
     "holdfast.security.audit.verify": ("AuditFinding", "AuditReport"),
     "holdfast.security.sensitive.detector": ("SensitiveSpan", "Recognizer", "find"),
-    "holdfast.security.sensitive.keys": ("EnvironmentKeys", "FileKeys", "KeySource"),
+    "holdfast.security.sensitive.keys": ("KeySource",),
     "holdfast.security.sensitive.policies": ("SensitivePolicy",),
     "holdfast.security.sensitive.presidio": ("PresidioRecognizer",),
     "holdfast.security.sensitive.scan": ("SensitiveFinding", "SensitiveReport"),

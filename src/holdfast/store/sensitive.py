@@ -16,9 +16,10 @@ from holdfast.engine.types import Progress
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.identity_guard import DenialReason, IdentityGuard
 from holdfast.security.audit.thread_audit import record
+from holdfast.security.encryption.provider import EnvironmentKeys
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.security.sensitive.detector import Detector, Formats, Recognizer, parse_formats
-from holdfast.security.sensitive.keys import EnvironmentKeys, KeySource
+from holdfast.security.sensitive.keys import VARIABLE, KeySource
 from holdfast.security.sensitive.log_filter import LogFilter, add_filter
 from holdfast.security.sensitive.markers import Markers
 from holdfast.security.sensitive.packed_values import replace_texts
@@ -126,7 +127,9 @@ class SensitiveOperations(RevealOperations):
             )
         markers = None
         if act in ("tokenise", "redact", "encrypt"):
-            markers = Markers(keys or EnvironmentKeys(), self._handle.tenant, "sealed" if act == "encrypt" else "token")
+            markers = Markers(
+                keys or EnvironmentKeys(VARIABLE), self._handle.tenant, "sealed" if act == "encrypt" else "token"
+            )
             if act != "redact":
                 markers.tokenise("check", "field", "")  # so that a missing library is missed now
         label = f"{act} {place} {channel}" if name is None else name
@@ -185,7 +188,7 @@ def _all_markers(handle: StoreHandle, keys: KeySource | None) -> Sequence[Marker
     protection = handle.engine.protection
     if isinstance(protection, Protector) and protection.policies.markers:
         return protection.policies.markers
-    return [Markers(EnvironmentKeys(), handle.tenant)]
+    return [Markers(EnvironmentKeys(VARIABLE), handle.tenant)]
 
 
 class Sensitive(SyncApi, SensitiveOperations):

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import base64
-import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.errors import ConfigError
-from holdfast.sensitive import EnvironmentKeys, FileKeys, PresidioRecognizer, SensitiveSpan
+from holdfast.encryption import LocalKeys
+from holdfast.errors import ConfigError, DeniedError
+from holdfast.security.sensitive.keys import check_keys
+from holdfast.sensitive import PresidioRecognizer, SensitiveSpan
 from holdfast.store.store import Store
 from tests.hooks import kit
-from tests.support.cases import case
 
-ONE, TWO = b"1" * 32, b"2" * 40
-
-
-def _text(key: bytes) -> str:
-    return base64.b64encode(key).decode()
+ONE, TWO = b"1" * 32, b"2" * 32
 
 
-def test_keys_of_the_environment(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
-    monkeypatch.setenv("MY_KEYS", f"{_text(ONE)}, {_text(TWO)}")
-    assert EnvironmentKeys("MY_KEYS").keys() == (ONE, TWO)
-    for wrong in ("", ",", "no base64!", _text(b"short"), f"{_text(ONE)},{_text(b'short')}"):
-        with case(subtests, wrong):
-            monkeypatch.setenv("MY_KEYS", wrong)
-            with pytest.raises(ConfigError) as error:
-                EnvironmentKeys("MY_KEYS").keys()
-            assert error.value.code == "sensitive-key"
-            assert not wrong or wrong not in str(error.value)
-
-
-def test_keys_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    with pytest.raises(ConfigError):
-        FileKeys(file).keys()
-    file.write_text(f"{_text(ONE)}\n{_text(TWO)}\n")
-    file.chmod(0o600)
-    assert FileKeys(file).keys() == (ONE, TWO)
-    if os.name == "posix":
-        for mode in (0o640, 0o604, 0o660):
-            file.chmod(mode)
-            with pytest.raises(ConfigError, match="others than its owner"):
-                FileKeys(file).keys()
-    file.chmod(0o600)
-    file.write_bytes(b"\xff")
-    with pytest.raises(ConfigError):
-        FileKeys(file).keys()
+def test_keys_of_a_source_are_checked() -> None:
+    local = LocalKeys(ONE, TWO)
+    assert check_keys(local.keys()) == (ONE, TWO)
+    for wrong in ((), (b"short",), (ONE, "text")):
+        with pytest.raises(ConfigError) as error:
+            check_keys(wrong)  # type: ignore[arg-type]
+        assert error.value.code == "sensitive-key"
+    with pytest.raises(DeniedError) as denied:
+        LocalKeys().keys()
+    assert denied.value.code == "key-missing"
 
 
 class _Result(NamedTuple):

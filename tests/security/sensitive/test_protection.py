@@ -493,9 +493,9 @@ def test_async_stores_are_protected() -> None:
 
 def test_missing_keys_and_wrong_arguments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_SENSITIVE_KEYS", raising=False)
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(DeniedError) as error:
         store.sensitive.protect()
-    assert error.value.code == "sensitive-key"
+    assert error.value.code == "key-missing"
     with pytest.raises(ConfigError):
         store.sensitive.protect(keys=FixedKeys(b"short"))
     with pytest.raises(InvalidError):

@@ -71,6 +71,13 @@ class LocalKeys(KeyProvider):
     def key_ids(self) -> Sequence[str]:
         return list(self._load())
 
+    def keys(self) -> Sequence[bytes]:
+        """Return the keys themselves, for what is derived from them: digests and tokens of sensitive data."""
+        keys = [_parse(key, str(self)) for key in self._read()]
+        if not keys:
+            raise missing_master(str(self))
+        return keys
+
     def wrap(self, key: bytes, context: Mapping[str, str]) -> bytes:
         return self._load()[self.key_id].seal(key, _associated(context))
 
@@ -89,10 +96,7 @@ class LocalKeys(KeyProvider):
 
     def _load(self) -> Mapping[str, Cipher]:
         if self._ciphers is None:
-            ciphers = [Cipher(_parse(key, str(self))) for key in self._read()]
-            if not ciphers:
-                raise missing_master(str(self))
-            self._ciphers = {each.key_id.hex()[:16]: each for each in ciphers}
+            self._ciphers = {each.key_id.hex()[:16]: each for each in map(Cipher, self.keys())}
         return self._ciphers
 
 
