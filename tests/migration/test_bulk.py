@@ -29,6 +29,7 @@ from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TO_2, TWO, firs
 from tests.servers.places import KINDS, place
 from tests.support.faults import Fault, Faults
 from tests.support.nightly import mostly_nightly
+from tests.support.sealing import CountingRows, XorSealer, assert_all_sealed, sealed_store
 
 COUNT = 25
 
@@ -272,6 +273,19 @@ def test_a_writer_between_reading_and_writing(
             second(3),
         ]
         assert [each.kind for each in store.log("chat-02")] == ["migrate", "save", "save"]
+
+
+def test_on_a_sealed_store() -> None:
+    """What is kept aside is sealed as everything is."""
+    inner, rows = MemoryBackend(), CountingRows(XorSealer())
+    store = sealed_store(inner, rows, fold_every=32)
+    fill(store, 6)
+    assert store.schemas.up(TWO).migrated == 6
+    assert without_aside(stored(store, 6)) == SECONDS[:6]
+    assert_all_sealed(inner, rows, ["Ann", "s3", "hello"])
+    assert store.schemas.down(TWO, to="1.0.0").restored == 6
+    assert stored(store, 6) == FIRSTS[:6]
+    assert store.maintenance.verify().ok
 
 
 class Lying(Wrapper):
