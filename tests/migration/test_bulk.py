@@ -20,6 +20,7 @@ from holdfast.engine.line_ends import LineEnd, LineEnds
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, TransientError
 from holdfast.maintenance.migration import bulk, plan
+from holdfast.maintenance.migration.heads import read_groups
 from holdfast.schemas import Migration, SchemaSet, convert
 from holdfast.store import Store
 from tests.damaged import flipped
@@ -28,6 +29,7 @@ from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TO_2, TWO, firs
 from tests.servers.places import KINDS, place
 from tests.support.faults import Fault, Faults
 from tests.support.nightly import mostly_nightly
+from tests.support.sealing import CountingRows, XorSealer, assert_all_sealed, sealed_store
 
 COUNT = 25
 
@@ -273,6 +275,19 @@ def test_a_writer_between_reading_and_writing(
         assert [each.kind for each in store.log("chat-02")] == ["migrate", "save", "save"]
 
 
+def test_on_a_sealed_store() -> None:
+    """What is kept aside is sealed as everything is."""
+    inner, rows = MemoryBackend(), CountingRows(XorSealer())
+    store = sealed_store(inner, rows, fold_every=32)
+    fill(store, 6)
+    assert store.schemas.up(TWO).migrated == 6
+    assert without_aside(stored(store, 6)) == SECONDS[:6]
+    assert_all_sealed(inner, rows, ["Ann", "s3", "hello"])
+    assert store.schemas.down(TWO, to="1.0.0").restored == 6
+    assert stored(store, 6) == FIRSTS[:6]
+    assert store.maintenance.verify().ok
+
+
 class Lying(Wrapper):
     """A store that acknowledges steps of migrations, and loses or alters them."""
 
@@ -360,6 +375,7 @@ CHILD = """
 import sys
 import holdfast
 from holdfast.maintenance.migration import bulk, plan
+from holdfast.maintenance.migration.heads import read_groups
 from tests.migration.versions import TWO
 bulk.PAGE = plan.PAGE = int(sys.argv[2])
 with holdfast.open(sys.argv[1]) as store:
@@ -423,6 +439,39 @@ def test_two_processes_share_a_run(tmp_path: Path) -> None:
     assert min(counts) > 0, "both did some"
     with holdfast.open(url) as store:
         assert without_aside(stored(store, 200)) == [second(number) for number in range(200)]
+
+
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_a_process_that_was_presumed_dead_leaves_the_page_to_the_other(
+    has_branches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept for longer than its lease is valid, in the middle of a page; meanwhile another one did the work."""
+    inner = MemoryBackend()
+    store = store_on(inner)
+    fill(store, 4)
+    if has_branches:
+        for number in range(4):
+            store.thread(f"chat-{number:02}").fork("side")
+    struck: list[int] = []
+
+    async def sleep(*arguments: Any) -> Any:
+        async for group in read_groups(*arguments):
+            if not struck:
+                struck.append(0)
+                other = store_on(inner)
+                for each in (other, store):
+                    _expire_leases(each)
+                struck[0] = other.schemas.up(TWO, check_first=False).migrated
+            yield group
+
+    monkeypatch.setattr(bulk, "read_groups", sleep)
+    report = store.schemas.up(TWO, check_first=False)
+    assert struck == [4]
+    assert report.migrated == 0
+    assert without_aside(stored(store, 4)) == SECONDS[:4]
+    for number in range(4):
+        kinds = [each.kind for each in store.log(f"chat-{number:02}")]
+        assert kinds.count("migrate") == 1, "none was migrated twice"
 
 
 def test_a_store_that_answers_late_is_tried_again() -> None:

@@ -213,19 +213,21 @@ class BulkMigration:
             except ConflictError:
                 busy = True
                 continue
+            is_marked = False
             try:
                 async for group in read_groups(self._engine, lines, self._selection):
-                    await lease.renew_if_due()
+                    await _renew(lease)
                     await self._migrate_group(group, lease)
                     self._done += len(group.lines)
                     if self._progress is not None:
                         self._progress(self._done, None, group.lines[-1].name)
-                await self._mark(start, end, lease)
+                is_marked = await self._mark(start, end, lease)
             except _LeaseLost:
-                busy = True
-                continue
+                pass
             finally:
-                await lease.release()
+                if not is_marked:
+                    await lease.release()
+            busy = busy or not is_marked
         return busy
 
     async def _join(self) -> None:
@@ -263,9 +265,11 @@ class BulkMigration:
         (rows,) = await self._engine.context.backend.read([Get(REFS, [self._mark_key(start)])])
         return bool(rows) and str(rows[0].columns[0]) >= end
 
-    async def _mark(self, start: str, end: str, lease: Lease) -> None:
+    async def _mark(self, start: str, end: str, lease: Lease) -> bool:
+        """Mark a page as done, and release its lease. False if the lease is not valid any more."""
         row = Row(self._mark_key(start), (end, self._engine.context.clock()))
-        await self._engine.context.backend.apply([lease.condition(), Put(REFS, row), self._run_row()])
+        changes = [lease.condition(), Put(REFS, row), self._run_row(), lease.end()]
+        return await self._engine.context.backend.apply(changes) is None
 
     async def _end(self) -> None:
         """Remove what the run left, unless another process did."""
@@ -370,7 +374,7 @@ class BulkMigration:
                 try:
                     saved = await self._engine.writer.save(*(each.request for each in built))
                 except (HeadMoved, ConflictError, NotFoundError):
-                    await lease.renew_if_due()
+                    await _renew(lease)
                     continue  # another writer was first: read the heads again
                 await self._verify(built, saved)
                 self._report.migrated += len(saved)
@@ -549,6 +553,13 @@ class BulkMigration:
             where=where,
             hint="Check the store with `holdfast verify`; the state before it is in the history",
         )
+
+
+async def _renew(lease: Lease) -> None:
+    try:
+        await lease.renew_if_due()
+    except ConflictError:
+        raise _LeaseLost from None
 
 
 def _under(lease: Lease) -> Preconditions:
