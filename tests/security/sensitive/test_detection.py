@@ -193,6 +193,21 @@ def test_formats_are_named(subtests: pytest.Subtests) -> None:
             parse_formats(bad)
 
 
+def test_secrets_that_text_names(subtests: pytest.Subtests) -> None:
+    detector = Detector()
+    for text in (
+        "password=hunter2!x9",
+        '{"password": "hunter2!x9"}',
+        '{\\"password\\": \\"hunter2!x9\\"}',
+        "DB_PASSWORD = 'hunter2!x9'",
+        "?page=1&api_key=hunter2!x9&sort=desc",
+        "my password is hunter2!x9, do not tell",
+        "Token => hunter2!x9",
+    ):
+        with case(subtests, text):
+            assert [text[each.start : each.end] for each in detector.find(text)] == ["hunter2!x9"]
+
+
 def test_the_whole_secret_is_found() -> None:
     """Findings that overlap become one, so that no part of a secret is left."""
     detector = Detector()

@@ -83,9 +83,9 @@ _WS = r"[ \t\r\n]"
 _NAMING = ("pass", "pwd", "secret", "token", "key", "auth", "credential")
 _NAMED = (
     r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|(?:api|access|private|secret|account|auth|signing)[-_ ]?key"
-    r"|authorization|auth|credential)s?(?:[-_0-9][a-z0-9_-]{0,20})?[\"'`]?[ \t]{0,4}\Z"
+    r"|authorization|auth|credential)s?(?:[-_0-9][a-z0-9_-]{0,20})?\\?[\"'`]?[ \t]{0,4}\Z"
 )
-_VALUE = r"[\"'`]?(?=[^0-9\s]{0,60}[0-9])([^\s\"'`,;&<>()\[\]{}\\=:]{8,256}+={0,2})"
+_VALUE = r"\\?[\"'`]?(?=[^0-9\s]{0,60}[0-9])([^\s\"'`,;&<>()\[\]{}\\=:]{8,4096}+={0,2})"
 """A value that may be a secret: it has a digit, and nothing that starts another value."""
 
 FORMATS: Final = (
