@@ -7,9 +7,9 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async, sync_or_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, select_lines, short_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.restorer import RestoreReport
     from holdfast.maintenance.retention import Retention, RetentionRules
-    from holdfast.store.store import AsyncStore, Store
+
+Opened = TypeVar("Opened")
+"""The kind of store that a backup is opened as."""
 
 _ID = re.compile(r"latest|[0-9]{1,10}|[0-9a-f]{4,32}\.[0-9]{1,10}")
 
@@ -71,7 +73,7 @@ class BackupChange(NamedTuple):
     after: int
 
 
-class BackupOperations:
+class BackupOperations(Generic[Opened]):
     """Operations on the backups of a store in a repository. `Backups` and `AsyncBackups` have these as methods."""
 
     def __init__(
@@ -79,7 +81,7 @@ class BackupOperations:
         handle: StoreHandle,
         target: str | os.PathLike[str],
         options: Mapping[str, Any],
-        open_store: Callable[[Engine, str], Any],
+        open_store: Callable[[Engine, str], Opened],
     ) -> None:
         """`open_store` returns the store on an engine, for a tenant."""
         self._handle = handle
@@ -328,17 +330,6 @@ class BackupOperations:
             backend.on_close = stack.pop_all().aclose
         return engine
 
-    def _open_sync(self, backup: str | datetime = "latest", *, store: str | None = None) -> Store:
-        """Open a backup as a store that can only be read: to look at it, and as a source of `maintenance.repair`."""
-        opened: Store = self._open_store(run(self._open_backup(backup, store)), self._handle.tenant)
-        return opened
-
-    async def _open_async(self, backup: str | datetime = "latest", *, store: str | None = None) -> AsyncStore:
-        opened: AsyncStore = self._open_store(await arun(self._open_backup(backup, store)), self._handle.tenant)
-        return opened
-
-    open = sync_or_async(_open_sync, _open_async)
-
     @asynccontextmanager
     async def _open(self, *, create: bool = False) -> AsyncIterator[Repository]:
         from holdfast.maintenance.backup.repository import open_repository
@@ -383,9 +374,17 @@ def _info(backup: Backup) -> BackupInfo:
     )
 
 
-class Backups(SyncApi, BackupOperations):
+class Backups(SyncApi, BackupOperations[Opened]):
     """Backups of a `Store`."""
 
+    def open(self, backup: str | datetime = "latest", *, store: str | None = None) -> Opened:
+        """Open a backup as a store that can only be read: to look at it, and as a source of `maintenance.repair`."""
+        return self._open_store(run(self._open_backup(backup, store)), self._handle.tenant)
 
-class AsyncBackups(AsyncApi, BackupOperations):
+
+class AsyncBackups(AsyncApi, BackupOperations[Opened]):
     """Backups of an `AsyncStore`."""
+
+    async def open(self, backup: str | datetime = "latest", *, store: str | None = None) -> Opened:
+        """Open a backup as a store that can only be read: to look at it, and as a source of `maintenance.repair`."""
+        return self._open_store(await arun(self._open_backup(backup, store)), self._handle.tenant)

@@ -307,13 +307,13 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     maintenance = sync_or_async_property(_maintenance, _async_maintenance)
 
-    def _backups(self, repository: str | os.PathLike[str], /, **options: Any) -> Backups:
+    def _backups(self, repository: str | os.PathLike[str], /, **options: Any) -> Backups[Store]:
         """Backups of this store in a repository: a directory, or a bucket by its URL, with its options."""
         from holdfast.store.backups import Backups
 
         return Backups(self._handle, repository, options, Store)
 
-    def _async_backups(self, repository: str | os.PathLike[str], /, **options: Any) -> AsyncBackups:
+    def _async_backups(self, repository: str | os.PathLike[str], /, **options: Any) -> AsyncBackups[AsyncStore]:
         from holdfast.store.backups import AsyncBackups
 
         return AsyncBackups(self._handle, repository, options, AsyncStore)

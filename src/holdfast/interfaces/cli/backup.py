@@ -23,7 +23,7 @@ from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
     from holdfast.maintenance import FollowStatus
-    from holdfast.store import BackupInfo, Backups
+    from holdfast.store import BackupInfo, Backups, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,11 +66,11 @@ def backup(session: CliContext) -> None:
     """
 
 
-def _open(session: CliContext, repository: str, *, write: bool = False, create: bool = False) -> Backups:
+def _open(session: CliContext, repository: str, *, write: bool = False, create: bool = False) -> Backups[Store]:
     return session.open(write=write, create=create).backups(repository)
 
 
-def _open_any(session: CliContext, repository: str) -> Backups:
+def _open_any(session: CliContext, repository: str) -> Backups[Store]:
     """Open a repository to read it, also where there is no store."""
     try:
         return _open(session, repository)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
-from holdfast import __version__
 from holdfast.backends.interface import Ensure, Get, Put, Row
 from holdfast.backends.tables import REFS, Key, Scalar
 from holdfast.engine.engine import Engine
@@ -192,7 +191,7 @@ class BackupCreator:
                 token=moment.token,
                 tenant=self._tenant,
                 url=self._engine.context.backend.url,
-                holdfast=__version__,
+                holdfast=_installed_version(),
                 reason=reason,
                 seconds=time.monotonic() - start,
                 lines=sum(1 for each in found if each.columns),
@@ -378,6 +377,15 @@ async def store_id(engine: Engine, tenant: str) -> str:
         await backend.apply([Ensure(REFS, row)])
         (found,) = await backend.read([Get(REFS, [key])])
     return str(found[0].columns[0])
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:
+        return ""
 
 
 async def find_store_id(engine: Engine, tenant: str) -> str | None:
