@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import Packed, unpack, unpack_name
-from holdfast.errors import ConflictError, UnsupportedError
+from holdfast.errors import ConflictError, HoldfastError, UnsupportedError
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
 from holdfast.schemas.schema import Schema, invalid_value
 from holdfast.schemas.schema_declaration import Declaration, ValidationMode
@@ -98,7 +98,10 @@ class AttachedVersion:
     async def conditions(self, again: bool) -> Sequence[Change]:
         """Return the conditions on which a step may be saved: that the registry is as it was checked."""
         registered = await self._registry.load(refresh=again)
-        self.check(registered)
+        try:
+            self.check(registered)
+        except HoldfastError:  # it may have been refused for a reason that is gone
+            self.check(registered := await self._registry.load(refresh=True))
         if self.reference in registered.retired:  # the last states of this version were migrated; it writes new ones
             await self._registry.register([], used=[self.reference])
             self.check(await self._registry.load())
