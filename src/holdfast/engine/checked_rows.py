@@ -251,6 +251,8 @@ def _encode(batch: Batch, encode: Callable[[Table, Row], Row]) -> list[Change]:
 
 
 def _hidden_change(codec: RowCodec, change: Change) -> Change:
+    if isinstance(change, _WRITES):
+        return change
     if isinstance(change, StoredExpect):
         return Expect(*change)
     if isinstance(change, Expect):
