@@ -251,6 +251,8 @@ def _encode(batch: Batch, encode: Callable[[Table, Row], Row]) -> list[Change]:
 
 
 def _hidden_change(codec: RowCodec, change: Change) -> Change:
+    if isinstance(change, _WRITES):
+        return change
     if isinstance(change, StoredExpect):
         return Expect(*change)
     if isinstance(change, Expect):
@@ -259,7 +261,7 @@ def _hidden_change(codec: RowCodec, change: Change) -> Change:
         return Expect(table, codec.hide_key(table, key), hidden)
     if isinstance(change, StoredDelete):
         return Delete(*change)
-    return Delete(change.space, codec.hide_key(*change)) if isinstance(change, Delete) else change
+    return Delete(change.space, codec.hide_key(*change))
 
 
 def _other_deletions(codec: RowCodec, changes: Iterable[Change]) -> list[Change]:

@@ -116,7 +116,8 @@ class SealedRowCodec(RowCodec):
         if row.body == DAMAGED:
             raise damaged_error(str(RecordContext(table.name, row.key, row.columns)))
         try:
-            outside = Row(self.hide_key(table, row.key), self.columns(table, row.key, row.columns))
+            key = self.hide_key(table, row.key) if table.name in _HIDDEN_NAMES else row.key
+            outside = Row(key, self.columns(table, row.key, row.columns))
             content, associated = pack((row.key[2:], row.columns, row.body)), _associated(table, outside)
         except UnicodeEncodeError:
             where = ascii((row.key, row.columns))

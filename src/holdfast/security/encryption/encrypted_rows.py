@@ -66,17 +66,20 @@ class EncryptedRows(SealedRowCodec):
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
         keys, lines = self.store_keys, _written_lines(batch)
-        if self.mode != "on":
+        if self._converts:
             batch = await self._as_stored(batch)
         if not lines or self.mode == "turning-off":
             for tenant in {str(change.key[0]) for change in batch if isinstance(change, Expect)}:
                 await keys.tenant(tenant)
             return PreparedBatch((), batch, self.encode)
-        if any(_deletes_keys(each, lines) for each in batch):
-            # A line that is created again in the same batch keeps its key. Positions in the batch stay as they are.
-            batch = [Delete(KEYS, (*lines[0], "none")) if _deletes_keys(each, lines) else each for each in batch]
+        for each in batch:
+            if each[0] is KEYS and _deletes_keys(each, lines):
+                # A line that is created again in the same batch keeps its key. Positions in the batch stay.
+                nothing = Delete(KEYS, (*lines[0], "none"))
+                batch = [nothing if _deletes_keys(other, lines) else other for other in batch]
+                break
         used = await keys.line_keys(lines)
-        return PreparedBatch(list(map(LineKey.condition, used.values())), batch, SealingKeys(self, used))
+        return PreparedBatch([key.condition() for key in used.values()], batch, SealingKeys(self, used))
 
     def settle(self, prepared: PreparedBatch, *, applied: bool) -> None:
         if isinstance(prepared.encode, SealingKeys):
@@ -139,7 +142,7 @@ class SealingKeys:
     def __call__(self, table: Table, row: Row) -> Row:
         if table.name in UNSEALED:
             return CHECKSUMS.encode(table, row)
-        return self._rows.seal(table, row, self.keys[str(row.key[0]), str(row.key[1])].cipher)
+        return self._rows.seal(table, row, self.keys[row.key[:2]].cipher)  # type: ignore[index]
 
 
 class KeyedBackend(Wrapper):
@@ -168,13 +171,11 @@ class KeyedBackend(Wrapper):
 
 def _written_lines(batch: Batch) -> list[LineName]:
     """Return the lines that a batch stores sealed rows of."""
-    return list(
-        dict.fromkeys(
-            (str(change.row.key[0]), str(change.row.key[1]))
-            for change in batch
-            if isinstance(change, _WRITES) and change.space.name not in UNSEALED
-        )
-    )
+    lines: dict[Key, None] = {}
+    for change in batch:
+        if isinstance(change, _WRITES) and change[0].name not in UNSEALED:
+            lines[change[1][0][:2]] = None
+    return list(lines)  # type: ignore[arg-type]
 
 
 def _deletes_keys(change: Change, lines: Iterable[LineName]) -> bool:
