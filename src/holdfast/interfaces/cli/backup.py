@@ -360,7 +360,7 @@ def prune(
         return
     for each in report.verdicts:
         word = "keep" if each.kept else "would remove" if dry_run else "removed"
-        session.out.line(f"{word} {each.id}: {', '.join(each.reasons) or 'no rule keeps it'}")
+        session.out.line(f"{word} {each.id}: {', '.join(each.reasons)}")
     session.out.line(
         f"{plural(report.deleted, 'pack')} deleted, {size(report.freed)}; {report.recorded} more after {grace}"
     )

@@ -30,6 +30,7 @@ from holdfast.maintenance.retention import Retention, RetentionCandidate
 MIGRATION = "migration"
 """The reason of a backup that was made before a migration. The last such backup stays."""
 
+_NO_RULE = "no rule keeps it"
 _SWEEP, _FREEZE, _PIN = b"S", b"Z", b"K"
 _TEMPORARY = 86400.0
 
@@ -123,7 +124,7 @@ class RepositoryPruner:
                     break
                 decided = [verdict.before(backup.manifest.time + 1) for verdict in decided]
         return [
-            BackupVerdict(backup.id, backup.manifest.time, verdict.kept, verdict.reasons)
+            BackupVerdict(backup.id, backup.manifest.time, verdict.kept, verdict.reasons or (_NO_RULE,))
             for backup, verdict in zip(backups, decided, strict=True)
         ]
 
