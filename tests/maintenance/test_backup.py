@@ -100,7 +100,7 @@ def test_changes_of_every_kind_are_in_the_next_backup(store: Store, repository: 
     fill(store)
     backups = store.backups(repository)
     backups.create()
-    changes = [
+    changes: list[Callable[[], object]] = [
         lambda: store.thread("chat").tag("second", at=7),
         lambda: store.thread("chat").put({"n": "more"}, branch="draft"),
         lambda: store.thread("chat").switch("draft"),
@@ -361,8 +361,7 @@ def test_a_damaged_pack_costs_what_is_in_it(store: Store, repository: Path, tmp_
 def test_a_removed_backup_is_noticed(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
     store.put("chat", {"n": 1})
-    for _ in range(3):
-        last = backups.create()
+    last = [backups.create() for _ in range(3)][-1]
     manifests = sorted(path for path in files(repository) if "backups" in path.relative_to(repository).parts)
     kept = manifests[1].read_bytes()
     manifests[1].unlink()
