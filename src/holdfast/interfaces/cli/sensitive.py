@@ -11,7 +11,11 @@ from holdfast.interfaces.cli.formatting import plural, safe
 
 @group("sensitive")
 def sensitive(session: CliContext) -> None:
-    """Find credentials and personal data in a store."""
+    """Find credentials and personal data in a store.
+
+    \b
+    holdfast sensitive scan
+    """
 
 
 @command("scan")
