@@ -18,7 +18,7 @@ from holdfast.backends.config import find_file, resolve
 from holdfast.errors import ConfigError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 
-VARIABLES = ("HOLDFAST_STORE", "HOLDFAST_CONFIG", "HOLDFAST_PAGER")
+VARIABLES = ("HOLDFAST_STORE", "HOLDFAST_CONFIG", "HOLDFAST_PAGER", "HOLDFAST_BACKUPS")
 """The environment variables that are read."""
 
 _OLD_VARIABLES = {"HOLDFAST_URL": "HOLDFAST_STORE"}
