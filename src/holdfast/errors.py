@@ -259,6 +259,14 @@ class ConfigError(HoldfastError):
 
 
 FINER_CODES = {
+    "no-repository": NotFoundError,
+    "foreign-directory": ConfigError,
+    "no-backup": NotFoundError,
+    "newer-format": UnsupportedError,
+    "backups-removed": CorruptError,
+    "restore-conflict": ConflictError,
+    "frozen-repository": DeniedError,
+    "busy-store": ConflictError,
     "no-store": NotFoundError,
     "busy": TransientError,
     "disk-full": TransientError,

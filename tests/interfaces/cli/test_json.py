@@ -171,16 +171,28 @@ jobs remove nightly --yes
 copy copy.db t1
 export t1.gz t1
 import t1.gz --dry-run
+backup create -r repository
 delete t2 --yes
 token issue user:alice
 token list
+backup create -r repository
+backup list -r repository
+backup show -r repository
+backup diff 1 -r repository
+backup verify -r repository
+backup restore latest t1 --dry-run -r repository
+backup drill -r repository
+backup prune --keep-last 1 --dry-run -r repository
+backup pin 1 -r repository
+backup freeze -r repository
+backup unfreeze --yes -r repository
 doctor
 explain no-store
 completion bash
 version
 help log
 """
-NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve"}
+NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve", "backup follow"}
 """The first two need an id: their records are those of `grant list` and `token list`. The others run until they are
 stopped: tests/interfaces/web runs them."""
 NO_RECORDS |= {f"keys {each}" for each in ("list", "add", "rotate", "reencrypt", "destroy", "check")}

@@ -387,7 +387,7 @@ def unfreeze(session: CliContext, repository: str, yes: bool) -> None:
     session.confirm("Allow deletion again?", yes=yes)
     was_frozen = _open_any(session, repository).unfreeze()
     text = "Deletion is allowed again." if was_frozen else "The repository was not frozen."
-    session.tell(text, {"frozen": False, "was_frozen": was_frozen})
+    session.tell(text, {"frozen": False, "changed": was_frozen})
 
 
 @command("pin")

@@ -11,8 +11,10 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
+from holdfast.engine.types import to_datetime
 from holdfast.errors import DeniedError
 from holdfast.maintenance.backup.format import (
     FREEZES,
@@ -39,7 +41,7 @@ class BackupVerdict(NamedTuple):
     """Whether a backup stays, and why."""
 
     id: str
-    time: int
+    time: datetime
     kept: bool
     reasons: tuple[str, ...]
 
@@ -124,7 +126,7 @@ class RepositoryPruner:
                     break
                 decided = [verdict.before(backup.manifest.time + 1) for verdict in decided]
         return [
-            BackupVerdict(backup.id, backup.manifest.time, verdict.kept, verdict.reasons or (_NO_RULE,))
+            BackupVerdict(backup.id, to_datetime(backup.manifest.time), verdict.kept, verdict.reasons or (_NO_RULE,))
             for backup, verdict in zip(backups, decided, strict=True)
         ]
 

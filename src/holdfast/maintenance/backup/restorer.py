@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Create, Expect, Get, Row, Scan
@@ -22,7 +23,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import is_thread, line_kind, rename_line, root_of, short_name
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.engine.types import Progress, Revision
+from holdfast.engine.types import Progress, Revision, to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.history import branches
 from holdfast.history.revisions import resolve
@@ -55,7 +56,7 @@ class RestoreReport(NamedTuple):
     bytes that were written, and the seconds it took."""
 
     backup: str
-    time: int
+    time: datetime
     lines: tuple[RestoredLine, ...]
     jobs: int
     rows: int
@@ -102,7 +103,6 @@ class Restorer:
         `ConflictError` if the store has another history of one of them, or a newer one and it is not `in_place`.
         """
         start = time.monotonic()
-        manifest = self._backup.manifest
         entries = [entry async for entry in entries_of(self._repository, self._backup) if selection.includes(entry)]
         self._check_names(selection, entries)
         source = await self._source(entries, at)
@@ -117,7 +117,14 @@ class Restorer:
             await self._apply(source, actions)
         seconds = time.monotonic() - start
         return RestoreReport(
-            self._backup.id, manifest.time, tuple(described), jobs, self._rows, self._bytes, seconds, dry_run
+            self._backup.id,
+            to_datetime(self._backup.manifest.time),
+            tuple(described),
+            jobs,
+            self._rows,
+            self._bytes,
+            seconds,
+            dry_run,
         )
 
     def _check_names(self, selection: Selection, entries: Sequence[LineEntry]) -> None:

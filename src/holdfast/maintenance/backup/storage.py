@@ -100,7 +100,7 @@ def foreign_place(where: str) -> ConfigError:
         "this is no repository of backups, and not empty",
         where=where,
         hint="Name a repository, or an empty or new directory or prefix",
-        code="no-repository",
+        code="foreign-directory",
     )
 
 

@@ -25,6 +25,7 @@ VARIABLES = (
     "HOLDFAST_KEY",
     "HOLDFAST_PAGER",
     "HOLDFAST_SENSITIVE_KEYS",
+    "HOLDFAST_BACKUPS",
 )
 """The environment variables that are read."""
 
