@@ -385,18 +385,18 @@ class Entries(list[Entry]):
 
 
 def test_other_packages_plug_their_kinds_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    backup = JobType("backup", "copy the store elsewhere", lambda job: "copied")
-    plugged = [Entry("backup", backup), Entry("broken", object()), Entry("misnamed", backup)]
+    backup = JobType("archive", "copy the store elsewhere", lambda job: "copied")
+    plugged = [Entry("archive", backup), Entry("broken", object()), Entry("misnamed", backup)]
 
     def entry_points(group: str, name: str = "") -> Entries:
         assert group == "holdfast.jobs"
         return Entries(each for each in plugged if not name or each.name == name)
 
     monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
-    assert "backup" in JobTypes().names()
-    assert "backup" in JobTypes()
+    assert "archive" in JobTypes().names()
+    assert "archive" in JobTypes()
     jobs = Jobs(timed(Clock()))
-    jobs.add("a", "backup")
+    jobs.add("a", "archive")
     assert jobs.run("a").summary == "copied"
     for name in ("broken", "misnamed"):
         with pytest.raises(ConfigError, match="is not a job type with the name"):
