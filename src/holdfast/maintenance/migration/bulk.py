@@ -156,16 +156,16 @@ class BulkMigration:
                 return replace(self._selection.record, current=version, is_pinned=down)
             return replace(stored, current=version, is_pinned=down)
 
-        await self._registry.register(
-            [target.schema],
-            migrations,
-            {name: update},
-            renewed=self._accept_edited,
-            used=[target.schema.schema_reference],
-            kind=KIND,
-        )
-        await self._join()
+        await self._join()  # first: a run that is refused changes nothing
         try:
+            await self._registry.register(
+                [target.schema],
+                migrations,
+                {name: update},
+                renewed=self._accept_edited,
+                used=[target.schema.schema_reference],
+                kind=KIND,
+            )
             await self._migrate_all()
             if self._selection.threads is None:
                 await self._migrate_documents()
@@ -239,16 +239,19 @@ class BulkMigration:
             if reference == self._target.schema.schema_reference:
                 self._run = run
                 return
-            raise ConflictError(
-                f"a migration to {reference} is under way",
-                where=self._target.name,
-                hint=f"Wait for it to end; if its process was killed, start again in {_LIFE:g} s",
-                code="under-way",
-            )
+            raise self._under_way(reference)
         self._run = os.urandom(8).hex()
         expected = rows[0].columns if rows else None
         if await context.backend.apply([Expect(REFS, self._run_key, expected), self._run_row()]) is not None:
             await self._join()
+
+    def _under_way(self, reference: str) -> ConflictError:
+        return ConflictError(
+            f"a migration to {reference} is under way",
+            where=self._target.name,
+            hint=f"Wait for it to end; if its process was killed, start again in {_LIFE:g} s",
+            code="under-way",
+        )
 
     @property
     def _run_key(self) -> Key:
@@ -268,6 +271,9 @@ class BulkMigration:
     async def _mark(self, start: str, end: str, lease: Lease) -> bool:
         """Mark a page as done, and release its lease. False if the lease is not valid any more."""
         row = Row(self._mark_key(start), (end, self._engine.context.clock()))
+        (rows,) = await self._engine.context.backend.read([Get(REFS, [self._run_key])])
+        if rows and str(rows[0].columns[0]).partition(" ")[2] != self._reference:
+            raise self._under_way(str(rows[0].columns[0]).partition(" ")[2])  # it was presumed dead
         changes = [lease.condition(), Put(REFS, row), self._run_row(), lease.end()]
         return await self._engine.context.backend.apply(changes) is None
 
