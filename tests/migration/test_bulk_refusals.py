@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pytest
 
 import holdfast
-from holdfast.errors import ConflictError
+from holdfast.errors import ConflictError, HoldfastError, InvalidError
 from holdfast.maintenance.migration import bulk
 from holdfast.schemas import Migration, Schema, SchemaSet, convert, rename
 from holdfast.store import Store
@@ -102,3 +102,60 @@ def test_a_run_that_was_presumed_dead_does_not_end_the_other(
         new.schemas.up(TWO, progress=interfere)
     assert (seen, refused.value.code) == ([1], "under-way")
     assert old.get("t").state == {"n": 1}
+
+
+def test_a_downgrade_that_cannot_be_made_writes_nothing(stores: tuple[Store, Store]) -> None:
+    new, old = stores
+    two = versions(down=no_thirteen)
+    new.schemas.attach(two, threads="*")
+    for number in (1, 13, 20):
+        new.put(f"t{number:02}", {"m": number})
+    before = new.schemas.registered().tip
+    with pytest.raises(ConflictError) as refused:
+        new.schemas.down(two, to="1.0.0")
+    assert (refused.value.code, "t13" in refused.value.where) == ("migration-unfit", True)
+    assert new.schemas.registered().tip == before
+    assert new.get("t01").schema == "count@2.0.0"
+    new.put("t01", {"m": 2})
+    assert new.schemas.down(two, to="1.0.0", on_error="skip").migrated == 2
+    with pytest.raises(InvalidError, match="older version"):
+        new.schemas.down(two, to="2.0.0")
+    assert new.schemas.registered().records["count"].current == COUNT_1.version
+
+
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_a_state_without_a_way_back_is_restored_if_it_was_not_changed(
+    stores: tuple[Store, Store], has_branches: bool
+) -> None:
+    new, old = stores
+    to_2 = Migration("count", "1.0.0", "2.0.0", rename("n", "m"), convert("m", same, lossy=True))
+    two = SchemaSet(COUNT_1, COUNT_2, to_2)
+    old.schemas.attach(ONE, threads="*")
+    old.put("t", {"n": 1})
+    if has_branches:
+        old.thread("t").fork("side", changes={"n": 2})
+    new.schemas.up(two)
+    assert new.schemas.down(two, to="1.0.0").complete
+    assert old.get("t").state == {"n": 1}
+    new.schemas.up(two)
+    new.schemas.attach(two, threads="*")
+    new.put("t", {"m": 2})
+    with pytest.raises(HoldfastError):
+        new.schemas.down(two, to="1.0.0")
+    new.put("t", {"m": 3})
+
+
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_a_corrected_migration_is_applied_anew(stores: tuple[Store, Store], has_branches: bool) -> None:
+    new, old = stores
+    wrong, right = versions(lambda value: value + 1000, lambda value: value - 1000), versions(lambda value: value * 2)
+    old.schemas.attach(ONE, threads="*")
+    old.put("t", {"n": 1})
+    if has_branches:
+        old.thread("t").fork("side", changes={"n": 2})
+    old.schemas.detach(threads="*")
+    new.schemas.up(wrong)
+    assert new.get("t").state["m"] == 1001
+    new.schemas.down(wrong, to="1.0.0")
+    new.schemas.up(right, accept_edited=True)
+    assert new.get("t").state["m"] == 2
