@@ -105,7 +105,7 @@ def test_a_run_that_was_presumed_dead_does_not_end_the_other(
 
 
 def test_a_downgrade_that_cannot_be_made_writes_nothing(stores: tuple[Store, Store]) -> None:
-    new, old = stores
+    new, _ = stores
     two = versions(down=no_thirteen)
     new.schemas.attach(two, threads="*")
     for number in (1, 13, 20):

@@ -171,7 +171,8 @@ class SchemasOperations:
         """Take all latest states back to an older version: the way back from `up`.
 
         States that were not changed since are exactly what they were; others are downgraded by the migrations. As by
-        `up`, all are checked first, and if one cannot be downgraded, nothing is written. The version stays the one to write until `up` is called: a program with a newer one cannot attach.
+        `up`, all are checked first, and if one cannot be downgraded, nothing is written. The version stays the one to
+        write until `up` is called: a program with a newer one cannot attach.
         """
         from holdfast.maintenance.migration.bulk import BulkMigration
         from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
