@@ -53,6 +53,8 @@ class LineEnd(NamedTuple):
     former: PackedMap
     former_schema: str | None
     """The schema of the state before the last step; None if there is no such step."""
+    former_kind: str = ""
+    """The kind of the step before the last."""
 
 
 class NextStep(NamedTuple):
@@ -157,7 +159,8 @@ class LineEnds:
                 return None
             former, former_schema = state, schema if number else None
             state, schema, parent = apply_map(step.edit, state), step.header.schema, point.hash
-        return LineEnd(short.line, short.info, short.points[-1], state, schema, former, former_schema)
+        former_kind = short.points[-2].kind if len(short.points) > 1 else ""
+        return LineEnd(short.line, short.info, short.points[-1], state, schema, former, former_schema, former_kind)
 
     # Appending ----------------------------------------------------------------------------------------------------
 

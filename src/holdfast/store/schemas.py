@@ -165,18 +165,24 @@ class SchemasOperations:
         branches: BranchPolicy = "all",
         threads: str | None = None,
         on_error: OnError = "stop",
+        check_first: bool = True,
         progress: Progress | None = None,
     ) -> MigrationReport:
         """Take all latest states back to an older version: the way back from `up`.
 
-        States that were not changed since are exactly what they were; others are downgraded by the migrations. The
-        version stays the one to write until `up` is called: a program with a newer one cannot attach.
+        States that were not changed since are exactly what they were; others are downgraded by the migrations. As by
+        `up`, all are checked first, and if one cannot be downgraded, nothing is written. The version stays the one to
+        write until `up` is called: a program with a newer one cannot attach.
         """
         from holdfast.maintenance.migration.bulk import BulkMigration
-        from holdfast.maintenance.migration.plan import MigrationTarget
+        from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
 
         target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, schemas, reference, to)
         run = BulkMigration(target, branches=branches, threads=threads, on_error=on_error, progress=progress)
+        run.check_direction(down=True)
+        if check_first and on_error != "skip":
+            plan = await make_plan(target, branches=branches, threads=threads, samples=0)
+            plan.require(accept_edited=True)
         return await run.run(down=True)
 
 

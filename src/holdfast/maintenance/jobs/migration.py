@@ -43,8 +43,10 @@ async def migrate_states(job: JobContextBase) -> JobResult:
     selection: dict[str, Any] = {"branches": settings.get("branches", "all"), "threads": settings.get("threads")}
     run = BulkMigration(target, **selection, on_error=settings.get("on_error", "stop"), progress=job.progress)
     is_down = settings.get("down", False)
-    if not is_down and settings.get("on_error") != "skip":
-        (await make_plan(target, **selection, samples=0, progress=job.progress)).require()
+    run.check_direction(down=is_down)
+    if settings.get("on_error") != "skip":
+        plan = await make_plan(target, **selection, samples=0, progress=job.progress)
+        plan.require(accept_edited=is_down)
     report = await run.run(down=is_down)
     summary = f"{report.migrated} states of {report.name} migrated to {report.target}, {report.skipped} had it"
     if report.deferred:

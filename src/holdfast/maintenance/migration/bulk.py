@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
 from holdfast.backends.runtime.drivers import Pause
@@ -38,8 +38,8 @@ from holdfast.maintenance.migration.documents import (
     migration_request,
     read_documents,
     read_line,
-    read_step,
 )
+from holdfast.maintenance.migration.former import KIND, former_documents, former_state, short_former
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
@@ -49,7 +49,6 @@ from holdfast.maintenance.migration.heads import (
     pages,
     read_groups,
     read_heads,
-    schema_of,
     state_of,
 )
 from holdfast.maintenance.migration.plan import MAX_UNFIT, PAGE, MigrationTarget
@@ -58,9 +57,6 @@ from holdfast.schemas.version import Version
 
 OnError: TypeAlias = Literal["stop", "skip", "rollback"]
 """What to do if a state cannot be migrated: stop there, leave it as it is, or undo the run and stop."""
-
-KIND: Final = "migrate"
-"""The kind of the steps."""
 
 _LIFE = 30.0
 _DONE = "migrated"
@@ -144,6 +140,16 @@ class BulkMigration:
         self._done = 0
         self._run = ""
 
+    def check_direction(self, *, down: bool) -> None:
+        """Raise `InvalidError` if a downgrade is to a newer version than the one that is written now."""
+        record = self._target.registered.records.get(self._target.name)
+        if down and record is not None and self._target.schema.version > record.current:
+            raise InvalidError(
+                f"a downgrade leads to an older version, and the states have {record.current}",
+                where=self._reference,
+                hint="Upgrade them: holdfast migrate up",
+            )
+
     async def run(self, *, down: bool = False) -> MigrationReport:
         """Migrate all states. The version is the one to write from the start, so that others write no older ones."""
         target, name, version = self._target, self._target.name, self._target.schema.version
@@ -156,16 +162,16 @@ class BulkMigration:
                 return replace(self._selection.record, current=version, is_pinned=down)
             return replace(stored, current=version, is_pinned=down)
 
-        await self._registry.register(
-            [target.schema],
-            migrations,
-            {name: update},
-            renewed=self._accept_edited,
-            used=[target.schema.schema_reference],
-            kind=KIND,
-        )
-        await self._join()
+        await self._join()  # first: a run that is refused changes nothing
         try:
+            await self._registry.register(
+                [target.schema],
+                migrations,
+                {name: update},
+                renewed=self._accept_edited,
+                used=[target.schema.schema_reference],
+                kind=KIND,
+            )
             await self._migrate_all()
             if self._selection.threads is None:
                 await self._migrate_documents()
@@ -239,16 +245,19 @@ class BulkMigration:
             if reference == self._target.schema.schema_reference:
                 self._run = run
                 return
-            raise ConflictError(
-                f"a migration to {reference} is under way",
-                where=self._target.name,
-                hint=f"Wait for it to end; if its process was killed, start again in {_LIFE:g} s",
-                code="under-way",
-            )
+            raise self._under_way(reference)
         self._run = os.urandom(8).hex()
         expected = rows[0].columns if rows else None
         if await context.backend.apply([Expect(REFS, self._run_key, expected), self._run_row()]) is not None:
             await self._join()
+
+    def _under_way(self, reference: str) -> ConflictError:
+        return ConflictError(
+            f"a migration to {reference} is under way",
+            where=self._target.name,
+            hint=f"Wait for it to end; if its process was killed, start again in {_LIFE:g} s",
+            code="under-way",
+        )
 
     @property
     def _run_key(self) -> Key:
@@ -268,6 +277,9 @@ class BulkMigration:
     async def _mark(self, start: str, end: str, lease: Lease) -> bool:
         """Mark a page as done, and release its lease. False if the lease is not valid any more."""
         row = Row(self._mark_key(start), (end, self._engine.context.clock()))
+        (rows,) = await self._engine.context.backend.read([Get(REFS, [self._run_key])])
+        if rows and str(rows[0].columns[0]).partition(" ")[2] != self._reference:
+            raise self._under_way(str(rows[0].columns[0]).partition(" ")[2])  # it was presumed dead
         changes = [lease.condition(), Put(REFS, row), self._run_row(), lease.end()]
         return await self._engine.context.backend.apply(changes) is None
 
@@ -297,9 +309,9 @@ class BulkMigration:
         restored = 0
         with collector_paused():
             for head, end in heads:
-                is_restored = self._is_restored(head, end)
+                former = short_former(end, head, self._selection, self._target.schema.version)
                 try:
-                    after = end.former if is_restored else self._migrated(head, end.state)
+                    after = self._migrated(head, end.state) if former is None else former
                 except HoldfastError as error:
                     failed = self._note_unfit(head, error)
                     if failed is not None:
@@ -311,7 +323,7 @@ class BulkMigration:
                 if step is None:
                     group.others.append(end.line)
                     continue
-                restored += is_restored
+                restored += former is not None
                 group.steps.append(step)
                 group.states.append(after)
         if group.steps and not await ends.append(group.steps, [lease.condition()]):
@@ -328,12 +340,6 @@ class BulkMigration:
 
     def _migrated(self, head: Head, state: PackedMap) -> PackedMap:
         return self._target.migrate(head, state, check=self._checks_sources)
-
-    def _is_restored(self, head: Head, end: LineEnd) -> bool:
-        """Return whether nothing was saved since the last migration, and the state before it has the target version."""
-        if head.point.kind != KIND or end.former_schema is None:
-            return False
-        return self._selection.version(end.line, end.former_schema) == self._target.schema.version
 
     def _note_unfit(self, head: Head, error: HoldfastError) -> HoldfastError | None:
         """Report a state that cannot be migrated. Returns the error if it is to stop the run."""
@@ -395,7 +401,7 @@ class BulkMigration:
                 if line.name not in self._report.deferred:
                     self._report.deferred.append(line.name)
                 return None
-            former = await self._former(head)
+            former = await former_state(engine, head, self._selection, target.schema.version)
             after = self._migrated(head, before) if former is None else former
         except HoldfastError as error:
             if self._note_unfit(head, error) is not None:
@@ -420,24 +426,6 @@ class BulkMigration:
         )
         return _BuiltStep(head, request, before, after, former is not None)
 
-    async def _former(self, head: Head) -> PackedMap | None:
-        """Return the state before the last migration, if nothing was saved since and it has the target version."""
-        engine, point = self._engine, head.point
-        if point.kind != KIND:
-            return None
-        info = await engine.step_info.head(head.line, point)
-        if not info.header.parents:
-            return None
-        branch, seq, _ = info.header.parents[0]
-        try:
-            parent = await engine.lines.find(head.line, Position(branch, seq))
-        except NotFoundError:
-            return None  # it was pruned
-        version = self._selection.version(head.line, await schema_of(engine, head.line, parent))
-        if version != self._target.schema.version:
-            return None
-        return await state_of(engine, head.line, parent)
-
     # States that are not in threads -----------------------------------------------------------------------------------
 
     async def _migrate_documents(self) -> None:
@@ -451,7 +439,7 @@ class BulkMigration:
         version, found = target.schema.version, documents
         for _ in range(_ATTEMPTS):
             pending = [each for each in found.documents if each[1] != version]
-            former = await self._former_documents(found)
+            former = await former_documents(engine, found, self._selection, version)
             if former is None:
                 pending, after = self._migrate_each(found, pending)
             else:
@@ -500,22 +488,6 @@ class BulkMigration:
                 continue
             done.append(each)
         return done, after
-
-    async def _former_documents(self, found: SchemaDocuments) -> PackedMap | None:
-        """Return the state of a line before the last migration, if nothing was saved since and all have the target
-        version there."""
-        if found.point.kind != KIND:
-            return None
-        info = await self._engine.step_info.head(found.line, found.point)
-        try:
-            parent = await self._engine.lines.find(found.line, Position(*info.header.parents[0][:2]))
-        except NotFoundError:
-            return None  # it was pruned
-        target = self._target
-        before = await read_step(self._engine, found.line, parent, target.name, self._selection.record)
-        if before is None or any(version != target.schema.version for _, version in before.documents):
-            return None
-        return before.state
 
     async def _verify(self, built: Sequence[_BuiltStep], saved: Sequence[StepInfo]) -> None:
         """Read the new steps from the store, with their hashes, and compare what they make of the states."""

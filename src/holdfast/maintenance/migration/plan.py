@@ -13,6 +13,7 @@ from holdfast.engine.schema_bindings import ASIDE
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, HoldfastError
 from holdfast.maintenance.migration.documents import migrate_documents, read_documents, unpack_document
+from holdfast.maintenance.migration.former import former_documents, former_state, short_former
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
@@ -183,10 +184,15 @@ async def make_plan(
             plan.states[str(head.version)] = plan.states.get(str(head.version), 0) + 1
             if head.version == target.schema.version:
                 continue
-            ways.add(head.version)
             try:
                 before = await state_of(engine, head.line, head.point) if end is None else end.state
-                after = target.migrate(head, before, check=True)
+                if end is None:
+                    former = await former_state(engine, head, selection, target.schema.version)
+                else:
+                    former = short_former(end, head, selection, target.schema.version)
+                if former is None:
+                    ways.add(head.version)
+                after = target.migrate(head, before, check=True) if former is None else former
             except HoldfastError as error:
                 plan.unfit_total += 1
                 if len(plan.unfit) < MAX_UNFIT:
@@ -200,7 +206,7 @@ async def make_plan(
         if progress is not None:
             progress(done, None, group.lines[-1].name)
     if threads is None:
-        ways |= await _plan_documents(target, selection.record, plan, samples)
+        ways |= await _plan_documents(target, selection, plan, samples)
     for version in sorted(ways):
         path = target.schemas.path(target.name, version, target.schema.version)
         plan.migrations += [text for step in path if (text := f"{target.name} {step}") not in plan.migrations]
@@ -210,19 +216,24 @@ async def make_plan(
 
 
 async def _plan_documents(
-    target: MigrationTarget, record: SchemaRecord, plan: MigrationPlan, samples: int
+    target: MigrationTarget, selection: HeadSelection, plan: MigrationPlan, samples: int
 ) -> set[Version]:
     """Add what is not in threads to a plan. Returns the versions to migrate from."""
     codec, version, ways = target.engine.context.codec, target.schema.version, set[Version]()
-    async for found in read_documents(target.engine, target.tenant, target.name, record):
+    async for found in read_documents(target.engine, target.tenant, target.name, selection.record):
+        former = await former_documents(target.engine, found, selection, version)
         for document, source in found.documents:
             plan.states[str(source)] = plan.states.get(str(source), 0) + 1
             if source == version:
                 continue
-            ways.add(source)
+            if former is None:
+                ways.add(source)
             one = found._replace(documents=[(document, source)])
             try:
-                after = migrate_documents(target.schemas, target.name, one, version, codec, check=True)
+                if former is None:
+                    after = migrate_documents(target.schemas, target.name, one, version, codec, check=True)
+                else:
+                    after = former
             except HoldfastError as error:
                 if error.code == "migration-missing":
                     raise

@@ -1,0 +1,161 @@
+"""Migrations of all states that are refused or fail: what the store is left with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+
+import holdfast
+from holdfast.errors import ConflictError, HoldfastError, InvalidError
+from holdfast.maintenance.migration import bulk
+from holdfast.schemas import Migration, Schema, SchemaSet, convert, rename
+from holdfast.store import Store
+
+
+class Count1(TypedDict):
+    """The first version."""
+
+    n: int
+
+
+class Count2(TypedDict):
+    """The channel is renamed."""
+
+    m: int
+
+
+COUNT_1, COUNT_2 = Schema("count", "1.0.0", Count1), Schema("count", "2.0.0", Count2)
+ONE = SchemaSet(COUNT_1)
+
+
+def same(value: int) -> int:
+    return value
+
+
+def no_thirteen(value: int) -> int:
+    if value == 13:
+        raise ValueError("this one fails")
+    return value
+
+
+def versions(up: Any = same, down: Any = same) -> SchemaSet:
+    to_2 = Migration("count", "1.0.0", "2.0.0", rename("n", "m"), convert("m", up, down))
+    return SchemaSet(COUNT_1, COUNT_2, to_2)
+
+
+TWO = versions()
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
+    with holdfast.open(tmp_path / "a.db") as first, holdfast.open(tmp_path / "a.db") as second:
+        yield first, second
+
+
+def test_a_run_that_is_refused_leaves_the_registry(stores: tuple[Store, Store]) -> None:
+    new, old = stores
+    old.schemas.attach(ONE, threads="*")
+    old.put("t", {"n": 1})
+    seen: list[str] = []
+
+    def interfere(*progress: object) -> None:
+        del progress
+        before = old.schemas.registered().tip
+        with pytest.raises(ConflictError) as refused:
+            old.schemas.down(TWO, to="1.0.0")
+        assert old.schemas.registered().tip == before
+        seen.append(refused.value.code)
+
+    assert new.schemas.up(TWO, progress=interfere).complete
+    assert seen == ["under-way"]
+    new.schemas.attach(TWO, threads="*")
+    new.put("t", {"m": 2})
+
+
+def test_a_run_that_was_presumed_dead_does_not_end_the_other(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, old = stores
+    old.schemas.attach(ONE, threads="*")
+    old.put("t", {"n": 1})
+    old.schemas.detach(threads="*")
+    seen: list[int] = []
+
+    def interfere(*progress: object) -> None:
+        del progress
+        if not seen:
+            seen.append(0)
+            monkeypatch.setattr(bulk, "_LIFE", 0.0)
+            run = bulk.BulkMigration._end
+
+            async def stay(self: Any) -> None:  # the downgrade is still under way
+                del self
+
+            monkeypatch.setattr(bulk.BulkMigration, "_end", stay)
+            seen[0] = old.schemas.down(TWO, to="1.0.0").migrated
+            monkeypatch.setattr(bulk.BulkMigration, "_end", run)
+
+    with pytest.raises(ConflictError) as refused:
+        new.schemas.up(TWO, progress=interfere)
+    assert (seen, refused.value.code) == ([1], "under-way")
+    assert old.get("t").state == {"n": 1}
+
+
+def test_a_downgrade_that_cannot_be_made_writes_nothing(stores: tuple[Store, Store]) -> None:
+    new, _ = stores
+    two = versions(down=no_thirteen)
+    new.schemas.attach(two, threads="*")
+    for number in (1, 13, 20):
+        new.put(f"t{number:02}", {"m": number})
+    before = new.schemas.registered().tip
+    with pytest.raises(ConflictError) as refused:
+        new.schemas.down(two, to="1.0.0")
+    assert (refused.value.code, "t13" in refused.value.where) == ("migration-unfit", True)
+    assert new.schemas.registered().tip == before
+    assert new.get("t01").schema == "count@2.0.0"
+    new.put("t01", {"m": 2})
+    assert new.schemas.down(two, to="1.0.0", on_error="skip").migrated == 2
+    with pytest.raises(InvalidError, match="older version"):
+        new.schemas.down(two, to="2.0.0")
+    assert new.schemas.registered().records["count"].current == COUNT_1.version
+
+
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_a_state_without_a_way_back_is_restored_if_it_was_not_changed(
+    stores: tuple[Store, Store], has_branches: bool
+) -> None:
+    new, old = stores
+    to_2 = Migration("count", "1.0.0", "2.0.0", rename("n", "m"), convert("m", same, lossy=True))
+    two = SchemaSet(COUNT_1, COUNT_2, to_2)
+    old.schemas.attach(ONE, threads="*")
+    old.put("t", {"n": 1})
+    if has_branches:
+        old.thread("t").fork("side", changes={"n": 2})
+    new.schemas.up(two)
+    assert new.schemas.down(two, to="1.0.0").complete
+    assert old.get("t").state == {"n": 1}
+    new.schemas.up(two)
+    new.schemas.attach(two, threads="*")
+    new.put("t", {"m": 2})
+    with pytest.raises(HoldfastError):
+        new.schemas.down(two, to="1.0.0")
+    new.put("t", {"m": 3})
+
+
+@pytest.mark.parametrize("has_branches", [False, True])
+def test_a_corrected_migration_is_applied_anew(stores: tuple[Store, Store], has_branches: bool) -> None:
+    new, old = stores
+    wrong, right = versions(lambda value: value + 1000, lambda value: value - 1000), versions(lambda value: value * 2)
+    old.schemas.attach(ONE, threads="*")
+    old.put("t", {"n": 1})
+    if has_branches:
+        old.thread("t").fork("side", changes={"n": 2})
+    old.schemas.detach(threads="*")
+    new.schemas.up(wrong)
+    assert new.get("t").state["m"] == 1001
+    new.schemas.down(wrong, to="1.0.0")
+    new.schemas.up(right, accept_edited=True)
+    assert new.get("t").state["m"] == 2
