@@ -18,7 +18,7 @@ from holdfast.store import Store
 from tests.engine.lines import store_on
 from tests.schemas.test_migration_laws import KINDS, STATES, chains, reverse, reverse_back
 from tests.support.faults import Fault, Faults
-from tests.support.nightly import examples
+from tests.support.nightly import EVERYDAY_EXAMPLES, examples
 
 FOLD_EVERY = 4
 """So that some threads are folded, and others are short."""
@@ -97,7 +97,7 @@ def expected(before: dict[Any, Any], schemas: SchemaSet, newest: str) -> dict[An
 
 
 @settings(max_examples=examples(150))
-@given(stores(), st.integers(1, 20), st.sampled_from(["before", "after"]), st.booleans())
+@given(stores(), st.integers(1, 12), st.sampled_from(["before", "after"]), st.booleans())
 def check_kills(drawn: tuple[Threads, SchemaSet], nth: int, when: Any, resumed: bool) -> None:
     threads, schemas = drawn
     newest = str(schemas.versions("x")[-1])
@@ -137,8 +137,9 @@ def test_a_run_that_is_killed_is_resumed_or_taken_back(monkeypatch: pytest.Monke
     monkeypatch.setattr(plan, "PAGE", 2)
     seen.clear()
     check_kills()
-    for what in ("killed before", "killed after", "resumed", "short", "long", "fork"):
-        assert seen[what], f"{what} did not occur"
-    if settings().max_examples > 20:
+    assert seen["killed before"] + seen["killed after"], "nothing was killed"
+    if settings().max_examples > EVERYDAY_EXAMPLES:
+        for what in ("killed before", "killed after", "resumed", "short", "long", "fork"):
+            assert seen[what], f"{what} did not occur"
         assert seen.keys() >= KINDS, "every kind of operation was generated"
         assert seen["unfit"]
