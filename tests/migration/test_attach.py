@@ -13,7 +13,7 @@ import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, convert, rename
 from holdfast.store import Store
 from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TWO, TWO_ONE, first, second
@@ -143,6 +143,41 @@ def test_a_program_without_schemas_keeps_the_version_of_the_state(url: str, old:
         assert restored.schema == "chat@2.0.0", "a state that is restored is upgraded, too"
         assert store.get("chat-1").state == second()
     del old
+
+
+def test_a_writer_that_was_refused_goes_on_after_a_downgrade(url: str, old: Store) -> None:
+    with holdfast.open(url) as store:
+        store.schemas.up(TWO)
+        with pytest.raises(ConflictError):
+            old.put("chat-1", first())
+        store.schemas.down(TWO, to="1.0.0")
+    old.put("chat-1", first() | {"count": 7})
+    assert old.get("chat-1").state == first() | {"count": 7}
+
+
+def test_an_unversioned_state_has_a_version_that_is_known(url: str) -> None:
+    with holdfast.open(url) as store, pytest.raises(HoldfastError) as error:
+        store.schemas.attach(ONE, threads="chat-*", unversioned="9.9.9")
+    assert error.value.code == "schema-newer"
+
+
+def test_a_corrected_migration_is_not_read_from_the_cache() -> None:
+    with holdfast.open("memory://") as store:
+        store.schemas.attach(Schema("n", "1.0.0", {"type": "object"}), threads="*")
+        store.put("t", {"n": 1})
+        for number, expected in (
+            (convert("n", lambda n: n + 1, lossy=True), 2),
+            (convert("n", lambda n: n + 2, lossy=True), 3),
+        ):
+            store.schemas.attach(
+                SchemaSet(
+                    Schema("n", "1.0.0", {"type": "object"}),
+                    Schema("n", "2.0.0", {"type": "object", "properties": {"n": {"type": "integer"}}}),
+                    Migration("n", "1.0.0", "2.0.0", number),
+                ),
+                threads="*",
+            )
+            assert store.get("t").state == {"n": expected}
 
 
 def test_states_from_before_there_was_a_schema(url: str) -> None:

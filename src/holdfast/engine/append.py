@@ -63,6 +63,7 @@ from holdfast.errors import (
     QuotaError,
     TransientError,
     UnavailableError,
+    UnsupportedError,
 )
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ class Appender:
                     raise
                 await self._start_over(requests)
                 continue
-            except (NotFoundError, InvalidError, CorruptError, ConflictError):
+            except (NotFoundError, InvalidError, CorruptError, ConflictError, UnsupportedError):
                 # The cached tip of a line may be out of date, and the change valid for the stored one.
                 if await self._up_to_date(batch):
                     raise
@@ -484,9 +485,7 @@ class Appender:
         edit, packed = await self._edit(request, parent, loaded)
         if not (schema := request.schema) and loaded is not None and parent is not None:
             schema = loaded.schema if loaded.schema is not None else await self._schema_at(line, parent)
-        time = request.time or self._context.clock()
-        if parent is not None and time < parent.time:
-            time = parent.time
+        time = max(request.time or self._context.clock(), 0 if parent is None else parent.time)
         id = request.id or new_id(time, "" if parent is None else parent.id)
         parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *request.merged)
         header = StepHeader(id, parents, time, request.stamp, request.kind, schema, request.metadata)

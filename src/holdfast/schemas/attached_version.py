@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from holdfast.backends.interface import Change
@@ -49,6 +50,11 @@ class AttachedVersion:
         self._accepted: set[Version] = set()
         """Newer versions whose states this program may read and write: it keeps the channels that it does not know."""
         self._checked: RegisteredSchemas | None = None
+
+    @cached_property
+    def migrations_key(self) -> int:
+        """What tells results of these migrations from those of others, such as corrected ones, in a cache."""
+        return hash(tuple(each.fingerprint for each in self.schemas.migrations()))
 
     # Whether this version may be written ---------------------------------------------------------------------------
 

@@ -203,7 +203,7 @@ class Attachment(AttachedVersion):
 
     def _upgraded(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
         """Return a stored state in this version, with what was kept aside; cached by the hash of its step."""
-        cache, key = self._engine.context.cache, ("migrated", line, point.hash, self.reference)
+        cache, key = self._engine.context.cache, ("migrated", line, point.hash, self.reference, self.migrations_key)
         found: PackedMap | None = cache.get(key)
         if found is None:
             found = self._migrate(packed, reference, f"thread {line}, checkpoint {point.id}")

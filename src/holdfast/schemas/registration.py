@@ -40,6 +40,8 @@ async def attach(
     unversioned = declaration.unversioned or (
         min(declaration.schemas.versions(name)) if record is None else record.unversioned
     )
+    if declaration.unversioned is not None:
+        declaration.schemas.extended(registered.schemas).get(f"{name}@{unversioned}")  # raises if nobody knows it
     attachment = kind(engine, registry, declaration, unversioned if takes_unversioned else None)
     patterns = patterns if takes_unversioned else ()
     attachment.check(registered)

@@ -102,7 +102,7 @@ class ScopeAttachment(AttachedVersion):
             if version > self.schema.version:
                 await self.accept(reference, _where(line))
             return loaded
-        cache, key = self._engine.context.cache, ("migrated", line, point.hash, self.reference)
+        cache, key = self._engine.context.cache, ("migrated", line, point.hash, self.reference, self.migrations_key)
         found: LoadedState | None = cache.get(key)
         if found is None:
             states = self._engine.states
