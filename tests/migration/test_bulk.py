@@ -282,7 +282,7 @@ def test_on_a_sealed_store() -> None:
     fill(store, 6)
     assert store.schemas.up(TWO).migrated == 6
     assert without_aside(stored(store, 6)) == SECONDS[:6]
-    assert_all_sealed(inner, rows, ["Ann", "s3", "hello"])
+    assert_all_sealed(inner, rows, ["hello"])  # shorter text may be in random bytes by chance
     assert store.schemas.down(TWO, to="1.0.0").restored == 6
     assert stored(store, 6) == FIRSTS[:6]
     assert store.maintenance.verify().ok
