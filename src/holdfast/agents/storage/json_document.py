@@ -82,12 +82,12 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
 
 async def _check_schema(line: AgentLine, record: AgentRecord, where: str) -> None:
     """Raise `InvalidError` if the fields do not have the form of the schema that the document says they have."""
-    from holdfast.schemas.incoming import IncomingStates
+    from holdfast.schemas.external_states import ExternalStates
 
     engine, tenant = line.handle.engine, line.handle.tenant
     values = engine.value_schemas
     attached = None if values is None else values.find(tenant, "agent", record.kind)
-    incoming = IncomingStates(engine, tenant, line.handle.guard.actor)
+    incoming = ExternalStates(engine, tenant, line.handle.guard.actor)
     await incoming.check(record.schema, dict(record.fields), where, attached)
     await incoming.register()
 

@@ -11,17 +11,17 @@ from holdfast.engine.namespaces import is_thread
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.schema_bindings import ASIDE
 from holdfast.maintenance.line_documents import Document, find_documents
+from holdfast.schemas.external_states import ExternalStates
 from holdfast.schemas.graph_checkpoint import is_internal
-from holdfast.schemas.incoming import IncomingStates
 from holdfast.schemas.registry import LINE
 
 
 async def check_schemas(
     scratch: Engine, engine: Engine, tenant: str, lines: Sequence[Line], file: str
-) -> IncomingStates:
+) -> ExternalStates:
     """Check the last states of the branches of some lines of a file, which is read into a scratch store, against the
     versions that the store has registered. Raises `InvalidError`."""
-    incoming = IncomingStates(engine, tenant)
+    incoming = ExternalStates(engine, tenant)
     if any(line.name == LINE for line in lines) or await engine.lines.load_tip(Line(tenant, LINE)) is None:
         return incoming
     for line in lines:
@@ -35,7 +35,7 @@ async def check_schemas(
 
 
 async def _check_step(
-    scratch: Engine, engine: Engine, incoming: IncomingStates, line: Line, point: StepRef, file: str
+    scratch: Engine, engine: Engine, incoming: ExternalStates, line: Line, point: StepRef, file: str
 ) -> None:
     reference = (await scratch.step_info.head(line, point)).header.schema
     codec = scratch.context.codec

@@ -13,7 +13,7 @@ from holdfast.schemas.schema import invalid_value
 from holdfast.schemas.version import parse_reference
 
 
-class IncomingStates:
+class ExternalStates:
     """Checks states against the versions that a store has registered."""
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
