@@ -77,7 +77,7 @@ def open_existing(
             f"there is no store at {url}",
             where=str(path.absolute()),
             hint="Name one with --store, HOLDFAST_STORE or holdfast.toml; the first save creates it, and so "
-            "do `holdfast state set --create` and `holdfast session start --create`",
+            "do `holdfast state set`, `holdfast session start` and `holdfast backup restore` with --create",
             code="no-store",
         )
     options: dict[str, Any] = {"read_only": True} if read_only and backend_for(url).takes_read_only else {}
