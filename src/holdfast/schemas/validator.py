@@ -80,11 +80,18 @@ class Validator:
         Of a `partial` state, required fields may be missing: a graph writes its channels one after the other.
         """
         problems: list[Problem] = []
+        try:
+            self._collect(value, changed, problems, partial=partial)
+        except RecursionError:
+            problems.insert(0, Problem("", "it is nested too deep to be checked"))
+        return problems[:MAX_PROBLEMS]
+
+    def _collect(self, value: Any, changed: Iterable[str] | None, problems: list[Problem], *, partial: bool) -> None:
         if partial and changed is None and isinstance(value, Mapping):
             changed = value
         if changed is None or not self._fields or not isinstance(value, Mapping):
             self._check(value, "", problems)
-            return problems[:MAX_PROBLEMS]
+            return
         for name in changed:
             field = self._fields.get(name)
             if field is None:
@@ -94,7 +101,6 @@ class Validator:
                 field[0](value[name], name, problems)
             elif field[1] and not partial:
                 problems.append(Problem(name, "it is required, and missing"))
-        return problems[:MAX_PROBLEMS]
 
 
 class _Compiler:
