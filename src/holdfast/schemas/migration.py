@@ -95,21 +95,28 @@ class Migration:
         return tuple(pack_name(f"{self}, {place}") for place in range(len(self.operations)))
 
     def upgrade(
-        self, state: Mapping[bytes, Packed], aside: Mapping[bytes, Packed] | None = None, codec: Codec = default_codec
+        self,
+        state: Mapping[bytes, Packed],
+        aside: Mapping[bytes, Packed] | None = None,
+        codec: Codec = default_codec,
+        instance: Packed | None = None,
     ) -> MigratedState:
-        """Convert a packed state to the newer version. The state that is passed is not changed."""
-        return self._apply(state, aside, codec, up=True)
+        """Convert a packed state to the newer version. The state that is passed is not changed. `instance` is the
+        instance of a class whose fields are passed."""
+        return self._apply(PackedDocument(state, codec, instance), aside, up=True)
 
     def downgrade(
-        self, state: Mapping[bytes, Packed], aside: Mapping[bytes, Packed] | None = None, codec: Codec = default_codec
+        self,
+        state: Mapping[bytes, Packed],
+        aside: Mapping[bytes, Packed] | None = None,
+        codec: Codec = default_codec,
+        instance: Packed | None = None,
     ) -> MigratedState:
-        """Convert a packed state to the older version. The state that is passed is not changed."""
-        return self._apply(state, aside, codec, up=False)
+        """Convert a packed state to the older version. The state that is passed is not changed. `instance` is the
+        instance of a class whose fields are passed."""
+        return self._apply(PackedDocument(state, codec, instance), aside, up=False)
 
-    def _apply(
-        self, state: Mapping[bytes, Packed], aside: Mapping[bytes, Packed] | None, codec: Codec, *, up: bool
-    ) -> MigratedState:
-        document = PackedDocument(state, codec)
+    def _apply(self, document: PackedDocument, aside: Mapping[bytes, Packed] | None, *, up: bool) -> MigratedState:
         kept = dict(aside or {})
         place, thread = 0, 0
         places = range(len(self.operations))
