@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import attrs
 import pydantic
@@ -48,6 +48,11 @@ class Model(pydantic.BaseModel):
     a: int = 0
     b: int = 0
     c: int = 0
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
 
 
 @attrs.define
@@ -123,6 +128,8 @@ OPERATIONS: list[tuple[Operation, dict[str, Any], dict[str, Any]]] = [
     (unnest("m", ("b",)), {"m": Model(a=1, b=2)}, {"b": 2}),
     (remove("p.steps"), {"p": Plan("x", 2)}, {"p": Plan("x")}),  # the class still has the field, and a default
     (move("p.steps", "count"), {"p": Plan("x", 2)}, {"p": Plan("x"), "count": 2}),
+    (convert("p", {1: Pair(1, 2)}), {"p": 1}, {"p": Pair(1, 2)}),
+    (unnest("p", ("a",)), {"p": Pair(1, 2)}, {"a": 1}),
     (convert("p.goal", str.upper, str.lower), {"p": Plan("x", 2)}, {"p": Plan("X", 2)}),
     (convert("p.x", lambda x: x + 1, lambda x: x - 1), {"p": Point(1)}, {"p": Point(2)}),
     (
@@ -174,6 +181,13 @@ def test_which_fields_of_a_model_were_set_is_kept() -> None:
     packed = pack_state(default_codec, {"m": Model(a=1, c=3)})
     up = Migration("x", "1", "2", remove("m.b")).upgrade(packed).state
     assert unpack_state(default_codec, up)["m"].model_fields_set == {"a", "c"}
+
+
+def test_a_named_tuple_is_restored_with_its_fields_in_order() -> None:
+    migration = Migration("x", "1", "2", remove("p.a"))
+    up = migration.upgrade(pack_state(default_codec, {"p": Pair(1, 2)}))
+    down = migration.downgrade(up.state, up.aside).state
+    assert unpack_state(default_codec, down) == {"p": Pair(1, 2)}
 
 
 def test_a_class_that_is_gone_is_converted_by_its_fields() -> None:

@@ -25,7 +25,7 @@ from holdfast.engine.model.packed_state import (
 )
 from holdfast.engine.paths import path_text
 from holdfast.errors import InvalidError, UnsupportedError
-from holdfast.schemas.functions import function_source
+from holdfast.schemas.function_source import function_source
 from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, read_kind, write_fields, write_kind
 
 Notes: TypeAlias = PackedMap
