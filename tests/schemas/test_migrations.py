@@ -274,6 +274,27 @@ def test_a_failure_names_migration_operation_and_path(subtests: pytest.Subtests)
     assert "a[1]" in str(next(_errors(each("a", rename("x", "y")), {"a": [{"x": 1}, 5]})))
 
 
+SECRET = "sk-live-123"
+QUOTING: list[tuple[Operation, dict[str, Any], str]] = [
+    (convert("a", int, str), {"a": SECRET}, "a"),
+    (convert("p.a", int, str), {"p": {"a": SECRET}}, "p.a"),
+    (each("a", convert("k", int, str)), {"a": [{"k": "1"}, {"k": SECRET}]}, "a[1]"),
+    (split("a", ("b", "c"), separator="-"), {"a": [SECRET]}, "a"),
+    (merge(("a", "b"), "c", lambda a, b: int(a + b), list), {"a": SECRET, "b": ""}, "a"),
+]
+
+
+def test_a_failure_does_not_quote_the_state_and_ends_with_the_path(subtests: pytest.Subtests) -> None:
+    for operation, state, path in QUOTING:
+        with case(subtests, str(operation)):
+            (error,) = _errors(operation, state)
+            assert SECRET not in str(error)
+            assert error.where.rpartition("; ")[2] == path
+    (error,) = _errors(*QUOTING[0][:2])
+    assert "raised ValueError" in error.what
+    assert SECRET in str(error.__cause__)
+
+
 def _errors(operation: Operation, state: dict[str, Any]) -> Any:
     try:
         Migration("chat", "1", "2", operation).upgrade(pack_state(default_codec, state))

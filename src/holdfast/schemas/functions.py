@@ -1,4 +1,4 @@
-"""Functions of migrations: the modules that they must not use."""
+"""Functions of migrations: the modules that they must not use, and the errors that they raise."""
 
 from __future__ import annotations
 
@@ -45,3 +45,24 @@ def _find_impure(code: types.CodeType, scope: dict[str, Any]) -> str:
         if isinstance(constant, types.CodeType) and (found := _find_impure(constant, scope)):
             return found
     return ""
+
+
+def function_failed(error: Exception, where: str) -> InvalidError:
+    """Return the error for one that a function raised, without its message: that may quote a value of the state."""
+    return InvalidError(
+        f"a function of the migration raised {type(error).__name__}{_find_line(error)}",
+        where=where,
+        hint="Correct the function for this state; nothing was written",
+        code="migration-failed",
+    )
+
+
+def _find_line(error: Exception) -> str:
+    """Return where the application raised an error, as far as that is known."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if not str(frame.f_globals.get("__name__", "")).startswith("holdfast."):
+            found = f" in {frame.f_code.co_name}, {frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found

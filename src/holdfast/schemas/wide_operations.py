@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from holdfast.engine.model.packed_state import as_map, flatten, pack_name, pack_state, unpack_state
 from holdfast.engine.paths import path_text
 from holdfast.errors import HoldfastError, InvalidError
+from holdfast.schemas.functions import function_failed
 from holdfast.schemas.item_notes import pop_item_notes, store_item_notes
 from holdfast.schemas.operations import Notes, Operation, irreversible, sources
 from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, read_items, write_fields
@@ -53,6 +54,8 @@ class Each(Operation):
             except HoldfastError as error:
                 error.where = f"{path_text((*self.keys, place))}{'.' if error.where else ''}{error.where}"
                 raise
+            except Exception as error:
+                raise function_failed(error, path_text((*self.keys, place))) from error
             changed.append(flatten(holder.fields[_ITEM]))
             if inner_notes:
                 kept[place] = inner_notes
