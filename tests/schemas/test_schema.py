@@ -6,6 +6,7 @@ import enum
 import json
 import operator
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -258,6 +259,14 @@ def test_no_keyword_of_json_schema_is_ignored(subtests: pytest.Subtests) -> None
         for value in wrong:
             with case(subtests, str(source), f"{value!r} does not fit"):
                 assert schema.check(value) != []
+
+
+def test_a_sequence_is_a_list_or_a_tuple() -> None:
+    schema = Schema("x", "1", Sequence[int])
+    assert [schema.check(value) for value in ([1], (1, 2), [], ())] == [[], [], [], []]
+    for wrong, path in (([1, "x"], "[1]"), ((1, "x"), "[1]"), ("text", ""), ({1}, ""), (None, "")):
+        assert schema.check(wrong)[0].path == path
+    assert Schema("x", "1", list[int]).check((1,)) != []
 
 
 def test_a_value_nested_too_deep_is_a_problem() -> None:

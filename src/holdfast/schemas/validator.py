@@ -255,7 +255,7 @@ def _compile_map(keys: Check, values: Check) -> Check:
     return check
 
 
-_WITH_PATHS = ("record", "recursive", "self", "schema", "list", "map")
+_WITH_PATHS = ("record", "recursive", "self", "schema", "list", "tuple", "map")
 
 
 def _compile_union(node: Node, members: list[Check]) -> Check:
@@ -270,8 +270,9 @@ def _compile_union(node: Node, members: list[Check]) -> Check:
             if not found:
                 return
             tried.append(found)
-        if len(records) == 1 and value is not None and tried[records[0]][0].path != path:
-            problems.extend(tried[records[0]])  # as in `Plan | None`: what is wrong with the plan
+        inside = [tried[place] for place in records if tried[place][0].path != path]
+        if inside and all(each == inside[0] for each in inside):
+            problems.extend(inside[0])  # as in `Plan | None`: what is wrong with the plan
         else:
             problems.append(Problem(path, f"it is {_name(value)}, and fits none of {text}"))
 
