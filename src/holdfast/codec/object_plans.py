@@ -342,8 +342,6 @@ class NamedTuplePlan(ObjectPlan):
 
     def load(self, parts: list[Any]) -> Any:
         fields: dict[str, Any] = parts[1]
-        if tuple(fields) == self.names:
-            return tuple.__new__(self.cls, fields.values())
         if fields.keys() != set(self.names):
             raise ClassMismatch
         return tuple.__new__(self.cls, [fields[name] for name in self.names])

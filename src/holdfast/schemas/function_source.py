@@ -152,13 +152,11 @@ def _gives_constant(node: _Function, code: types.CodeType) -> bool:
     know the position."""
     if not isinstance(node, ast.Lambda):
         return False
-    constants = compile(ast.Expression(node), code.co_filename, "eval").co_consts
-    about = (code.co_code, code.co_consts, code.co_varnames)
-    return any(
-        (each.co_code, each.co_consts, each.co_varnames) == about
-        for each in constants
-        if isinstance(each, types.CodeType)
-    )
+    try:
+        constant = ast.literal_eval(node.body)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return repr(constant) == repr(code.co_consts[-1])
 
 
 def _dump(node: Any, name: str = "name") -> str:

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NamedTuple
@@ -78,9 +77,10 @@ def _find_line(error: BaseException) -> str:
     """Return file and line of the application where an error was raised at import; nothing, if that is not known."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    found, ours = "", (str(Path(__file__).parents[1]), import_module.__code__.co_filename, "<")
+    found = ""
     for frame, line in walk_tb(error.__traceback__):
-        if not frame.f_code.co_filename.startswith(ours):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("holdfast", "importlib") and not frame.f_code.co_filename.startswith("<"):
             found = f"{frame.f_code.co_filename}:{line}"
     return found
 
