@@ -15,6 +15,7 @@ from holdfast.schemas.function_source import function_source
 from tests.support.cases import case
 
 FACTOR = 5
+FORMS = {"a": 1}
 
 
 def multiply_by(number: int) -> Callable[[int], int]:
@@ -31,7 +32,7 @@ def formatted(value: Any, *, width: int = 3) -> Any:
         case {"a": [1, *rest], **more} if rest:
             return rest, more
         case str() as text:
-            return f"{text!r:>{width}} {'xy'} {value=}{value['a']}tail"
+            return f"{text!r:>{width}} {'xy'} {value=}{FORMS['a']}tail"
         case _:
             return {**value, "z": value[1:2, ...], **{key: helper(each) for key, each in value.items()}}
 
@@ -80,7 +81,7 @@ GOLDEN = {
     "another f-string": "3f534b13",
     "helper": "d1dbaf7e",
     "calls helper": "afdd1506",
-    "formatted": "7efaf8e9",
+    "formatted": "a93d875a",
     "instance": "f38ac6ac",
     "another instance": "2089bc26",
     "method": "314c6540",
