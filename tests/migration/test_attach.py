@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -143,6 +144,52 @@ def test_a_program_without_schemas_keeps_the_version_of_the_state(url: str, old:
         assert restored.schema == "chat@2.0.0", "a state that is restored is upgraded, too"
         assert store.get("chat-1").state == second()
     del old
+
+
+def test_a_program_without_schemas_is_refused_on_top_of_a_newer_version(url: str) -> None:
+    with holdfast.open(url) as plain, holdfast.open(url) as store:
+        plain.put("chat-1", first())
+        plain.put("chat-2", first())
+        store.schemas.attach(TWO, threads="chat-*")
+        store.update("chat-1", {"plan": ["go"]})
+        upgraded = second() | {"plan": ["go"]}
+        thread = plain.thread("chat-1")
+        writes: list[Callable[[], object]] = [
+            lambda: plain.put("chat-1", first()),
+            lambda: plain.update("chat-1", {"count": 5}),
+            lambda: plain.update("chat-1", {}, remove=["count"]),
+            lambda: thread.fork("side", changes={"count": 5}),
+        ]
+        for write in writes:
+            with pytest.raises(ConflictError) as refused:
+                write()
+            assert (refused.value.code, "chat-1" in refused.value.where) == ("schema-missing", True)
+            assert "chat@2.0.0" in refused.value.what
+            assert "holdfast migrate down chat --to 1.0.0" in refused.value.hint
+        assert store.get("chat-1").state == upgraded
+        plain.put("chat-2", first(2))  # nobody has upgraded it
+        assert store.get("chat-2").state == second(2)
+        # What has a version, or changes nothing, keeps it.
+        thread.fork("side")
+        thread.switch("side")
+        thread.restore(at="#0")
+        assert store.get("chat-1").state == second()
+        assert plain.get("chat-1").schema == "chat@1.0.0", "the version of states from before there was a schema"
+        thread.update({"count": 6})
+        assert store.get("chat-1").state == second() | {"count": "6"}
+        store.schemas.up(TWO)
+        thread.restore(at="#1")
+        assert store.get("chat-1").state == upgraded
+
+
+def test_a_state_from_before_there_was_a_schema_is_restored_in_todays_version(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.put("chat-1", first())
+        store.schemas.attach(TWO, threads="chat-*")
+        store.put("chat-1", second(3))
+        store.thread("chat-1").restore(at="#0")
+        assert store.get("chat-1").state == second()
+        assert store.get("chat-1", migrate=False).schema == "chat@2.0.0"
 
 
 def test_a_writer_that_was_refused_goes_on_after_a_downgrade(url: str, old: Store) -> None:
@@ -427,6 +474,29 @@ def test_a_step_with_a_schema_asks_the_store_no_more() -> None:
         for number in range(40):
             thread.put(second(number))
         calls.append((backend.reads, backend.applies))
+    assert calls[0] == calls[1]
+
+
+def test_a_step_without_a_schema_reads_the_registry_once() -> None:
+    calls = []
+    for labelled in (False, True):
+        backend = CountingBackend(MemoryBackend())
+        store = counted(backend)
+        if labelled:
+            store.schemas.attach(ONE)
+        store.put("chat-1", first())
+        store.schemas.detach()
+        thread = store.thread("chat-1")
+        if labelled:
+            backend.reset()
+            thread.put(first(1))
+            assert backend.reads > 0, "the control: it was read"
+        thread.put(first(2))
+        backend.reset()
+        for number in range(40):
+            thread.put(first(number))
+        calls.append((backend.reads, backend.applies))
+        assert store.get("chat-1").schema == ("chat@1.0.0" if labelled else "")
     assert calls[0] == calls[1]
 
 

@@ -139,6 +139,37 @@ def test_a_bulk_migration_leaves_threads_in_the_middle_of_a_step_alone(tmp_path:
         assert store.schemas.up(NEW).complete
 
 
+def test_a_release_without_a_schema_is_refused_on_a_thread_of_todays(tmp_path: Path) -> None:
+    other: Any = {"configurable": {"thread_id": "stopped"}}
+    with holdfast.open(tmp_path / "a.db") as plain, holdfast.open(tmp_path / "a.db") as store:
+        old = old_graph(HoldfastSaver(plain))
+        for config in (CONFIG, other):
+            old.invoke(START_STATE, config)
+        old.invoke(Command(resume="sure"), CONFIG)
+        new = new_graph(HoldfastSaver(store, schema=NEW))
+        found = new.invoke({"notes": ["more"]}, CONFIG)
+        late: list[Any] = [START_STATE, Command(resume="late")]
+        for given in late:
+            with pytest.raises(ConflictError) as refused:
+                old.invoke(given, CONFIG)
+            assert refused.value.code == "schema-missing"
+        assert new.get_state(CONFIG).values["notes"] == found["notes"]
+        assert "new on Ann" in new.invoke(Command(resume="on"), CONFIG)["notes"][-1]
+        # A thread that stopped before the upgrade is finished by either.
+        assert old.invoke(Command(resume="sure"), other)["log"][-1] == "old sure"
+
+
+def test_what_a_release_without_a_schema_wrote_after_a_checkpoint_of_todays_is_migrated(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as plain, holdfast.open(tmp_path / "a.db") as store:
+        new = two_tasks(New, HoldfastSaver(store, schema=NEW), {"notes": ["w"]}, [])
+        new.invoke({"notes": ["start"], "first": "Ann", "last": "Bee", "count": "1", "plan": []}, CONFIG)
+        at = new.get_state(CONFIG).config
+        HoldfastSaver(plain).put_writes(at, [("log", ["late"])], "task", "~__pregel_pull, late")
+        found = HoldfastSaver(store, schema=NEW).get_tuple(CONFIG)
+        assert found is not None
+        assert ("task", "notes", ["late"]) in (found.pending_writes or [])
+
+
 def two_tasks(state: type, saver: HoldfastSaver, write: dict[str, Any], ran: list[str], node: str = "work") -> Any:
     """A graph with two nodes at a time, of which one stops and the other has written."""
 

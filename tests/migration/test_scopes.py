@@ -300,7 +300,10 @@ def test_a_program_without_schemas_keeps_the_version_of_a_scope(opened: Callable
     assert header(plain, "user:a").schema == "plan@1.0.0"
     store.schemas.attach(PLAN_2, **USERS)
     store.state(user="a")["done"] = 4
-    plain.state(user="a")["done"] = 5
+    with pytest.raises(ConflictError) as refused:
+        plain.state(user="a")["done"] = 5
+    assert (refused.value.code, refused.value.where) == ("schema-missing", "scope 'user:a'")
+    plain.state(user="a").delete("goal")  # a key that nobody has
     assert header(plain, "user:a").schema == "plan@2.0.0"
     with pytest.raises(UnsupportedError) as mixed:
         plain.state(user="a").rollback(1)

@@ -35,6 +35,7 @@ class SchemaRequest(Protocol):
     schema: str
     convert: Any
     line_schema: LineSchema | None
+    is_unversioned: bool
 
 
 class LineSchema(Protocol):

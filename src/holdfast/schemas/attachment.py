@@ -69,6 +69,8 @@ class Attachment(AttachedVersion):
         """Return what to save. A given state may be of another version, as one that is restored is."""
         line = request.line
         request.schema = self.reference
+        if request.is_unversioned and not given and self.unversioned is not None:
+            given = f"{self.schema.name}@{self.unversioned}"
         if isinstance(new, dict) and given and given != self.reference:
             new = self._migrate(new, given, f"thread {line}")
         if loaded is None or parent is None:
@@ -181,12 +183,13 @@ class Attachment(AttachedVersion):
 
     def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:
         """Return the writes that follow a checkpoint in this version. `reference` is the schema of the checkpoint, and
-        of writes that name none."""
+        of what it carries of its own; a task that names none was that of a program without a schema."""
         found: list[PendingWriteRow] = []
         for row in rows:
-            version = self.version_of(row.schema or reference)
+            stored = row.schema if row.schema or row.task else reference
+            version = self.version_of(stored)
             if version is not None and version > self.schema.version:
-                self.require_accepted(row.schema or reference, f"thread {line}")
+                self.require_accepted(stored, f"thread {line}")
             if version is None or version >= self.schema.version:
                 found.append(row)
             else:

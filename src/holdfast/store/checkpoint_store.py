@@ -254,6 +254,8 @@ class CheckpointStore:
             raise
         schema = await self._schema(line)
         reference = "" if schema is None else schema.reference
+        if schema is None:
+            await self._engine.appender.inherited.check_writes(line, id)
         rows = [
             PendingWriteRow(task_path, task_id, number, check_name(channel, "name of a channel"), value, reference)
             for (number, channel, _), value in zip(writes, packed, strict=True)
@@ -416,7 +418,7 @@ class CheckpointStore:
                 upgraded[number] = await schema.upgrade(line, head.point, stored, states[number])
                 if resume:
                     await require_no_subgraph(engine, line, head.header.id, schema.renamed_nodes(stored))
-            if any((row.schema or stored) != schema.reference for row in rows):
+            if any(row.schema != schema.reference for row in rows):
                 try:
                     writes[number] = schema.upgrade_writes(line, stored, rows)
                 except UnsupportedError:

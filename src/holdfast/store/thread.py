@@ -109,7 +109,8 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         fields = self._append_fields(branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
-        fields["schema"] = (await engine.step_info.head(line, point)).header.schema
+        fields["schema"] = schema = (await engine.step_info.head(line, point)).header.schema
+        fields["is_unversioned"] = not schema
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
 
     # Reading --------------------------------------------------------------------------------------------------
