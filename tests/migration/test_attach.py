@@ -202,6 +202,34 @@ def test_a_writer_that_was_refused_goes_on_after_a_downgrade(url: str, old: Stor
     assert old.get("chat-1").state == first() | {"count": 7}
 
 
+def test_a_downgrade_that_left_out_some_states_lets_the_older_release_attach(url: str) -> None:
+    def down(text: str) -> int:
+        return 1 // int(text) * int(text)
+
+    class Old(TypedDict):
+        count: int
+
+    class New(TypedDict):
+        count: str
+
+    old, new = Schema("n", "1", Old), Schema("n", "2", New)
+    schemas = SchemaSet(old, new, Migration("n", "1", "2", convert("count", str, down)))
+    with holdfast.open(url) as store, holdfast.open(url) as older:
+        store.schemas.attach(schemas, threads="*")
+        store.put("fits", {"count": "1"})
+        store.put("unfit", {"count": "0"})
+        with pytest.raises(ConflictError):
+            older.schemas.attach(old, threads="*")
+        assert store.schemas.down(schemas, to="1", on_error="skip").unfit_total == 1
+        older.schemas.attach(old, threads="*")
+        older.update("fits", {"count": 5})
+        assert older.get("fits").state == {"count": 5}
+        for refused in (lambda: older.put("unfit", {"count": 5}), lambda: older.get("unfit")):
+            with pytest.raises(UnsupportedError) as error:
+                refused()
+            assert error.value.code == "schema-newer"
+
+
 def test_an_unversioned_state_has_a_version_that_is_known(url: str) -> None:
     with holdfast.open(url) as store, pytest.raises(HoldfastError) as error:
         store.schemas.attach(ONE, threads="chat-*", unversioned="9.9.9")

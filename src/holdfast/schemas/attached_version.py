@@ -70,8 +70,13 @@ class AttachedVersion:
             if stored < version:
                 everything.path(name, stored, version)  # raises, with the migration to write
             elif stored > version:
-                self._require_forward(everything.get(f"{name}@{stored}"), everything)
-                accepted.add(stored)
+                newer = everything.get(f"{name}@{stored}")
+                refused = self._forward_error(newer, everything)
+                if refused is None:
+                    accepted.add(stored)
+                elif record is None or not record.is_pinned or record.current > version:
+                    raise refused
+                # Otherwise the states were downgraded, but for some that could not be: those alone are refused.
         if record is not None and record.is_pinned and record.current < version:
             raise ConflictError(
                 f"the states of {name} were downgraded to {record.current}, and this program has {version}",
@@ -81,8 +86,9 @@ class AttachedVersion:
             )
         self.schemas, self._accepted, self._checked = everything, accepted, registered
 
-    def _require_forward(self, newer: Schema, everything: SchemaSet) -> None:
-        """Refuse to work beside a newer version, unless that only added channels that this one need not know."""
+    def _forward_error(self, newer: Schema, everything: SchemaSet) -> HoldfastError | None:
+        """Return why this program may not work beside a newer version; None if that only added channels that this one
+        need not know."""
         compatibility = everything.compare(self.schema, newer)
         if not compatibility.forward:
             breaking = next(each for each in compatibility.changes if not each.forward)
@@ -90,9 +96,9 @@ class AttachedVersion:
         else:
             inside = [each for each in compatibility.changes if each.kind != "added" or "." in each.path]
             if not inside:
-                return
+                return None
             reason = f"{inside[0].path or 'the state'}: {inside[0].reason}"
-        raise ConflictError(
+        return ConflictError(
             f"the store has states of {newer.schema_reference}, with which this program's "
             f"{self.schema.version} does not get along: {reason}",
             where=self.reference,

@@ -15,7 +15,7 @@ from holdfast.engine.model.operations import EditMap, Set, apply, apply_map
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_name, unpack_name
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.engine.schema_bindings import ASIDE, SchemaRequest
+from holdfast.engine.schema_bindings import ASIDE, RenameTask, SchemaRequest
 from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.errors import HoldfastError
 from holdfast.schemas.attached_version import AttachedVersion
@@ -181,28 +181,29 @@ class Attachment(AttachedVersion):
                 packed = self._upgraded(line, point, reference, packed)
         return without_aside(packed)
 
-    def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:
+    def upgrade_writes(
+        self, line: Line, reference: str, rows: Sequence[PendingWriteRow], rename: RenameTask | None = None
+    ) -> list[PendingWriteRow]:
         """Return the writes that follow a checkpoint in this version. `reference` is the schema of the checkpoint, and
         of what it carries of its own; a task that names none was that of a program without a schema."""
-        found: list[PendingWriteRow] = []
+        found: list[tuple[PendingWriteRow, bool]] = []
         for row in rows:
             stored = row.schema if row.schema or row.task else reference
             version = self.version_of(stored)
             if version is not None and version > self.schema.version:
                 self.require_accepted(stored, f"thread {line}")
             if version is None or version >= self.schema.version:
-                found.append(row)
+                found.append((row, True))
             else:
-                found += migrate_writes(
-                    self.schemas,
-                    self.schema.name,
-                    [row],
-                    version,
-                    self.schema.version,
-                    f"thread {line}",
+                path, codec = (
+                    self.schemas.path(self.schema.name, version, self.schema.version),
                     self._engine.context.codec,
                 )
-        return found
+                migrated = migrate_writes(self.schema.name, [row], path, f"thread {line}", codec, rename)
+                found += [(each, False) for each in migrated]
+        # What a task wrote again in this version replaces what it wrote under its former id.
+        again = {(row.task, row.place) for row, is_own in found if is_own}
+        return [row for row, is_own in found if is_own or (row.task, row.place) not in again]
 
     def _upgraded(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
         """Return a stored state in this version, with what was kept aside; cached by the hash of its step."""
@@ -263,7 +264,7 @@ def migrate_state(
     state = result.state
     if is_graph:
         kept = migrate_bookkeeping(codec, packed[_KEPT], path.steps)
-        state = {_KEPT: kept, **state, **migrate_channels(internal, path.steps)}
+        state = {_KEPT: kept, **state, **migrate_channels(codec, internal, path.steps)}
     return {**state, _ASIDE: result.aside} if result.aside else state
 
 

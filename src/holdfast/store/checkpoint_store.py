@@ -41,7 +41,7 @@ from holdfast.errors import (
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
-from holdfast.store.graph_schemas import GraphSchemas, require_no_subgraph
+from holdfast.store.graph_schemas import FindTask, GraphSchemas, rename_tasks, require_no_subgraph
 from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.store import StoreOperations
 from holdfast.store.thread_access import on_thread, thread_access
@@ -96,7 +96,8 @@ class CheckpointStore:
     `thread` is the name of a thread of the store: `thread_name(id, namespace)` for a namespace in a thread. With
     `may_revive`, objects of other classes than it accepts are returned as opaque values. `default_metadata` is called
     with the number of a step that no framework saved, for metadata that the framework expects of every checkpoint. If
-    `lenient`, values are saved that cannot be read back as they were; see `Codec`.
+    `lenient`, values are saved that cannot be read back as they were; see `Codec`. `find_task` gives tasks of nodes
+    that were renamed the ids that the framework gives them now.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class CheckpointStore:
         default_metadata: Callable[[int], Mapping[str, Any]] | None = None,
         lenient: bool = False,
         schemas: GraphSchemas | None = None,
+        find_task: FindTask | None = None,
     ) -> None:
         if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
@@ -117,6 +119,7 @@ class CheckpointStore:
         self._handle = store._handle
         self._default_metadata = default_metadata
         self._schemas = schemas
+        self._find_task = find_task
         own = self._handle.engine.context.codec
         self._codec = own
         if may_revive is not None or lenient:
@@ -419,8 +422,11 @@ class CheckpointStore:
                 if resume:
                     await require_no_subgraph(engine, line, head.header.id, schema.renamed_nodes(stored))
             if any(row.schema != schema.reference for row in rows):
+                rename = None
+                if self._find_task is not None:
+                    rename = rename_tasks(self._codec, line, head, states[number], self._find_task)
                 try:
-                    writes[number] = schema.upgrade_writes(line, stored, rows)
+                    writes[number] = schema.upgrade_writes(line, stored, rows, rename)
                 except UnsupportedError:
                     if resume:  # never with some of the writes; the past only shows them
                         raise
