@@ -92,6 +92,34 @@ def test_a_whole_state_that_is_put_keeps_what_was_put_aside(url: str, old: Store
     del old
 
 
+def test_what_was_put_aside_is_not_for_others_to_write(url: str, old: Store) -> None:
+    with holdfast.open(url) as store, holdfast.open(url) as plain:
+        for program in (store, plain):
+            with pytest.raises(InvalidError, match="reserved"):
+                program.put("chat-9", first() | {"__aside__": {}})
+        store.schemas.attach(TWO)
+        thread = store.thread("chat-1")
+        thread.update({"plan": ["go"]})
+        stored = thread.get(migrate=False).state
+        kept = stored["__aside__"]
+        writes: list[Callable[[], object]] = [
+            lambda: thread.put(second() | {"__aside__": {}}),
+            lambda: thread.update({"__aside__": 5}),
+            lambda: thread.update({("__aside__", "scratch"): 5}),
+            lambda: thread.update({}, remove=["__aside__"]),
+            lambda: thread.fork("side", changes={"__aside__": 5}),
+        ]
+        for write in writes:
+            with pytest.raises(InvalidError, match="reserved"):
+                write()
+        thread.put(stored | {"count": "5"})  # as it was read
+        assert thread.get(migrate=False).state == stored | {"count": "5"}
+        assert thread.get(migrate=False).state["__aside__"] == kept
+        with pytest.raises(InvalidError, match="reserved"), store.transaction() as together:
+            together.put("chat-1", second() | {"__aside__": {}})
+    del old
+
+
 def test_a_writer_of_an_older_version_is_refused_at_its_next_step(url: str, old: Store) -> None:
     old.put("chat-1", first(1))  # the control: it may write
     with holdfast.open(url) as store:
@@ -224,7 +252,8 @@ def test_a_downgrade_that_left_out_some_states_lets_the_older_release_attach(url
         older.schemas.attach(old, threads="*")
         older.update("fits", {"count": 5})
         assert older.get("fits").state == {"count": 5}
-        for refused in (lambda: older.put("unfit", {"count": 5}), lambda: older.get("unfit")):
+        uses: list[Callable[[], object]] = [lambda: older.put("unfit", {"count": 5}), lambda: older.get("unfit")]
+        for refused in uses:
             with pytest.raises(UnsupportedError) as error:
                 refused()
             assert error.value.code == "schema-newer"

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from holdfast.store.doctor import doctor as doctor
     from holdfast.store.doctor import examine as examine
     from holdfast.store.graph_schemas import GraphSchemas as GraphSchemas
+    from holdfast.store.graph_schemas import RenamedTask as RenamedTask
+    from holdfast.store.graph_schemas import TaskPlace as TaskPlace
     from holdfast.store.identity_view import AsyncIdentityView as AsyncIdentityView
     from holdfast.store.identity_view import IdentityOperations as IdentityOperations
     from holdfast.store.identity_view import IdentityView as IdentityView
@@ -139,7 +141,7 @@ _MODULES = {
     ),
     "holdfast.store.checkpointer": ("AsyncCheckpointer", "CheckpointTuple", "Checkpointer"),
     "holdfast.store.doctor": ("doctor", "examine"),
-    "holdfast.store.graph_schemas": ("GraphSchemas",),
+    "holdfast.store.graph_schemas": ("GraphSchemas", "RenamedTask", "TaskPlace"),
     "holdfast.store.identity_view": ("AsyncIdentityView", "IdentityOperations", "IdentityView"),
     "holdfast.store.keys": ("AsyncKeys", "Keys", "KeysOperations"),
     "holdfast.store.lazy_state": ("AsyncLazyState", "LazyState"),

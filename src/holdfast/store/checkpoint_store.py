@@ -24,6 +24,7 @@ from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
+from holdfast.engine.reserved_channels import reserved_error
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema
 from holdfast.engine.step_info import StepInfo
@@ -151,6 +152,8 @@ class CheckpointStore:
         check_new_name(id, "id of a checkpoint")
         if type(stamp) is not str:
             raise InvalidError("the time of a checkpoint is text", where=f"thread {line}")
+        if ASIDE in state:
+            raise reserved_error(line)
         if BOOKKEEPING in state:
             raise InvalidError(f"the name {BOOKKEEPING!r} is reserved", hint="Give the channel another name")
         described = dict(metadata or {})

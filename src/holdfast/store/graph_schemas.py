@@ -86,6 +86,8 @@ class TaskPlace(NamedTuple):
     channels: Collection[str]
     sends: Sequence[str]
     """The nodes that packets were sent to."""
+    rename_channel: Callable[[str, Mapping[str, str]], str]
+    """Returns the name of a channel that triggers nodes, under their new names."""
 
 
 class RenamedTask(NamedTuple):
@@ -123,6 +125,8 @@ def rename_tasks(codec: Codec, line: Line, head: StepInfo, stored: PackedMap, fi
 
 
 def _place(codec: Codec, line: Line, head: StepInfo, stored: PackedMap) -> TaskPlace:
+    from holdfast.schemas.graph_checkpoint import renamed_channel
+
     kept: Mapping[str, Any] = unpack(codec, stored.get(pack_name(KEPT), b"\x80"))
     sends = unpack(codec, stored[pack_name(_SENDS)]) if pack_name(_SENDS) in stored else ()
     version, step = kept.get("v", 1), codec.unpack(head.header.metadata).get("step")
@@ -133,6 +137,7 @@ def _place(codec: Codec, line: Line, head: StepInfo, stored: PackedMap) -> TaskP
         version if isinstance(version, int) else 1,
         [name.removeprefix(_VERSION) for name in kept if name.startswith(_VERSION)],
         [str(getattr(each, "node", "")) for each in sends] if isinstance(sends, list | tuple) else (),
+        renamed_channel,
     )
 
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.schemas.graph_checkpoint import renamed_channel
-from holdfast.store.graph_schemas import RenamedTask, TaskPlace
+from holdfast.store import RenamedTask, TaskPlace
 
 _PULL, _PUSH = "__pregel_pull", "__pregel_push"
 _MAX_INTERRUPTS = 1000
@@ -29,7 +28,7 @@ def rename_task(place: TaskPlace, path: str, task: str, nodes: Mapping[str, str]
             return RenamedTask(task, path)
         for triggers in _triggers(place, old):
             if task == _task_id(place, old, _PULL, *sorted(triggers)):
-                renamed = sorted(renamed_channel(each, nodes) for each in triggers)
+                renamed = sorted(place.rename_channel(each, nodes) for each in triggers)
                 return _renamed(place, task, old, nodes[old], f"{pull}{nodes[old]}", (_PULL, *renamed))
         return None
     if not path.startswith(f"~{_PUSH}, "):
