@@ -17,7 +17,7 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, convert, rename
 from holdfast.store import Store
-from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TWO, TWO_ONE, first, second
+from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TWO, TWO_ONE, Chat1, first, second
 from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend
 from tests.support.nightly import mostly_nightly
@@ -348,6 +348,11 @@ def test_what_is_saved_is_validated(url: str) -> None:
         with pytest.raises(NotFoundError):
             store.get("chat-1")
         store.put("chat-1", first())
+        store.put("chat-1", first() | {"msgs": ["x"] * 50})
+        with pytest.raises(InvalidError) as refused:
+            store.put("chat-1", first() | {"msgs": ["x"] * 50 + ["y", 5]})
+        assert refused.value.where.startswith("msgs[51] of"), "its number in the whole list"
+        store.put("chat-1", first())
         for path, value in (("count", "1"), ("msgs[0]", 5)):
             with pytest.raises(InvalidError):
                 store.update("chat-1", {path: value})
@@ -602,3 +607,27 @@ def test_a_function_is_called_once_for_each_stored_state(tmp_path: Path) -> None
         for _ in range(3):
             assert store.get("a").state == {"count": "1"}
     assert calls == 1
+
+
+def test_wrong_declarations_are_refused(tmp_path: Path) -> None:
+    unknown = Schema("a", "1.0.0", {"type": "object", "properties": {"x": {"$ref": "holdfast:b@1.0.0"}}})
+    known = Schema("b", "1.0.0", {"type": "object", "properties": {"x": {"$ref": "holdfast:c@1.0.0"}}})
+    wrong_nodes: list[Any] = [["x"], {"x": 5}, {"x": "z", "y": "z"}]
+    for nodes in wrong_nodes:
+        with pytest.raises(InvalidError, match="node"):
+            Migration("a", "1.0.0", "2.0.0", nodes=nodes)
+    with holdfast.open(tmp_path / "a.db") as store:
+        for schemas in (unknown, SchemaSet(unknown, known)):
+            for use in (store.schemas.attach, store.schemas.up, store.schemas.plan):
+                with pytest.raises(NotFoundError) as missing:
+                    use(schemas, "a")
+                assert missing.value.code == "schema-version-unknown"
+        for pattern in ("planet:*", "user", "user:*/planet:*"):
+            with pytest.raises(InvalidError, match="no scope has a part"):
+                store.schemas.attach(ONE, scopes=pattern)
+        with pytest.raises(InvalidError, match="SchemaSet"):
+            store.schemas.up(Chat1)  # type: ignore[arg-type]
+        assert store.schemas.registered().tip is None, "nothing was written"
+        assert store.schemas.up(CHAT_1).complete
+        for pattern in ("*", "user:*/agent:*", "us?r:a", "global"):
+            store.schemas.attach(ONE, scopes=pattern)

@@ -172,16 +172,20 @@ class AttachedVersion:
             values = {unpack_name(key): unpack(codec, value) for key, value in new.items() if key not in hidden}
             return self.schemas.check(self.reference, values, partial=partial)
         values = {}
+        skipped: dict[str, int] = {}
         for key in changed:
             if key in new:
                 name, value = unpack_name(key), new[key]
                 old = None if before is None else before.get(key)
                 field = fields.get(name)
                 if field is not None and isinstance(value, list) and isinstance(old, list) and _is_plain(field):
-                    value = value[_common_start(old, value) :]  # the items before them were checked when they were new
+                    # The items before them were checked when they were new.
+                    skipped[name] = _common_start(old, value)
+                    value = value[skipped[name] :]
                 values[name] = unpack(codec, value)
         names = frozenset(map(unpack_name, changed))
-        return self.schemas.check(self.reference, values, names, partial=partial) if names else []
+        found = self.schemas.check(self.reference, values, names, partial=partial) if names else []
+        return [_moved(problem, skipped) for problem in found] if skipped else found
 
     def report(self, problems: list[Problem], where: str) -> None:
         """Refuse or warn of a value that does not fit, as the program declared."""
@@ -202,6 +206,15 @@ def report_problems(reference: str, problems: list[Problem], where: str, mode: V
 def _is_plain(field: Mapping[str, Any]) -> bool:
     """Whether the items of a list fit by themselves: nothing is said about their number."""
     return bool(field["type"].keys() == {"type", "items"} and field["type"]["type"] == "list")
+
+
+def _moved(problem: Problem, skipped: Mapping[str, int]) -> Problem:
+    """Return a problem with the number that an item has in the whole list, given how many were not checked."""
+    name, bracket, rest = problem.path.partition("[")
+    number, close, rest = rest.partition("]")
+    if not bracket or not number.isdigit() or not skipped.get(name):
+        return problem
+    return problem._replace(path=f"{name}[{int(number) + skipped[name]}{close}{rest}")
 
 
 def _common_start(old: list[bytes], new: list[bytes]) -> int:

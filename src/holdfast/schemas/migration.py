@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatten, pack_name
 from holdfast.errors import HoldfastError, InvalidError, TooLargeError
+from holdfast.schemas.node_names import require_nodes
 from holdfast.schemas.operations import Operation
 from holdfast.schemas.packed_document import PackedDocument
 from holdfast.schemas.time_limit import MAX_SECONDS, TIME_LIMIT, OverTime
@@ -45,7 +46,7 @@ class Migration:
         self.source: Final = Version.parse(source)
         self.target: Final = Version.parse(target)
         self.operations: Final = operations
-        self.nodes: Final = dict(nodes or {})
+        self.nodes: Final = require_nodes(nodes, f"{name} {source} -> {target}")
         self.description: Final = description
         if self.source == self.target:
             raise InvalidError(
