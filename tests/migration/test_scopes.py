@@ -155,6 +155,33 @@ def test_a_program_without_schemas_keeps_the_version_of_a_value(opened: Callable
     assert store.state(user="a")["plans/1"] == NEW_PLAN, "the mark of a deleted key is gone with it"
 
 
+def test_a_program_without_schemas_is_refused_on_top_of_a_newer_value(opened: Callable[[], Store]) -> None:
+    plain, store = opened(), opened()
+    plain.state(user="a")["plans/1"] = OLD_PLAN
+    store.schemas.attach(PLAN_2, **PLANS)
+    plain.state(user="a")["plans/1"] = {**OLD_PLAN, "goal": "y"}  # nobody has upgraded it
+    new = store.state(user="a")
+    new.patch("plans/1", {"aim": "z"})
+    state = plain.state(user="a")
+    writes: list[Callable[[], object]] = [
+        lambda: state.set("plans/1", OLD_PLAN),
+        lambda: state.patch("plans/1", {"goal": "x"}),
+        lambda: state.batch({"plans/1": OLD_PLAN, "other": 1}),
+    ]
+    for write in writes:
+        with pytest.raises(ConflictError) as refused:
+            write()
+        assert (refused.value.code, refused.value.where) == ("schema-missing", "key 'plans/1' of user:a")
+    assert "other" not in state
+    assert new["plans/1"] == {**NEW_PLAN, "aim": "z"}
+    state.expire("plans/1", 1000)  # what has no shape
+    state.copy_to(plain.state(user="b"))
+    assert store.state(user="b")["plans/1"] == {**NEW_PLAN, "aim": "z"}
+    state.delete("plans/1")
+    state["plans/1"] = OLD_PLAN
+    assert new["plans/1"] == NEW_PLAN
+
+
 def test_what_is_written_is_validated(opened: Callable[[], Store]) -> None:
     store = opened()
     store.schemas.attach(PLAN_1, **PLANS)

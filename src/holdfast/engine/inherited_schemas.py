@@ -63,7 +63,7 @@ class InheritedSchemas:
             await self.require_unversioned(request.line, reference)
         return reference
 
-    async def require_unversioned(self, line: Line, reference: str) -> None:
+    async def require_unversioned(self, line: Line, reference: str, where: str = "") -> None:
         """Refuse a writer without a schema, unless the state before has the shape that such writers have."""
         name, _, version = reference.partition("@")
         if self._unversioned.get((line.tenant, name)) == version:
@@ -74,7 +74,7 @@ class InheritedSchemas:
         raise ConflictError(
             f"the state is of {reference}, and this program has attached no schema: it would mix that with the form "
             f"that states had before, {unversioned}",
-            where=f"{'thread' if is_thread(line.name) else 'scope'} {short_name(line.name)!r}",
+            where=where or f"{'thread' if is_thread(line.name) else 'scope'} {short_name(line.name)!r}",
             hint=f"Run the release with {reference}, or attach its schema: store.schemas.attach(...). To go on without "
             f"one, downgrade the states: holdfast migrate down {name} --to {unversioned}",
             code="schema-missing",

@@ -298,6 +298,11 @@ class _LineEdit:
                 if await view.find_mark(each.key) is not NO_MARK:
                     removed.append(names.pack_mark(each.key))
             return
+        if schema is None and each.mark is None and live is not None and action != "expire":
+            reference = (await view.find_mark(each.key)).reference
+            if reference:
+                inherited = self._handle.engine.appender.inherited
+                await inherited.require_unversioned(self._line, reference, view.where(each.key))
         if schema is not None:
             if each.mark is not None and each.mark.reference != schema.reference:
                 packed = await schema.read(packed, each.mark, view.where(each.key))
