@@ -92,6 +92,17 @@ def test_a_whole_state_that_is_put_keeps_what_was_put_aside(url: str, old: Store
     del old
 
 
+def test_a_program_without_schemas_keeps_what_was_put_aside(url: str) -> None:
+    with holdfast.open(url) as plain, holdfast.open(url) as store:
+        plain.put("chat-1", first())
+        store.schemas.attach(TWO, threads="chat-*")
+        store.update("chat-1", {"plan": ["go"]})
+        store.schemas.down(TWO, to="1.0.0")
+        plain.put("chat-1", first() | {"count": 9})
+        store.schemas.up(TWO)
+        assert store.get("chat-1").state == second() | {"count": "9", "plan": ["go"]}
+
+
 def test_what_was_put_aside_is_not_for_others_to_write(url: str, old: Store) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as plain:
         for program in (store, plain):

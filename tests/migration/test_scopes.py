@@ -342,6 +342,26 @@ def test_a_program_without_schemas_keeps_the_version_of_a_scope(opened: Callable
         again.schemas.attach(PLAN_1, **USERS)
 
 
+def test_a_program_without_schemas_copies_a_scope_with_its_version(opened: Callable[[], Store]) -> None:
+    plain, store = opened(), opened()
+    plain.state(user="old").batch(OLD_PLAN)
+    plain.state(user="a").batch(OLD_PLAN)
+    store.schemas.attach(PLAN_2, **USERS)
+    store.state(user="a")["done"] = 4
+    now = dict(store.state(user="a"))
+    for _ in range(2):
+        plain.state(user="a").copy_to(plain.state(user="b"), on_conflict="overwrite")
+        assert header(plain, "user:b").schema == "plan@2.0.0"
+    for source, target in (("a", "old"), ("old", "a")):
+        with pytest.raises((UnsupportedError, ConflictError)) as mixed:
+            plain.state(user=source).copy_to(plain.state(user=target), on_conflict="overwrite")
+        assert mixed.value.code == ("schema-mixed" if source == "a" else "schema-missing")
+    plain.state(user="b").move_to(plain.state(user="c"))
+    assert dict(store.state(user="c")) == now
+    plain.state(user="old").copy_to(plain.state(user="d"))
+    assert dict(store.state(user="d")) == NEW_PLAN == dict(store.state(user="old"))
+
+
 def test_a_session_that_is_archived_and_restored_keeps_its_versions(opened: Callable[[], Store]) -> None:
     old, store = opened(), opened()
     old.schemas.attach(PLAN_1, scopes="session:*", key="plan")

@@ -561,6 +561,8 @@ class Appender:
         new = request.state
         if request.convert is not None:
             new = await request.convert(new, parent, loaded)
+        elif isinstance(new, dict):
+            new = await self.inherited.keep_aside(request, new, loaded)
         if not isinstance(new, dict):
             edit = await new(parent, loaded)
             if self.protection is not None:

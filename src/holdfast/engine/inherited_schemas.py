@@ -14,16 +14,19 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.operations import EditMap
-from holdfast.engine.model.packed_state import pack_name, unpack, unpack_name
+from holdfast.engine.model.packed_state import PackedMap, pack_name, unpack, unpack_name
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import is_thread, short_name
 from holdfast.engine.row_format import Line, StepRef, open_step
+from holdfast.engine.schema_bindings import ASIDE
 from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.engine.step_info import StepInfoReader
 from holdfast.errors import ConflictError
 
 if TYPE_CHECKING:
     from holdfast.engine.schema_bindings import SchemaRequest
+
+_ASIDE: Final = pack_name(ASIDE)
 
 REGISTRY: Final = f"{MARK}schemas"
 """The name of the system line that is the registry of schemas."""
@@ -63,6 +66,11 @@ class InheritedSchemas:
             await self.require_unversioned(request.line, reference)
         return reference
 
+    async def is_unversioned(self, line: Line, reference: str) -> bool:
+        """Return whether a version is the one that states without a reference are taken for."""
+        name, _, version = reference.partition("@")
+        return await self._read(line.tenant, name) == version
+
     async def require_unversioned(self, line: Line, reference: str, where: str = "") -> None:
         """Refuse a writer without a schema, unless the state before has the shape that such writers have."""
         name, _, version = reference.partition("@")
@@ -79,6 +87,15 @@ class InheritedSchemas:
             f"one, downgrade the states: holdfast migrate down {name} --to {unversioned}",
             code="schema-missing",
         )
+
+    async def keep_aside(self, request: SchemaRequest, new: PackedMap, loaded: LoadedState | None) -> PackedMap:
+        """Return the state to save of a program without a schema, with what migrations keep aside of the one before."""
+        if loaded is None or loaded.schema == "" or request.schema or request.is_unversioned or _ASIDE in new:
+            return new
+        from holdfast.engine.entry_reader import EntryReader
+
+        found = await EntryReader(self._states, self._context.cache).find(request.line, loaded, _ASIDE)
+        return new if found is None else {**new, _ASIDE: found.value}
 
     async def check_writes(self, line: Line, id: str) -> None:
         """Refuse writes of a program without a schema after a checkpoint, if that is in memory and has another shape.
