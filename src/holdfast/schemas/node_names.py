@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from holdfast.errors import InvalidError
 
 
-def require_nodes(nodes: Mapping[str, str] | None, where: str) -> dict[str, str]:
+def require_nodes(nodes: object, where: str) -> dict[str, str]:
     """Require the new names of nodes by the old ones, each once. Raises `InvalidError`."""
     if nodes is None:
         return {}
