@@ -12,6 +12,7 @@ from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatte
 from holdfast.engine.paths import path_text
 from holdfast.errors import HoldfastError, InvalidError, TooLargeError
 from holdfast.schemas.functions import function_failed
+from holdfast.schemas.node_names import require_nodes
 from holdfast.schemas.operations import Operation
 from holdfast.schemas.packed_document import PackedDocument
 from holdfast.schemas.time_limit import MAX_SECONDS, TIME_LIMIT, OverTime
@@ -47,7 +48,7 @@ class Migration:
         self.source: Final = Version.parse(source)
         self.target: Final = Version.parse(target)
         self.operations: Final = operations
-        self.nodes: Final = dict(nodes or {})
+        self.nodes: Final = require_nodes(nodes, f"{name} {source} -> {target}")
         self.description: Final = description
         if self.source == self.target:
             raise InvalidError(

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
+from holdfast.engine.inherited_schemas import RECORD, REGISTRY
 from holdfast.engine.lines import LineTip
-from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import ConflictError
@@ -24,10 +24,10 @@ from holdfast.schemas.schema import Schema
 from holdfast.schemas.schema_set import SchemaSet, schema_changed
 from holdfast.schemas.version import Version, parse_reference
 
-LINE: Final = f"{MARK}schemas"
+LINE: Final = REGISTRY
 """The name of the system line."""
 
-_SCHEMA, _VERSION, _MIGRATION = "schema ", "version ", "migration "
+_SCHEMA, _VERSION, _MIGRATION = RECORD, "version ", "migration "
 
 
 @dataclass(frozen=True, slots=True)

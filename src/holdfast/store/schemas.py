@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
 from holdfast.schemas.schema import Schema
-from holdfast.schemas.schema_declaration import Declaration, ValidationMode
+from holdfast.schemas.schema_declaration import Declaration, ValidationMode, require_set
 from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.version import Version
 from holdfast.store.schema_places import SchemaPlace
@@ -83,18 +83,21 @@ class SchemasOperations:
         return await SchemaRegistry(self._handle.engine, self._handle.tenant).load()
 
     @sync_and_async
-    async def status(self, schemas: SchemaSet | None = None, *, progress: Progress | None = None) -> list[SchemaStatus]:
+    async def status(
+        self, schemas: SchemaSet | Schema | None = None, *, progress: Progress | None = None
+    ) -> list[SchemaStatus]:
         """Count the latest states of each version of each schema, and find what `schemas` would have to migrate."""
         from holdfast.maintenance.migration.plan import schema_status
 
-        return await schema_status(self._handle.engine, self._handle.tenant, schemas or SchemaSet(), progress)
+        declared = SchemaSet() if schemas is None else require_set(schemas)
+        return await schema_status(self._handle.engine, self._handle.tenant, declared, progress)
 
     # Migrations ----------------------------------------------------------------------------------------------------
 
     @sync_and_async
     async def plan(
         self,
-        schemas: SchemaSet,
+        schemas: SchemaSet | Schema,
         reference: str | None = None,
         *,
         to: str | Version | None = None,
@@ -110,13 +113,13 @@ class SchemasOperations:
         """
         from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
 
-        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, schemas, reference, to)
+        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, require_set(schemas), reference, to)
         return await make_plan(target, branches=branches, threads=threads, samples=samples, progress=progress)
 
     @sync_and_async
     async def up(
         self,
-        schemas: SchemaSet,
+        schemas: SchemaSet | Schema,
         reference: str | None = None,
         *,
         to: str | Version | None = None,
@@ -141,7 +144,7 @@ class SchemasOperations:
         from holdfast.maintenance.migration.bulk import BulkMigration
         from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
 
-        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, schemas, reference, to)
+        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, require_set(schemas), reference, to)
         run = BulkMigration(
             target,
             branches=branches,
@@ -158,7 +161,7 @@ class SchemasOperations:
     @sync_and_async
     async def down(
         self,
-        schemas: SchemaSet,
+        schemas: SchemaSet | Schema,
         reference: str | None = None,
         *,
         to: str | Version,
@@ -177,7 +180,7 @@ class SchemasOperations:
         from holdfast.maintenance.migration.bulk import BulkMigration
         from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
 
-        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, schemas, reference, to)
+        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, require_set(schemas), reference, to)
         run = BulkMigration(target, branches=branches, threads=threads, on_error=on_error, progress=progress)
         run.check_direction(down=True)
         if check_first and on_error != "skip":

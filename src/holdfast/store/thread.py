@@ -109,7 +109,8 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         fields = self._append_fields(branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
-        fields["schema"] = (await engine.step_info.head(line, point)).header.schema
+        fields["schema"] = schema = (await engine.step_info.head(line, point)).header.schema
+        fields["is_unversioned"] = not schema
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
 
     # Reading --------------------------------------------------------------------------------------------------
@@ -467,8 +468,13 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return append_fields(self._handle, self._line, **fields)
 
     def _put_request(self, state: S, if_changed: bool, fields: dict[str, Any]) -> AppendRequest:
+        from holdfast.engine.reserved_channels import (
+            unless_aside_changes,
+        )  # loaded only here: who only reads does without
+
         packed = self._engine.pack_cache(self._line).pack(validation.require_mapping(state, "state"))
-        return self._request(packed, fields, if_changed=if_changed)
+        kept = unless_aside_changes(self._engine, self._line, packed)
+        return self._request(kept, fields, if_changed=if_changed)
 
     def _update_request(
         self, changes: Mapping[Path, Any], remove: Iterable[Path], fields: dict[str, Any]
@@ -481,6 +487,8 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return AppendRequest(self._line, state, **fields, if_changed=if_changed)
 
     def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
+        from holdfast.engine.reserved_channels import require_unreserved
+
         values = validation.require_mapping(changes, "set of changes")
         put = {require_path(path): value for path, value in values.items()}
         text_paths = {require_path(path) for path in values if isinstance(path, str)}
@@ -491,6 +499,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
                 hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
             )
         removed = [require_path(path) for path in validation.require_several(remove, "path to remove")]
+        require_unreserved(self._line, (*put, *removed))
         return self._engine.edit_parts(self._line, put, removed, text_paths)
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:

@@ -292,7 +292,7 @@ class BulkMigration:
 
     async def _migrate_group(self, group: HeadGroup, lease: Lease) -> None:
         version = self._target.schema.version
-        pending = [(head, end) for head, end in group.heads if head.version != version]
+        pending = [(head, end) for head, end in group.heads if not head.is_of(version)]
         self._report.skipped += len(group.heads) - len(pending)
         together = [(head, end) for head, end in pending if end is not None]
         if together:
@@ -363,7 +363,7 @@ class BulkMigration:
         """Migrate the states of lines that may have branches, folded states, large values and pending writes."""
         for _ in range(_ATTEMPTS):
             heads = await read_heads(self._engine, lines, self._selection)
-            pending = [head for head in heads if head.version != self._target.schema.version]
+            pending = [head for head in heads if not head.is_of(self._target.schema.version)]
             built, failed = list[_BuiltStep](), None
             for head in pending:
                 if (head.line, head.point.id) in self._unfit:

@@ -38,6 +38,12 @@ class Head(NamedTuple):
     is_head: bool
     """Whether it is HEAD of its thread."""
     branch: str = ""
+    write_versions: frozenset[Version] = frozenset()
+    """The versions of what tasks wrote after it, where a graph stopped in the middle of a step."""
+
+    def is_of(self, version: Version) -> bool:
+        """Whether the state, and what tasks wrote after it, is all of a version."""
+        return self.version == version and self.write_versions <= {version}
 
     @property
     def where(self) -> str:
@@ -144,7 +150,21 @@ async def read_heads(engine: Engine, lines: Sequence[Line], selection: HeadSelec
             version = selection.version(line, await schema_of(engine, line, point))
             if version is not None:
                 heads.append(Head(line, point, version, is_head, branch))
-    return heads
+    return await _with_writes(engine, heads, selection)
+
+
+async def _with_writes(engine: Engine, heads: list[Head], selection: HeadSelection) -> list[Head]:
+    """Return heads with the versions of what tasks wrote after them."""
+    queries = [engine.writes.queries(head.line, [head.point]) for head in heads]
+    answers = iter(
+        await engine.context.backend.read([each for several in queries for each in several]) if heads else ()
+    )
+    found = []
+    for head, several in zip(heads, queries, strict=True):
+        (rows,) = engine.writes.decode(head.line, [head.point], [next(answers) for _ in several])
+        written = [selection.version(head.line, row.schema) for row in rows if row.task]
+        found.append(head._replace(write_versions=frozenset(each for each in written if each is not None)))
+    return found
 
 
 async def _other_heads(
