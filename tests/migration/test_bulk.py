@@ -267,12 +267,13 @@ def test_a_writer_between_reading_and_writing(
         monkeypatch.setattr(LineEnds, "prepare", prepare_one)
         report = store.schemas.up(TWO)
         assert struck
-        assert report.migrated == 4
+        assert report.migrated == (8 if has_branches else 4), "the branches, too"
         assert without_aside(stored(store, 4)) == [second(number) for number in (0, 1)] + [
             second(2) | {"count": "99"},
             second(3),
         ]
-        assert [each.kind for each in store.log("chat-02")] == ["migrate", "save", "save"]
+        migrated = ["migrate"] * (2 if has_branches else 1)
+        assert [each.kind for each in store.log("chat-02")] == [*migrated, "save", "save"]
 
 
 def test_on_a_sealed_store() -> None:
@@ -466,12 +467,12 @@ def test_a_process_that_was_presumed_dead_leaves_the_page_to_the_other(
 
     monkeypatch.setattr(bulk, "read_groups", sleep)
     report = store.schemas.up(TWO, check_first=False)
-    assert struck == [4]
+    assert struck == [8 if has_branches else 4]
     assert report.migrated == 0
     assert without_aside(stored(store, 4)) == SECONDS[:4]
     for number in range(4):
         kinds = [each.kind for each in store.log(f"chat-{number:02}")]
-        assert kinds.count("migrate") == 1, "none was migrated twice"
+        assert kinds.count("migrate") == (2 if has_branches else 1), "none was migrated twice"
 
 
 def test_a_store_that_answers_late_is_tried_again() -> None:

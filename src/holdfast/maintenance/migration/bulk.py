@@ -17,7 +17,6 @@ from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import REFS, STEPS, Key
 from holdfast.codec import collector_paused
 from holdfast.engine.append import AppendRequest, OnConflict
-from holdfast.engine.branch_graph import Position
 from holdfast.engine.delta_channels import KEPT, UnreadDeltas
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.leases import Lease
@@ -415,8 +414,8 @@ class BulkMigration:
         request = AppendRequest(
             line,
             only_after(head.point, diff_maps(before, after)),
-            parent=None if head.is_head else Position(head.point.branch, head.point.seq),
-            on_conflict=OnConflict.RETRY if head.is_head else OnConflict.REFUSE,
+            parent=head.parent,
+            on_conflict=OnConflict.RETRY if head.is_head or head.is_start else OnConflict.REFUSE,
             stays_beside=True,
             kind=KIND,
             schema=target.schema.schema_reference,
