@@ -413,7 +413,7 @@ def test_a_process_that_is_killed(tmp_path: Path, seed: int, monkeypatch: pytest
         process.stdout.readline()
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    monkeypatch.setattr(bulk, "_LIFE", 0.05)
+    monkeypatch.setattr(bulk, "LIFE", 0.05)
     with holdfast.open(url) as store:
         left = store.schemas.plan(TWO).states
         assert left.get("2.0.0"), "it had begun"

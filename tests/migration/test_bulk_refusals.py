@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast.errors import ConflictError, HoldfastError, InvalidError
 from holdfast.maintenance.migration import bulk
+from holdfast.maintenance.migration.shared_run import SharedRun
 from holdfast.schemas import Migration, Schema, SchemaSet, convert, rename
 from holdfast.store import Store
 
@@ -88,15 +89,15 @@ def test_a_run_that_was_presumed_dead_does_not_end_the_other(
         del progress
         if not seen:
             seen.append(0)
-            monkeypatch.setattr(bulk, "_LIFE", 0.0)
-            run = bulk.BulkMigration._end
+            monkeypatch.setattr(bulk, "LIFE", 0.0)
+            end = SharedRun.end
 
             async def stay(self: Any) -> None:  # the downgrade is still under way
                 del self
 
-            monkeypatch.setattr(bulk.BulkMigration, "_end", stay)
+            monkeypatch.setattr(SharedRun, "end", stay)
             seen[0] = old.schemas.down(TWO, to="1.0.0").migrated
-            monkeypatch.setattr(bulk.BulkMigration, "_end", run)
+            monkeypatch.setattr(SharedRun, "end", end)
 
     with pytest.raises(ConflictError) as refused:
         new.schemas.up(TWO, progress=interfere)

@@ -287,6 +287,7 @@ def _show_report(session: CliContext, report: MigrationReport) -> None:
                 "skipped": report.skipped,
                 "restored": report.restored,
                 "deferred": report.deferred,
+                "still_written": report.still_written,
                 "unfit": [each._asdict() for each in report.unfit],
                 "unfit_total": report.unfit_total,
             }
@@ -300,6 +301,8 @@ def _show_report(session: CliContext, report: MigrationReport) -> None:
         )
         for thread in report.deferred:
             out.line(f"{safe(thread)} is in the middle of a step: it is upgraded when it is resumed")
+        for version in report.still_written:
+            out.line(f"Programs still write {version}: states of it may be left. Run this again when they have ended.")
         for each in report.unfit:
             where = f"{each.kind} {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
             out.line(out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red"))

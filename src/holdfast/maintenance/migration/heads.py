@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -74,6 +75,11 @@ class HeadSelection(NamedTuple):
             raise InvalidError(f"branches is {choices}, not {self.branches!r}")
         if self.threads is not None:
             matcher(self.threads)
+
+    @property
+    def digest(self) -> str:
+        """What tells the selection from others of the schema, in a word."""
+        return hashlib.sha256(repr((self.branches, self.threads)).encode()).hexdigest()[:16]
 
     def version(self, line: Line, reference: str) -> Version | None:
         """Return the version of a state by its reference; None if it has another schema."""
