@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TypedDict
 
 import pytest
 
-import holdfast
-from holdfast.schemas import Migration, Schema, SchemaSet, add
+from holdfast.backends.memory import MemoryBackend
+from holdfast.errors import NotFoundError, UnsupportedError
+from holdfast.schemas import Migration, Schema, SchemaSet, add, remove, rename
 from holdfast.store import Store
+from tests.engine.lines import store_on
 
 
 class Plan1(TypedDict):
@@ -32,9 +32,9 @@ SECOND = SchemaSet(PLAN_1, PLAN_2, Migration("plan", "1.0.0", "2.0.0", add("k", 
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
-    with holdfast.open(tmp_path / "a.db") as first, holdfast.open(tmp_path / "a.db") as second:
-        yield first, second
+def stores() -> tuple[Store, Store]:
+    backend = MemoryBackend()
+    return store_on(backend), store_on(backend)
 
 
 @pytest.mark.parametrize("times", [1, 100])
@@ -60,3 +60,66 @@ def test_an_older_program_that_stores_states_behind_the_run(stores: tuple[Store,
     else:
         assert found["1.0.0"] == 1, "the last one came behind every pass"
         assert (retired, report.complete, report.still_written) == (set(), False, ["1.0.0"])
+
+
+THIRD = SchemaSet(
+    PLAN_2,
+    Schema("plan", "3.0.0", TypedDict("Plan3", {"x": int})),
+    Migration("plan", "2.0.0", "3.0.0", rename("n", "x"), remove("k")),
+)
+"""A release that cannot read the first version any more."""
+
+
+@pytest.mark.parametrize("attached", [None, SECOND], ids=["tool", "program"])
+@pytest.mark.parametrize("has_reference", [True, False])
+@pytest.mark.parametrize("way", ["fork", "fork with changes", "restore"])
+def test_an_old_state_that_comes_back(
+    stores: tuple[Store, Store], attached: SchemaSet | None, has_reference: bool, way: str
+) -> None:
+    store, newest = stores
+    if has_reference:
+        store.schemas.attach(FIRST, threads="*")
+    first = store.put("t", {"n": 1})
+    store.schemas.attach(FIRST, threads="*")
+    store.schemas.detach(threads="*")
+    store.schemas.up(SECOND)
+    assert store.schemas.registered().retired == {"plan@1.0.0"}
+    if attached is not None:
+        store.schemas.attach(attached, threads="*")
+    thread = store.thread("t")
+    if way == "restore":
+        thread.restore(first.id)
+    else:
+        thread.fork("old", at=first.id, changes={"n": 2} if way == "fork with changes" else None)
+    at = "HEAD" if way == "restore" else "old"
+    read = thread.get(at=at, migrate=False)
+    is_upgraded = attached is not None and way != "fork"
+    assert (read.state.get("k"), "plan@1.0.0" in store.schemas.registered().retired) == (
+        (0, True) if is_upgraded else (None, False)
+    )
+    if is_upgraded:
+        newest.schemas.attach(THIRD, threads="*")
+        assert newest.thread("t").get(at=at).state.keys() == {"x"}
+    else:
+        with pytest.raises(NotFoundError) as missing:
+            newest.schemas.attach(THIRD, threads="*")
+        assert missing.value.code == "migration-missing"
+        store.schemas.detach(threads="*")
+        assert store.schemas.up(SECOND).migrated == 1
+        newest.schemas.attach(THIRD, threads="*")
+        assert newest.thread("t").get(at=at).state.keys() == {"x"}
+
+
+def test_a_state_of_a_version_that_was_downgraded_does_not_come_back(stores: tuple[Store, Store]) -> None:
+    store, old = stores
+    store.schemas.attach(SECOND, threads="*")
+    second = store.put("t", {"n": 1, "k": 2})
+    store.schemas.down(SECOND, to="1.0.0")
+    store.schemas.detach(threads="*")
+    thread = store.thread("t")
+    for bring_back in (lambda: thread.fork("new", at=second.id), lambda: thread.restore(second.id)):
+        with pytest.raises(UnsupportedError) as refused:
+            bring_back()
+        assert refused.value.code == "schema-newer"
+    old.schemas.attach(FIRST, threads="*")
+    old.put("t", {"n": 3})

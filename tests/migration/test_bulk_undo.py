@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TypedDict
 
 import pytest
 
-import holdfast
+from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.schemas import Migration, Schema, SchemaSet, add, convert, rename
 from holdfast.store import Store
+from tests.engine.lines import store_on
 from tests.migration.test_bulk_refusals import COUNT_1, COUNT_2, ONE, TWO, no_thirteen, versions
 
 
@@ -26,9 +25,9 @@ COUNT_3 = Schema("count", "3.0.0", Count3)
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
-    with holdfast.open(tmp_path / "a.db") as first, holdfast.open(tmp_path / "a.db") as second:
-        yield first, second
+def stores() -> tuple[Store, Store]:
+    backend = MemoryBackend()
+    return store_on(backend), store_on(backend)
 
 
 def kinds(store: Store, thread: str) -> list[tuple[str, str]]:
