@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from threading import Thread
+from time import sleep
 from typing import TypedDict
 
 import pytest
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import NotFoundError, UnsupportedError
+from holdfast.maintenance.migration import bulk
+from holdfast.maintenance.migration.bulk import MigrationReport
 from holdfast.schemas import Migration, Schema, SchemaSet, add, remove, rename
 from holdfast.store import Store
 from tests.engine.lines import store_on
+from tests.migration.documents import FIRST_FIELDS, GREETER_2, OLD_PLAN, PLANS, saved
+from tests.migration.documents import PLAN_1 as PLANS_1
+from tests.migration.documents import PLAN_2 as PLANS_2
 
 
 class Plan1(TypedDict):
@@ -123,3 +130,51 @@ def test_a_state_of_a_version_that_was_downgraded_does_not_come_back(stores: tup
         assert refused.value.code == "schema-newer"
     old.schemas.attach(FIRST, threads="*")
     old.put("t", {"n": 3})
+
+
+def test_an_agent_that_is_rolled_back(stores: tuple[Store, Store]) -> None:
+    store, old = stores
+    saved(old, id="a")
+    store.schemas.up(GREETER_2)
+    assert store.schemas.registered().retired == {"greeter@1.0.0"}
+    store.agents.rollback("a", 1)
+    assert store.agents.load("a").fields == FIRST_FIELDS
+    assert not store.schemas.registered().retired
+    assert store.schemas.up(GREETER_2).migrated == 1
+    assert store.schemas.registered().retired == {"greeter@1.0.0"}
+
+
+def test_a_key_that_is_rolled_back(stores: tuple[Store, Store]) -> None:
+    store, old = stores
+    old.schemas.attach(PLANS_1, **PLANS)
+    old.state(user="a")["plans/1"] = OLD_PLAN
+    store.schemas.up(PLANS_2)
+    assert store.schemas.registered().retired == {"plan@1.0.0"}
+    assert store.state(user="a").rollback(1) == 1
+    assert not store.schemas.registered().retired
+    assert store.schemas.up(PLANS_2).migrated == 1
+
+
+def test_a_state_that_one_of_two_processes_skipped(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PAGE", 1)
+    one, other = stores
+    one.schemas.attach(FIRST, threads="*", validate="off")
+    for number in range(4):
+        one.put(f"t{number}", {"n": "unfit"} if number == 0 else {"n": number})
+    one.schemas.detach(threads="*")
+    reports: list[MigrationReport] = []
+    joined = Thread(target=lambda: reports.append(other.schemas.up(SECOND, on_error="skip")))
+
+    def share(done: int, total: int | None, name: str) -> None:
+        if name == "t1" and not joined.is_alive():
+            joined.start()
+            while "plan@2.0.0" not in one.get("t3").schema:  # the other does what is left
+                sleep(0.001)
+
+    first = one.schemas.up(SECOND, on_error="skip", progress=share)
+    joined.join(60)
+    assert [each.migrated for each in (first, *reports)] == [1, 2]
+    assert [each.complete for each in (first, *reports)] == [False, False]
+    assert not one.schemas.registered().retired

@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError, InvalidError
 from holdfast.schemas import Migration, Schema, SchemaSet, add, convert, rename
 from holdfast.store import Store
 from tests.engine.lines import store_on
+from tests.migration.documents import FIRST_FIELDS, GREETER_2, OLD_PLAN, PLAN_1, PLAN_2, PLANS, TO_PLAN_2, USERS, saved
 from tests.migration.test_bulk_refusals import COUNT_1, COUNT_2, ONE, TWO, no_thirteen, versions
 
 
@@ -133,3 +134,55 @@ def test_what_was_changed_meanwhile_is_left(stores: tuple[Store, Store]) -> None
     assert new.thread("t1").get(at="side").state == {"n": 1}
     assert "count@2.0.0" not in new.schemas.registered().retired
     old.put("s", {"m": 51})
+
+
+@pytest.mark.parametrize("where", [USERS, PLANS], ids=["whole scopes", "keys"])
+def test_states_that_are_not_in_threads(stores: tuple[Store, Store], where: dict[str, str]) -> None:
+    new, old = stores
+
+    def fail(value: list[str]) -> list[str]:
+        if value == ["fails"]:
+            raise ValueError("this one fails")
+        return value
+
+    failing = SchemaSet(
+        *PLAN_2, Migration("plan", "1.0.0", "2.0.0", *TO_PLAN_2.operations, convert("steps", fail, fail))
+    )
+    old.schemas.attach(PLAN_1, **where)
+    plans = {"a": OLD_PLAN, "b": OLD_PLAN, "c": OLD_PLAN | {"steps": ["fails"]}}
+    for user, plan in plans.items():
+        old.state(user=user).batch({"plans/1": plan} if where is PLANS else plan)
+    before = [old.state(user=user).list_items(migrate=False) for user in plans]
+    with pytest.raises(InvalidError, match="this one fails"):
+        new.schemas.up(failing, on_error="rollback", check_first=False)
+    after = [new.state(user=user).list_items(migrate=False) for user in plans]
+    assert [[each.value for each in every] for every in after] == [[each.value for each in every] for every in before]
+    assert new.schemas.status(failing)[0].states == {"1.0.0": 3}
+    assert new.schemas.registered().retired == {"plan@2.0.0"}
+    old.state(user="a").batch({"plans/1": OLD_PLAN} if where is PLANS else {"goal": "y"})
+
+
+def test_agents(stores: tuple[Store, Store]) -> None:
+    new, old = stores
+    for id in ("a", "b"):
+        saved(old, id=id)
+
+    def fail(value: float) -> float:
+        raise ValueError("this one fails")
+
+    calls: list[float] = []
+
+    def fail_later(value: float) -> float:
+        calls.append(value)
+        return value if len(calls) == 1 else fail(value)
+
+    (to_2,) = GREETER_2.migrations("greeter")
+    failing = SchemaSet(
+        *GREETER_2, Migration("greeter", "1.0.0", "2.0.0", *to_2.operations, convert("count", fail_later, fail))
+    )
+    with pytest.raises(HoldfastError, match="this one fails"):
+        new.schemas.up(failing, on_error="rollback", check_first=False)
+    assert len(calls) == 2
+    assert [new.agents.load(id).fields for id in ("a", "b")] == [FIRST_FIELDS] * 2
+    assert new.agents.load("a").version == 3
+    assert new.schemas.up(GREETER_2).migrated == 2

@@ -135,10 +135,10 @@ class BulkMigration:
         self._metadata: dict[Version, tuple[bytes, str]] = {}
         self._done = 0
         self._shared = SharedRun(self._engine, self._line, self._reference, self._selection.digest, LIFE)
-        self._before = target.registered
-        """The registry before the run."""
-        self._began = True
-        """Whether this process began the run, and did not join that of others."""
+        self._registered = self._before = target.registered
+        """The registry before this pass, and before the first one."""
+        self._began = False
+        """Whether this process began the run, and did not only join that of others."""
         self._sources: list[Version] = []
         self._keeps_sources = False
         self._written: list[tuple[Line, str]] = []
@@ -157,17 +157,9 @@ class BulkMigration:
     async def run(self, *, down: bool = False) -> MigrationReport:
         """Migrate all states. The version is the one to write from the start, so that others write no older ones."""
         await self._begin(down=down)  # first: a run that is refused changes nothing
+        self._before = self._registered
         try:
-            await self._migrate_all()
-            passes = 1
-            while self._report.complete and not await self._retire():
-                if passes == _PASSES:
-                    self._report.still_written = [str(each) for each in self._sources]
-                    break
-                passes += 1
-                await self._begin_again(down=down)
-        except RunEnded:  # another process found everything done
-            return self._report
+            await self._migrate_until_retired(down=down)
         except Exception:
             if self._on_error == "rollback":
                 await self._undo()
@@ -176,16 +168,34 @@ class BulkMigration:
         await self._shared.end()
         return self._report
 
+    async def _migrate_until_retired(self, *, down: bool) -> None:
+        """Migrate all states; and again, if states of the older versions were stored behind the run meanwhile, or
+        another process ended the run and left some."""
+        for number in range(_PASSES):
+            if number:
+                await self._shared.end()
+                await self._begin(down=down)
+            skipped, is_ended = self._report.skipped, False
+            try:
+                await self._migrate_all()
+            except RunEnded:
+                is_ended = True
+            if number:
+                self._report.skipped = skipped
+            if await self._retire(is_ended=is_ended) or not self._report.complete:
+                return
+        self._report.still_written = [str(each) for each in self._sources]
+
     # The registry ----------------------------------------------------------------------------------------------------
 
     async def _begin(self, *, down: bool) -> None:
         target, name, version = self._target, self._target.name, self._target.schema.version
         begins = await self._shared.join()
-        self._before = await self._registry.load(refresh=True)
-        self._sources = [each for each in self._before.stored_versions(name) if each != version]
+        self._registered = await self._registry.load(refresh=True)
+        self._sources = [each for each in self._registered.stored_versions(name) if each != version]
         if not begins:
-            self._began = False
             return
+        self._began = True
         migrations = [] if down else target.migrations([each for each in self._sources if each < version])
 
         def update(stored: SchemaRecord | None) -> SchemaRecord:
@@ -206,16 +216,6 @@ class BulkMigration:
             await self._shared.leave()
             raise
 
-    async def _begin_again(self, *, down: bool) -> None:
-        """Migrate what was stored behind the run meanwhile, by a program with an older version."""
-        before, began = self._before, self._began
-        await self._shared.end()
-        await self._begin(down=down)
-        self._before, self._began = before, began
-        skipped = self._report.skipped
-        await self._migrate_all()
-        self._report.skipped = skipped
-
     @property
     def _is_whole(self) -> bool:
         return self._selection.threads is None and self._selection.branches == "all"
@@ -224,13 +224,15 @@ class BulkMigration:
     def _source_references(self) -> list[str]:
         return [f"{self._target.name}@{each}" for each in self._sources]
 
-    async def _retire(self) -> bool:
-        """Retire the versions that no state has any more. False if programs stored such states meanwhile."""
+    async def _retire(self, *, is_ended: bool) -> bool:
+        """Retire the versions that no state has any more, unless another process ended the run, which is to have done
+        so. False if there may be such states."""
         sources = self._source_references
-        if not self._is_whole or not sources:
-            return True
-        await self._registry.register([], retired=sources, kind=KIND)
-        return set(sources) <= (await self._registry.load()).retired
+        if not self._is_whole or not sources or not self._report.complete:
+            return not is_ended
+        if not is_ended:
+            await self._registry.register([], retired=sources, kind=KIND)
+        return set(sources) <= (await self._registry.load(refresh=True)).retired
 
     async def _keep_sources(self) -> None:
         """Note that states of the older versions are left, so that nobody retires them."""
