@@ -107,6 +107,7 @@ def test_a_run_that_was_presumed_dead_does_not_end_the_other(
 
 def test_a_downgrade_that_cannot_be_made_writes_nothing(stores: tuple[Store, Store]) -> None:
     new, _ = stores
+    three = SchemaSet(*TWO, *TWO.migrations(), Schema("count", "0.9.0", Count1))
     two = versions(down=no_thirteen)
     new.schemas.attach(two, threads="*")
     for number in (1, 13, 20):
@@ -121,6 +122,8 @@ def test_a_downgrade_that_cannot_be_made_writes_nothing(stores: tuple[Store, Sto
     assert new.schemas.down(two, to="1.0.0", on_error="skip").migrated == 2
     with pytest.raises(InvalidError, match="older version"):
         new.schemas.down(two, to="2.0.0")
+    with pytest.raises(InvalidError, match="newer version"):
+        new.schemas.up(three, to="0.9.0")
     assert new.schemas.registered().records["count"].current == COUNT_1.version
 
 

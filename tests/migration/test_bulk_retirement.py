@@ -33,6 +33,12 @@ class Plan2(TypedDict):
     k: int
 
 
+class Plan3(TypedDict):
+    """A channel is renamed, and one removed."""
+
+    x: int
+
+
 PLAN_1, PLAN_2 = Schema("plan", "1.0.0", Plan1), Schema("plan", "2.0.0", Plan2)
 FIRST = SchemaSet(PLAN_1)
 SECOND = SchemaSet(PLAN_1, PLAN_2, Migration("plan", "1.0.0", "2.0.0", add("k", default=0)))
@@ -71,7 +77,7 @@ def test_an_older_program_that_stores_states_behind_the_run(stores: tuple[Store,
 
 THIRD = SchemaSet(
     PLAN_2,
-    Schema("plan", "3.0.0", TypedDict("Plan3", {"x": int})),
+    Schema("plan", "3.0.0", Plan3),
     Migration("plan", "2.0.0", "3.0.0", rename("n", "x"), remove("k")),
 )
 """A release that cannot read the first version any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pytest
 
@@ -137,7 +137,7 @@ def test_what_was_changed_meanwhile_is_left(stores: tuple[Store, Store]) -> None
 
 
 @pytest.mark.parametrize("where", [USERS, PLANS], ids=["whole scopes", "keys"])
-def test_states_that_are_not_in_threads(stores: tuple[Store, Store], where: dict[str, str]) -> None:
+def test_states_that_are_not_in_threads(stores: tuple[Store, Store], where: dict[str, Any]) -> None:
     new, old = stores
 
     def fail(value: list[str]) -> list[str]:

@@ -145,14 +145,17 @@ class BulkMigration:
         """The steps of this process, if they are to be undone in case of an error."""
 
     def check_direction(self, *, down: bool) -> None:
-        """Raise `InvalidError` if a downgrade is to a newer version than the one that is written now."""
-        record = self._target.registered.records.get(self._target.name)
-        if down and record is not None and self._target.schema.version > record.current:
-            raise InvalidError(
-                f"a downgrade leads to an older version, and the states have {record.current}",
-                where=self._reference,
-                hint="Upgrade them: holdfast migrate up",
-            )
+        """Raise `InvalidError` if a downgrade is to a newer version than the one that is written now, or an upgrade to
+        an older one."""
+        record, version = self._target.registered.records.get(self._target.name), self._target.schema.version
+        if record is None or not (version > record.current if down else version < record.current):
+            return
+        what, leads, way = ("a downgrade", "an older", "up") if down else ("an upgrade", "a newer", "down")
+        raise InvalidError(
+            f"{what} leads to {leads} version, and the states have {record.current}",
+            where=self._reference,
+            hint=f"Use the other direction: holdfast migrate {way}",
+        )
 
     async def run(self, *, down: bool = False) -> MigrationReport:
         """Migrate all states. The version is the one to write from the start, so that others write no older ones."""
@@ -275,7 +278,7 @@ class BulkMigration:
         busy = False
         async for lines in pages(self._engine, self._target.tenant, PAGE):
             busy = await self._migrate_page(lines, lines[0].name, lines[-1].name) or busy
-        if self._selection.threads is None:
+        if self._selection.threads is None and self._selection.record.places:
             busy = await self._migrate_page((), "", "") or busy
         return busy
 
