@@ -105,6 +105,37 @@ def test_a_run_that_was_presumed_dead_does_not_end_the_other(
     assert old.get("t").state == {"n": 1}
 
 
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_run_that_was_presumed_dead_before_it_began(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """What it registers would replace what another run registered meanwhile."""
+    new, other = stores
+    other.schemas.attach(ONE, threads="*")
+    other.put("t", {"n": 1})
+    other.schemas.detach(threads="*")
+    other.schemas.up(TWO)
+    join, struck = SharedRun.join, list[str]()
+
+    async def sleep(self: Any) -> bool:
+        begins = await join(self)
+        if not struck:
+            struck.append(way)
+            monkeypatch.setattr(bulk, "LIFE", 0.0)
+            move = bulk.BulkMigration(await bulk.MigrationTarget.of(*engine, TWO, None, versions[way]))
+            await move.run(down=way == "down")
+            monkeypatch.setattr(bulk, "LIFE", 30.0)
+        return begins
+
+    engine, versions = (other._engine, other.tenant), {"up": "2.0.0", "down": "1.0.0"}
+    monkeypatch.setattr(SharedRun, "join", sleep)
+    assert new.schemas.up(TWO).complete
+    assert struck == [way]
+    record = new.schemas.registered().records["count"]
+    assert (record.current, record.is_pinned) == (COUNT_2.version, False)
+    assert new.schemas.status(TWO)[0].states == {"2.0.0": 1}
+
+
 def test_a_downgrade_that_cannot_be_made_writes_nothing(stores: tuple[Store, Store]) -> None:
     new, _ = stores
     three = SchemaSet(*TWO, *TWO.migrations(), Schema("count", "0.9.0", Count1))

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
+from holdfast.engine.guard import Preconditions
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
@@ -155,11 +156,12 @@ class SchemaRegistry:
         used: Sequence[str] = (),
         renewed: bool = False,
         kind: str = "schema",
+        preconditions: Preconditions | None = None,
     ) -> None:
         """Add versions, fingerprints of applied migrations, and records. A version whose form differs from the
         registered one is refused. Versions are `retired` that are `closing`, unless they were `used` since: then they
         stay in use. If `renewed`, fingerprints of migrations that were edited replace those that were recorded; those
-        that are `unapplied` are removed."""
+        that are `unapplied` are removed. All that happens on some conditions, or not at all."""
 
         async def edit(entries: SystemLineEntries) -> LineChange:
             put: dict[str, Any] = {}
@@ -196,7 +198,7 @@ class SchemaRegistry:
             events = [Event("schema", self._actor, kind, name) for name in (*put, *removed)]
             return LineChange(self._line.pack(put), removed, events)
 
-        await self._line.change(kind, edit)
+        await self._line.change(kind, edit, preconditions)
         await self.load(refresh=True)
 
 

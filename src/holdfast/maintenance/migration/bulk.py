@@ -213,8 +213,11 @@ class BulkMigration:
                 used=[self._reference],
                 closing=self._source_references if self._is_whole else (),
                 kind=KIND,
+                preconditions=self._shared.under_way,
             )
             await self._shared.begin()
+        except RunEnded:  # it was presumed dead, and another process began the same run
+            await self._begin(down=down)
         except Exception:
             await self._shared.leave()
             raise

@@ -81,6 +81,10 @@ class SharedRun:
             await self._current()
             raise RunEnded
 
+    async def under_way(self, again: bool) -> list[Change]:  # noqa: ARG002 - the row is read each time
+        """Return the conditions that the run is the one under way, before others joined it."""
+        return [_unchanged(await self._current())]
+
     async def end(self) -> None:
         """End the run for all: everything is done."""
         while (row := await self._row()) is not None and _run(row) == self._id:
