@@ -326,6 +326,7 @@ FINER_CODES = {
     "migration-duplicate": ConflictError,
     "migration-edited": ConflictError,
     "migration-unfit": ConflictError,
+    "backup-exists": ConflictError,
     "migration-pending": UnsupportedError,
     "migration-failed": InvalidError,
     "migration-shape": InvalidError,

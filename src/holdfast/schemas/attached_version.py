@@ -114,7 +114,7 @@ class AttachedVersion:
             self.check(registered)
         except HoldfastError:  # it may have been refused for a reason that is gone
             self.check(registered := await self._registry.load(refresh=True))
-        if self.reference in registered.retired:  # the last states of this version were migrated; it writes new ones
+        if self.reference in registered.unused:  # the last states of this version were migrated; it writes new ones
             await self._registry.register([], used=[self.reference])
             self.check(await self._registry.load())
         return self._registry.unchanged()

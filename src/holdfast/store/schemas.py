@@ -135,8 +135,8 @@ class SchemasOperations:
         One step of kind `migrate` is appended to each: to the last state of every branch, of `named` ones, or of the
         `newest`, HEAD. Nothing that is stored changes. First all states are checked as by `plan`, unless
         `check_first=False`; if one does not fit, nothing is written. A state that fails later stops the run, which
-        leaves the states before it migrated, or with `rollback` as they were; with `skip` it is left as it is. A
-        migration that was edited after it was applied is refused, unless `accept_edited`.
+        leaves the states before it migrated, or with `rollback` undoes what it wrote; with `skip` it is left as it is.
+        A migration that was edited after it was applied is refused, unless `accept_edited`.
 
         A run that was stopped or killed continues when it is started again. Several processes that run it at a time
         share the work. What was written is read again and compared.
@@ -153,6 +153,7 @@ class SchemasOperations:
             accept_edited=accept_edited,
             progress=progress,
         )
+        run.check_direction(down=False)
         if check_first and on_error != "skip":
             plan = await make_plan(target, branches=branches, threads=threads, samples=0)
             plan.require(accept_edited=accept_edited)
@@ -174,8 +175,8 @@ class SchemasOperations:
         """Take all latest states back to an older version: the way back from `up`.
 
         States that were not changed since are exactly what they were; others are downgraded by the migrations. As by
-        `up`, all are checked first, and if one cannot be downgraded, nothing is written. The version stays the one to
-        write until `up` is called: a program with a newer one cannot attach.
+        `up`, all are checked first, and if one cannot be downgraded, nothing is written; `on_error` is as there. The
+        version stays the one to write until `up` is called: a program with a newer one cannot attach.
         """
         from holdfast.maintenance.migration.bulk import BulkMigration
         from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
