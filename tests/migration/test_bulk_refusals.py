@@ -123,12 +123,12 @@ def test_a_run_that_was_presumed_dead_before_it_began(
         if not struck:
             struck.append(way)
             monkeypatch.setattr(bulk, "LIFE", 0.0)
-            move = bulk.BulkMigration(await MigrationTarget.of(*engine, TWO, None, targets[way]))
+            move = bulk.BulkMigration(await MigrationTarget.of(other._engine, other.tenant, TWO, None, targets[way]))
             await move.run(down=way == "down")
             monkeypatch.setattr(bulk, "LIFE", 30.0)
         return begins
 
-    engine, targets = (other._engine, other.tenant), {"up": "2.0.0", "down": "1.0.0"}
+    targets = {"up": "2.0.0", "down": "1.0.0"}
     monkeypatch.setattr(SharedRun, "join", sleep)
     assert new.schemas.up(TWO).complete
     assert struck == [way]
