@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast.errors import ConflictError, HoldfastError, InvalidError
 from holdfast.maintenance.migration import bulk
+from holdfast.maintenance.migration.plan import MigrationTarget
 from holdfast.maintenance.migration.shared_run import SharedRun
 from holdfast.schemas import Migration, Schema, SchemaSet, convert, rename
 from holdfast.store import Store
@@ -122,12 +123,12 @@ def test_a_run_that_was_presumed_dead_before_it_began(
         if not struck:
             struck.append(way)
             monkeypatch.setattr(bulk, "LIFE", 0.0)
-            move = bulk.BulkMigration(await bulk.MigrationTarget.of(*engine, TWO, None, versions[way]))
+            move = bulk.BulkMigration(await MigrationTarget.of(other._engine, other.tenant, TWO, None, targets[way]))
             await move.run(down=way == "down")
             monkeypatch.setattr(bulk, "LIFE", 30.0)
         return begins
 
-    engine, versions = (other._engine, other.tenant), {"up": "2.0.0", "down": "1.0.0"}
+    targets = {"up": "2.0.0", "down": "1.0.0"}
     monkeypatch.setattr(SharedRun, "join", sleep)
     assert new.schemas.up(TWO).complete
     assert struck == [way]
