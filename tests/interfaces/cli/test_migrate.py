@@ -76,9 +76,9 @@ def test_states_that_do_not_fit_are_listed(store: Store) -> None:
     assert store.get("chat-0").schema == "chat@1.0.0"
     skipped = run("up", "--no-backup", "--yes", "--on-error", "skip")
     assert (skipped.code, "Migrated 2 states" in skipped.out) == (6, True)
-    store.schemas.attach(TWO, threads="chat-*")
-    store.schemas.detach(threads="chat-*")
+    store.schemas.attach(TWO, threads="chat-*", validate="off")
     store.update("chat-0", {"first": 5})
+    store.schemas.detach(threads="chat-*")
     assert run("down", "--to", "1.0.0", "--yes").code == 4
     skipped = run("down", "--to", "1.0.0", "--yes", "--on-error", "skip")
     assert (skipped.code, "Migrated 1 state" in skipped.out) == (6, True), skipped.err
