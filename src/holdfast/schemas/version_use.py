@@ -34,6 +34,13 @@ class VersionUse:
                 return f"{name}@{record.unversioned}"
         return ""
 
+    async def conditions_at(self, line: Line, point: StepRef) -> tuple[str, Preconditions | None]:
+        """Return the reference of an old state, and the conditions on which it is stored again; where a schema is
+        attached, that has its own."""
+        reference, schemas = await self.reference(line, point), self._engine.schemas
+        is_attached = schemas is not None and schemas.find(line) is not None
+        return reference, None if is_attached or not reference else self.conditions([reference], f"thread {line}")
+
     def conditions(self, references: Iterable[str], where: str) -> Preconditions:
         """Return the conditions on which states of some versions are stored: nobody retires the versions meanwhile.
         Raises `UnsupportedError` of a version that states were downgraded from."""

@@ -26,13 +26,13 @@ from holdfast.store.thread_references import ThreadReferences
 
 if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest, Edit
-    from holdfast.engine.guard import Preconditions
     from holdfast.engine.schema_bindings import LineSchema
     from holdfast.history.blame import BlameEntry, ValueChange
     from holdfast.history.comparison import ComparedPoint
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
     from holdfast.schemas.schema_set import SchemaSet
+    from holdfast.schemas.version_use import VersionUse
     from holdfast.store.checkpoint_fields import CheckpointFields
 
 
@@ -110,7 +110,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         fields = self._append_fields(branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
-        fields["schema"], fields["preconditions"] = await self._old_version(point)
+        fields["schema"], fields["preconditions"] = await self._version_use().conditions_at(line, point)
         fields["is_unversioned"] = not fields["schema"]
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
 
@@ -344,14 +344,12 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         branches.check_branch_name(branch, line)
         point = await self._find(at)
         if not changes and not remove:
-            from holdfast.schemas.version_use import VersionUse
-
-            use = VersionUse(self._engine, line.tenant, self._handle.guard.actor)
+            use = self._version_use()
             reference = await use.reference(line, point)
             apply = use.applied([reference], f"thread {line}", self._recorded("fork", branch=branch))
             made = await self._lines.fork(line, point, branch, apply)
             return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created), point.id)
-        _, conditions = await self._old_version(point)
+        _, conditions = await self._version_use().conditions_at(line, point)
         edit = self._edit(changes or {}, remove)
         first = (await branches.fork(self._engine, line, point, branch, edit, conditions)).point
         return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1)
@@ -510,16 +508,10 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         require_unreserved(self._line, (*put, *removed))
         return self._engine.edit_parts(self._line, put, removed, text_paths)
 
-    async def _old_version(self, point: StepRef) -> tuple[str, Preconditions | None]:
-        """Return the schema of an old state, and the conditions on which a step of that version is stored; where a
-        schema is attached, that has its own."""
+    def _version_use(self) -> VersionUse:
         from holdfast.schemas.version_use import VersionUse
 
-        line, schemas = self._line, self._engine.schemas
-        use = VersionUse(self._engine, line.tenant, self._handle.guard.actor)
-        reference = await use.reference(line, point)
-        is_attached = schemas is not None and schemas.find(line) is not None
-        return reference, None if is_attached or not reference else use.conditions([reference], f"thread {line}")
+        return VersionUse(self._engine, self._line.tenant, self._handle.guard.actor)
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:
         (head,) = await self._engine.writer.save(request)
