@@ -22,9 +22,10 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
-from holdfast.maintenance.backup.creator import BackupCreator, store_id
+from holdfast.maintenance.backup.creator import BackupCreator
 from holdfast.maintenance.backup.repository import Repository, open_repository
 from holdfast.maintenance.backup.storage import RepositoryStorage
+from holdfast.maintenance.backup.store_record import store_id
 from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import contents, files, fill

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, select_lines, short_name
 from holdfast.engine.types import to_datetime
-from holdfast.errors import InvalidError
+from holdfast.errors import ConfigError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
 
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.follower import FollowStatus
     from holdfast.maintenance.backup.pruner import BackupPruneReport
     from holdfast.maintenance.backup.repository import Backup, Repository
+    from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
     from holdfast.maintenance.backup.restorer import RestoreReport
     from holdfast.maintenance.retention import Retention, RetentionRules
+    from holdfast.security.encryption.provider import KeyProvider
 
 Opened = TypeVar("Opened")
 """The kind of store that a backup is opened as."""
@@ -82,9 +84,11 @@ class BackupOperations(Generic[Opened]):
         target: str | os.PathLike[str],
         options: Mapping[str, Any],
         open_store: Callable[[Engine, str], Opened],
+        keys: KeyProvider | str | None = None,
     ) -> None:
-        """`open_store` returns the store on an engine, for a tenant."""
+        """`open_store` returns the store on an engine, for a tenant. `keys` is where the key of the repository is."""
         self._handle = handle
+        self._keys = keys
         self._open_store = open_store
         self._target = target
         self._options = options
@@ -190,7 +194,7 @@ class BackupOperations(Generic[Opened]):
             only = None if backup is None else await self._find(repository, backup, store)
             checker = RepositoryChecker(repository, self._handle.engine, progress)
             chosen = None if store is None else await repository.pick_store(store)
-            return await checker.check(chosen, only, None if level is None else level_of(level))
+            return await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
 
     @sync_and_async
     async def restore(
@@ -314,9 +318,49 @@ class BackupOperations(Generic[Opened]):
             follower = Follower(self._handle.engine, repository, self._tenant(tenants), self._handle.tenant)
             return await follower.run(parse_seconds(interval, "interval", positive=True), stop, report)
 
+    @sync_and_async
+    async def add_key(self, keys: KeyProvider | str) -> str:
+        """Let another master key open the repository, such as a recovery key. Returns its id.
+
+        `keys` is a provider, or its name: `file:/path`, `passphrase:/path`, `environment:NAME`.
+        """
+        from holdfast.maintenance.backup.repository_key import provider_of
+
+        async with self._open() as repository:
+            key = _require_key(repository)
+            return await key.wrap(repository.storage, repository.info, provider_of(keys))
+
+    @sync_and_async
+    async def keys(self) -> Sequence[RepositoryKeyInfo]:
+        """List the master keys that open the repository."""
+        from holdfast.maintenance.backup.repository_key import list_keys
+
+        async with self._open() as repository:
+            _require_key(repository)
+            return await list_keys(repository.storage, repository.info)
+
+    @sync_and_async
+    async def remove_key(self, id: str) -> bool:
+        """Remove a master key by its id. Returns False if there is none. `InvalidError` if it is the only one.
+
+        Whoever has that key and has read the repository before has the key of the repository all the same: after a
+        theft, start another repository.
+        """
+        from holdfast.maintenance.backup.repository_key import list_keys
+
+        async with self._open() as repository:
+            _require_key(repository)
+            found = await list_keys(repository.storage, repository.info)
+            names = [each.name for each in found if each.master == id]
+            if names and len(names) == len(found):
+                raise InvalidError("nobody could open the repository any more", hint="Add another key first")
+            await repository.storage.delete(names)
+            return bool(names)
+
     async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
         from contextlib import AsyncExitStack
 
+        from holdfast.maintenance.backup.keyring import backup_keys
         from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of
 
         async with AsyncExitStack() as stack:
@@ -324,7 +368,8 @@ class BackupOperations(Generic[Opened]):
             found = await self._find(repository, backup, store)
             tenant = self._handle.tenant or None
             entries = [entry async for entry in entries_of(repository, found, tenant)]
-            engine = backup_engine(repository, found, entries, self._handle.engine)
+            keys = await backup_keys(repository, found.manifest, self._handle.engine)
+            engine = await backup_engine(repository, found, entries, self._handle.engine, keys=keys)
             backend = engine.context.stored
             assert isinstance(backend, BackupBackend)  # noqa: S101 - see above
             backend.on_close = stack.pop_all().aclose
@@ -334,13 +379,13 @@ class BackupOperations(Generic[Opened]):
     async def _open(self, *, create: bool = False) -> AsyncIterator[Repository]:
         from holdfast.maintenance.backup.repository import open_repository
 
-        async with open_repository(self._target, self._options, create=create) as repository:
+        async with open_repository(self._target, self._options, create=create, keys=self._keys) as repository:
             yield repository
 
     async def _find(self, repository: Repository, backup: str | datetime, store: str | None) -> Backup:
         """Return the backup that a caller names. Without a store, it is one of this store if there are several."""
         if store is None and len(await repository.stores()) > 1:
-            from holdfast.maintenance.backup.creator import find_store_id
+            from holdfast.maintenance.backup.store_record import find_store_id
 
             own = await find_store_id(self._handle.engine, self._handle.tenant)
             store = own if own in await repository.stores() else None
@@ -355,6 +400,17 @@ class BackupOperations(Generic[Opened]):
         if tenants == "all" and own:
             raise InvalidError("the store was opened for one tenant", hint="Open it without a tenant")
         return own if tenants == "own" or own else None
+
+
+def _require_key(repository: Repository) -> RepositoryKey:
+    if repository.key is None:
+        raise ConfigError(
+            "the repository is not encrypted",
+            where=repository.where,
+            hint="Start another repository, which is encrypted from its first backup on",
+            code="not-encrypted",
+        )
+    return repository.key
 
 
 def _info(backup: Backup) -> BackupInfo:

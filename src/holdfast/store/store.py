@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
     from holdfast.security.access.policy import Policy
     from holdfast.security.audit.recorder import AuditRecorder
+    from holdfast.security.encryption.provider import KeyProvider
     from holdfast.state.access_api import AsyncStoreAccess, StoreAccess
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.backups import AsyncBackups, Backups
@@ -307,16 +308,24 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     maintenance = sync_or_async_property(_maintenance, _async_maintenance)
 
-    def _backups(self, repository: str | os.PathLike[str], /, **options: Any) -> Backups[Store]:
-        """Backups of this store in a repository: a directory, or a bucket by its URL, with its options."""
+    def _backups(
+        self, repository: str | os.PathLike[str], /, *, keys: KeyProvider | str | None = None, **options: Any
+    ) -> Backups[Store]:
+        """Backups of this store in a repository: a directory, or a bucket by its URL, with its options.
+
+        `keys` is where the master key of an encrypted repository is: a provider of `holdfast.encryption`, or its name
+        as in `file:/etc/backup.key`. By default it is `$HOLDFAST_BACKUP_KEYS`. A new repository is encrypted with it.
+        """
         from holdfast.store.backups import Backups
 
-        return Backups(self._handle, repository, options, Store)
+        return Backups(self._handle, repository, options, Store, keys)
 
-    def _async_backups(self, repository: str | os.PathLike[str], /, **options: Any) -> AsyncBackups[AsyncStore]:
+    def _async_backups(
+        self, repository: str | os.PathLike[str], /, *, keys: KeyProvider | str | None = None, **options: Any
+    ) -> AsyncBackups[AsyncStore]:
         from holdfast.store.backups import AsyncBackups
 
-        return AsyncBackups(self._handle, repository, options, AsyncStore)
+        return AsyncBackups(self._handle, repository, options, AsyncStore, keys)
 
     backups = sync_or_async(_backups, _async_backups)
 

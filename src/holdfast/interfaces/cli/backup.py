@@ -31,7 +31,29 @@ _COUNT = click.IntRange(1)
 _LISTED = 20
 
 
+_KEYS = "holdfast.backup.keys"
+
+
 def _repository_option(function: F) -> F:
+    """Add the options that name the repository and its key."""
+    keys = click.option(
+        "-k",
+        "--keys",
+        envvar="HOLDFAST_BACKUP_KEYS",
+        show_envvar=True,
+        metavar="KEYS",
+        expose_value=False,
+        callback=_set_keys,
+        help="Where the key of an encrypted repository is: file:PATH, passphrase:PATH, environment:NAME …",
+    )
+    return keys(_repository(function))
+
+
+def _set_keys(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    context.meta[_KEYS] = value
+
+
+def _repository(function: F) -> F:
     return click.option(
         "-r",
         "--repository",
@@ -67,7 +89,7 @@ def backup(session: CliContext) -> None:
 
 
 def _open(session: CliContext, repository: str, *, write: bool = False, create: bool = False) -> Backups[Store]:
-    return session.open(write=write, create=create).backups(repository)
+    return session.open(write=write, create=create).backups(repository, keys=click.get_current_context().meta[_KEYS])
 
 
 def _open_any(session: CliContext, repository: str) -> Backups[Store]:
@@ -79,7 +101,7 @@ def _open_any(session: CliContext, repository: str) -> Backups[Store]:
             raise
         from holdfast import open as open_store
 
-        return open_store("memory://").backups(repository)
+        return open_store("memory://").backups(repository, keys=click.get_current_context().meta[_KEYS])
 
 
 @command("create")
@@ -432,5 +454,41 @@ def follow(session: CliContext, repository: str, interval: str) -> None:
     _open(session, repository, write=True).follow(interval=interval, report=report)
 
 
-for _each in (create, list_, show, diff, verify, restore, drill, prune, freeze, unfreeze, pin, follow):
+@command("add-key")
+@click.argument("new_keys", metavar="KEYS")
+@_repository_option
+def add_key(session: CliContext, new_keys: str, repository: str) -> None:
+    """Let another master key open an encrypted repository: a recovery key, or the passphrase in a file.
+
+    \b
+    holdfast backup add-key passphrase:/media/usb/recovery -k file:backup.key -r backups
+    """
+    id = _open_any(session, repository).add_key(new_keys)
+    session.tell(f"The key {id} opens the repository, too.", {"key": id})
+
+
+@command("keys")
+@_repository_option
+@click.option("--remove", metavar="ID", help="Remove this key.")
+def keys(session: CliContext, repository: str, remove: str | None) -> None:
+    """List the master keys that open an encrypted repository.
+
+    \b
+    holdfast backup keys -k file:backup.key -r backups
+    """
+    backups = _open_any(session, repository)
+    if remove is not None:
+        removed = backups.remove_key(remove)
+        text = f"Removed the key {remove}." if removed else f"There is no key {remove}."
+        session.tell(text, {"key": remove, "removed": removed})
+        return
+    found = backups.keys()
+    if session.json:
+        session.emit_all({"key": each.master, "created": each.created} for each in found)
+        return
+    rows = [(each.master, local(each.created)) for each in found]
+    session.out.table(("KEY", "ADDED"), rows, shrink="KEY", styles={"KEY": "yellow"})
+
+
+for _each in (create, list_, show, diff, verify, restore, drill, prune, freeze, unfreeze, pin, follow, add_key, keys):
     backup.add_command(_each)

@@ -19,6 +19,7 @@ from holdfast.backends.tables import (
     EVENTS,
     FOLDS,
     JOBS,
+    KEYS,
     LINES,
     LINKS,
     NODES,
@@ -79,16 +80,18 @@ class Outline(NamedTuple):
     small: tuple[tuple[Table, tuple[Row, ...]], ...]
     tips: tuple[Tip, ...]
     last_event: str
+    keys: tuple[Row, ...] = ()
+    """The keys of the line, in an encrypted store."""
 
     @property
     def exists(self) -> bool:
         """Whether there is anything to back up."""
-        return self.row is not None or any(rows for _, rows in self.small)
+        return self.row is not None or any(rows for _, rows in self.small) or bool(self.keys)
 
     def digest(self) -> bytes:
         """Return a digest of the small rows."""
         digest = hashlib.sha256()
-        for table, rows in self.small:
+        for table, rows in (*self.small, (KEYS, self.keys)):
             for row in rows:
                 digest.update(repr((table.name, row)).encode(errors="surrogatepass"))
         return digest.digest()
@@ -108,6 +111,8 @@ class LineReader:
     def __init__(self, engine: Engine) -> None:
         self._stored = engine.context.stored
         self._codec = engine.context.rows
+        self.has_keys = engine.context.rows.hides_columns
+        """Whether lines have keys."""
         self._branches: dict[Line, tuple[int, ...]] = {}
         """The numbers of the branches of lines when they were last read."""
 
@@ -126,7 +131,7 @@ class LineReader:
             slices: list[tuple[int, int, tuple[int, ...]]] = []
             for line in lines:
                 numbers = self._branches.get(line, ())
-                own = _outline_queries(line, numbers)
+                own = _outline_queries(line, numbers, keys=self.has_keys)
                 slices.append((len(queries), len(queries) + len(own), numbers))
                 queries += own
             try:
@@ -161,15 +166,17 @@ class LineReader:
         return {**damaged, **(await self.outlines(rest) if rest else {})}
 
     def _outline(self, answers: Sequence[Sequence[Row]]) -> Outline:
-        lines, branches, refs, writes, links, jobs, events, *ends = answers
+        lines, branches, refs, writes, links, jobs, *rest = answers
+        keys = rest.pop(0) if self.has_keys else []
+        events, *ends = rest
         refs = [row for row in refs if not _is_local(row)]
         small = tuple(zip(SMALL, map(tuple, (branches, refs, writes, links, jobs)), strict=True))
-        for table, rows in ((LINES, lines), *small):
+        for table, rows in ((LINES, lines), *small, (KEYS, keys)):
             for row in rows:
                 self._check(table, row)
         steps = [StepRef.of(row) for end in ends for row in end]
         tips = tuple(Tip(step.branch, step.seq, step.id, step.hash) for step in steps)
-        return Outline(lines[0] if lines else None, small, tips, str(events[0].key[2]) if events else "")
+        return Outline(lines[0] if lines else None, small, tips, str(events[0].key[2]) if events else "", tuple(keys))
 
     async def rows(
         self, line: Line, outline: Outline, before: tuple[Sequence[Tip], str] | None, known: Known
@@ -316,11 +323,12 @@ class MomentFinder:
         raise ConflictError("the store keeps changing", where=self._backend.url, hint="Try again", code="busy-store")
 
 
-def _outline_queries(line: Line, branches: Sequence[int]) -> list[Query]:
+def _outline_queries(line: Line, branches: Sequence[int], *, keys: bool) -> list[Query]:
     key = tuple(line)
     return [
         Get(LINES, [key]),
         *(Scan(table, key) for table in SMALL),
+        *([Scan(KEYS, key)] if keys else []),
         Scan(EVENTS, key, reverse=True, limit=1, bodies=False),
         *(Scan(STEPS, (*key, number), reverse=True, limit=1, bodies=False) for number in (0, *branches)),
     ]

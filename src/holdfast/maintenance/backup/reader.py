@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
 from holdfast.backends.memory import SortedRows
@@ -22,7 +22,9 @@ from holdfast.backends.tables import (
     Scalar,
     Table,
 )
+from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
@@ -30,6 +32,10 @@ from holdfast.errors import CorruptError, DeniedError, HoldfastError
 from holdfast.maintenance.backup.capture import BACKED_UP
 from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
 from holdfast.maintenance.backup.repository import Backup, Repository
+
+if TYPE_CHECKING:
+    from holdfast.maintenance.backup.keyring import BackupKeys
+    from holdfast.security.encryption.encrypted_rows import EncryptedRows
 
 _TABLES = {table.name: table for table in TABLES}
 _KINDS = {table.name: tuple(table.all_columns.values())[2:] for table in BACKED_UP}
@@ -160,8 +166,11 @@ class BackupBackend(Backend):
         backup: Backup,
         entries: Sequence[LineEntry],
         last_ids: Mapping[Line, str] | None = None,
+        codec: EncryptedRows | None = None,
     ) -> None:
-        """`last_ids` cuts lines off: each is as it was when the step with this id was its last."""
+        """`last_ids` cuts lines off: each is as it was when the step with this id was its last. With a codec, rows are
+        sealed, and are returned as those of a store that is not encrypted."""
+        self._codec = codec
         self.on_close: Callable[[], Awaitable[None]] | None = None
         """Called once when the backup is closed."""
         self._last_ids = last_ids or {}
@@ -216,10 +225,12 @@ class BackupBackend(Backend):
         if table is LINES:
             part = SortedRows(LINES)
             if entry.columns:
-                part.add(Row(tuple(line), entry.columns, entry.body))
+                (row,) = await self._open_rows(LINES, [Row(tuple(line), entry.columns, entry.body)])
+                part.add(row)
             return part
         if line not in self._lines:
             found = await loader_of(self._repository).rows(entry.line, entry.chunks)
+            await self._open_line(line, found)
             if line in self._last_ids:
                 cut_off(found, self._last_ids[line])
             parts: dict[str, SortedRows] = {}
@@ -232,6 +243,23 @@ class BackupBackend(Backend):
                 self._size -= self._lines.popitem(last=False)[1][1]
         self._lines.move_to_end(line)
         return self._lines[line][0].get(table.name)
+
+    async def _open_line(self, line: Line, found: LineRows) -> None:
+        if self._codec is None:
+            return
+        for name, rows in found.tables.items():
+            sealed = [Row((*line, *key), *row) for key, row in rows.items()]
+            opened = await self._open_rows(_TABLES[name], sealed)
+            found.tables[name] = {row.key[2:]: (row.columns, row.body) for row in opened}
+
+    async def _open_rows(self, table: Table, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return sealed rows as those of a store that is not encrypted. `DeniedError` if there is no key."""
+        codec = self._codec
+        if codec is None:
+            return rows
+        ids = {id: (str(row.key[0]), str(row.key[1])) for row in rows if (id := sealed_key_id(row.body))}
+        await codec.store_keys.load_ids(ids)
+        return [CHECKSUMS.encode(table, codec.decode(table, row)) for row in rows]
 
     async def apply(self, batch: Batch) -> int | None:
         if not batch:
@@ -271,14 +299,15 @@ async def entries_of(repository: Repository, backup: Backup, tenant: str | None 
                 yield entry
 
 
-def backup_engine(
+async def backup_engine(
     repository: Repository,
     backup: Backup,
     entries: Sequence[LineEntry],
     like: Engine,
     last_ids: Mapping[Line, str] | None = None,
+    keys: BackupKeys | None = None,
 ) -> Engine:
-    """Return an engine on the lines of a backup, whose rows are as those of another engine's store."""
-    context = like.context
-    backend = BackupBackend(repository, backup, entries, last_ids)
-    return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), context.codec, rows=context.rows))
+    """Return an engine on lines of a backup. `like` is open, and may have the master key of an encrypted store."""
+    codec = None if keys is None else await keys.codec(entries, like)
+    backend = BackupBackend(repository, backup, entries, last_ids, codec)
+    return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), like.context.codec))

@@ -24,19 +24,21 @@ from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import is_thread, line_kind, rename_line, root_of, short_name
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import Progress, Revision, to_datetime
-from holdfast.errors import ConflictError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.history import branches
 from holdfast.history.revisions import resolve
 from holdfast.maintenance.backup.format import LineEntry
+from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, entries_of
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 _PAUSED = "paused"
 """The state of a job that is not run."""
 
-RestoreAction: TypeAlias = Literal["create", "extend", "switch", "same", "newer", "left out"]
+RestoreAction: TypeAlias = Literal["create", "extend", "switch", "same", "newer", "left out", "erased"]
 """What a restore does with a line: create it; add what it lacks; switch HEAD to what the backup has; nothing, since it
-is the same; or nothing, since the store has a newer state or records of its own."""
+is the same; nothing, since the store has a newer state or records of its own; or nothing, since its key was destroyed,
+and nobody can read it."""
 
 
 class RestoredLine(NamedTuple):
@@ -87,6 +89,7 @@ class Restorer:
         self._repository = repository
         self._backup = backup
         self._progress = progress
+        self._keys: BackupKeys | None = None
         self._rows = self._bytes = 0
 
     async def restore(
@@ -103,8 +106,22 @@ class Restorer:
         `ConflictError` if the store has another history of one of them, or a newer one and it is not `in_place`.
         """
         start = time.monotonic()
-        entries = [entry async for entry in entries_of(self._repository, self._backup) if selection.includes(entry)]
-        self._check_names(selection, entries)
+        self._keys = await backup_keys(self._repository, self._backup.manifest, self._engine)
+        if self._keys is not None and not self._engine.context.rows.hides_columns:
+            raise UnsupportedError(
+                "the backup is of an encrypted store, and this one is not encrypted",
+                where=self._engine.context.backend.url,
+                hint="Open the store to restore into with encryption=, or set HOLDFAST_ENCRYPTION",
+                code="clear-refused",
+            )
+        selected = [entry async for entry in entries_of(self._repository, self._backup) if selection.includes(entry)]
+        self._check_names(selection, selected)
+        entries = [entry for entry in selected if self._keys is None or not self._keys.is_erased(entry)]
+        erased = [
+            RestoredLine(entry.tenant, line_kind(entry.name), short_name(entry.name), "erased", 0)
+            for entry in selected
+            if entry not in entries
+        ]
         source = await self._source(entries, at)
         lines = [entry.line for entry in entries]
         await self._verify(source, lines)
@@ -119,7 +136,7 @@ class Restorer:
         return RestoreReport(
             self._backup.id,
             to_datetime(self._backup.manifest.time),
-            tuple(described),
+            (*described, *erased),
             jobs,
             self._rows,
             self._bytes,
@@ -136,7 +153,7 @@ class Restorer:
                 raise NotFoundError(f"the backup does not have {short_name(name)!r}", where=where, hint=hint)
 
     async def _source(self, entries: Sequence[LineEntry], at: Revision | None) -> Engine:
-        source = backup_engine(self._repository, self._backup, entries, self._engine)
+        source = await self._engine_on(entries)
         if at is None:
             return source
         roots = [entry.line for entry in entries if root_of(entry.line) == entry.line]
@@ -144,7 +161,11 @@ class Restorer:
             raise InvalidError("a checkpoint is named where one thread is restored", hint="Name the thread")
         point = await resolve(source, roots[0], at)
         last_ids = {entry.line: point.id for entry in entries}
-        return backup_engine(self._repository, self._backup, entries, self._engine, last_ids)
+        return await self._engine_on(entries, last_ids)
+
+    async def _engine_on(self, entries: Sequence[LineEntry], last_ids: Mapping[Line, str] | None = None) -> Engine:
+        repository, backup = self._repository, self._backup
+        return await backup_engine(repository, backup, entries, self._engine, last_ids, self._keys)
 
     async def _verify(self, source: Engine, lines: Sequence[Line]) -> None:
         for number, line in enumerate(lines, 1):
@@ -234,9 +255,9 @@ class Restorer:
         entries = [
             entry
             async for entry in entries_of(self._repository, self._backup, selection.tenant)
-            if not entry.name and not entry.columns
+            if not entry.name and not entry.columns and not (self._keys is not None and self._keys.is_erased(entry))
         ]
-        source = backup_engine(self._repository, self._backup, entries, self._engine)
+        source = await self._engine_on(entries)
         backend, count = self._engine.context.backend, 0
         for entry in entries:
             (found,) = await source.context.backend.read([Scan(JOBS, tuple(entry.line))])

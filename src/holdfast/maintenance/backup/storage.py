@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ T = TypeVar("T")
 
 _BUCKETS = ("s3", "gs", "az")
 _TIMEOUT = 60.0
+_KEY = re.compile("keys/[0-9a-f]{16}")
 
 
 class RepositoryStorage:
@@ -48,8 +50,9 @@ class RepositoryStorage:
         return sorted(await self._call(lambda: self._storage.list_objects(folder)))
 
     async def is_empty(self) -> bool:
-        """Return whether there is no object at all."""
-        return not await self._call(lambda: self._storage.list_page(""))
+        """Return whether there is no object at all, except keys of a repository that somebody began to create."""
+        found = await self._call(lambda: self._storage.list_page(""))
+        return all(_KEY.fullmatch(info.name) for info in found)
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete objects. Missing ones are no error."""
@@ -142,7 +145,7 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
         create
         and not (folder / REPOSITORY).exists()
         and folder.is_dir()
-        and any(each.name != "new" for each in folder.iterdir())
+        and any(each.name not in ("new", "keys") for each in folder.iterdir())
     ):
         raise foreign_place(str(folder))
     read_only = not create and not (folder / "new").is_dir()

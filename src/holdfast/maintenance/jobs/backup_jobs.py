@@ -36,9 +36,9 @@ async def _backup(job: JobContextBase) -> JobResult:
 
 
 async def _drill(job: JobContextBase) -> JobResult:
-    from holdfast.maintenance.backup.creator import store_id
     from holdfast.maintenance.backup.drill import run_drill
     from holdfast.maintenance.backup.repository import open_repository
+    from holdfast.maintenance.backup.store_record import store_id
 
     handle = job.store._handle
     async with open_repository(_repository(job.settings), {}) as repository:
