@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, select_lines, short_name
-from holdfast.engine.types import to_datetime
+from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import ConfigError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.drill import DrillReport
     from holdfast.maintenance.backup.follower import FollowStatus
     from holdfast.maintenance.backup.pruner import BackupPruneReport
+    from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
     from holdfast.maintenance.backup.restorer import RestoreReport
@@ -213,21 +214,25 @@ class BackupOperations(Generic[Opened]):
     ) -> RestoreReport:
         """Restore a backup into this store: everything, some `threads`, or lines of some `kinds`, as in `export`.
 
-        A backup is named by its id or number, as `latest`, or by a time: that is the last one made at or before it. One
-        thread can be restored as it was `at` a checkpoint, a tag or a time of it, and under another name, `as_thread`.
+        A backup is named by its id or number, or as `latest`. A time, also one between two backups, restores the store
+        as it was then: the order of commits decides, and what was saved together is there with all its parts, or with
+        none. One thread can be restored as it was `at` a checkpoint, a tag or a time of it, and under another name,
+        `as_thread`.
 
         What the store does not have yet appears all at once, or not at all. If a thread has checkpoints here that the
         backup does not have, it raises `ConflictError`; with `in_place` they stay on their branch, and HEAD is switched
-        to a branch that starts where the backup ended. Rights and the audit of this store are never set back. Jobs are
+        to a branch that starts where the backup ended. Agents and scopes are rolled back by a new step. That starts a
+        new generation of the store: a process that opened it before gets `ConflictError`, with the code
+        `store-restored`, when it saves to one of them. Rights and the audit of this store are never set back. Jobs are
         restored paused. With `dry_run` nothing changes, and the report says what would.
         """
         from holdfast.maintenance.backup.restorer import Restorer, Selection
 
         names, of_kinds = select_lines(threads, kinds, ALL_KINDS)
         async with self._open() as repository:
-            found = await self._find(repository, backup, store)
-            restorer = Restorer(self._handle.engine, repository, found, progress)
             selection = Selection(self._tenant(tenants), frozenset(of_kinds), names)
+            point = await self._recovery_point(repository, backup, store)
+            restorer = Restorer(self._handle.engine, repository, point, progress)
             return await restorer.restore(selection, at=at, as_thread=as_thread, in_place=in_place, dry_run=dry_run)
 
     @sync_and_async
@@ -368,8 +373,8 @@ class BackupOperations(Generic[Opened]):
             found = await self._find(repository, backup, store)
             tenant = self._handle.tenant or None
             entries = [entry async for entry in entries_of(repository, found, tenant)]
-            keys = await backup_keys(repository, found.manifest, self._handle.engine)
-            engine = await backup_engine(repository, found, entries, self._handle.engine, keys=keys)
+            keys = await backup_keys(repository, [found.manifest], self._handle.engine)
+            engine = await backup_engine(repository, found.id, entries, self._handle.engine, keys=keys)
             backend = engine.context.stored
             assert isinstance(backend, BackupBackend)  # noqa: S101 - see above
             backend.on_close = stack.pop_all().aclose
@@ -383,15 +388,32 @@ class BackupOperations(Generic[Opened]):
             yield repository
 
     async def _find(self, repository: Repository, backup: str | datetime, store: str | None) -> Backup:
-        """Return the backup that a caller names. Without a store, it is one of this store if there are several."""
+        """Return the backup that a caller names."""
+        if isinstance(backup, str) and _ID.fullmatch(backup):
+            return await repository.find(backup, await self._own_store(repository, store))
+        time = parse_time(backup, to_datetime(self._handle.now()))
+        return await repository.find_by_time(time, await self._own_store(repository, store))
+
+    async def _own_store(self, repository: Repository, store: str | None) -> str | None:
+        """Return the store that a caller means: without a name it is this one, if there are several."""
         if store is None and len(await repository.stores()) > 1:
             from holdfast.maintenance.backup.store_record import find_store_id
 
             own = await find_store_id(self._handle.engine, self._handle.tenant)
-            store = own if own in await repository.stores() else None
+            return own if own in await repository.stores() else None
+        return store
+
+    async def _recovery_point(self, repository: Repository, backup: str | datetime, store: str | None) -> RecoveryPoint:
+        """Return a backup, or the store at a time, to restore."""
+        from holdfast.maintenance.backup.recovery_point import point_at_time, point_of_backup
+
+        engine = self._handle.engine
         if isinstance(backup, str) and _ID.fullmatch(backup):
-            return await repository.find(backup, store)
-        return await repository.find_by_time(parse_time(backup, to_datetime(self._handle.now())), store)
+            return await point_of_backup(repository, await self._find(repository, backup, store), engine)
+        time = to_time(parse_time(backup, to_datetime(self._handle.now())))
+        return await point_at_time(
+            repository, await repository.pick_store(await self._own_store(repository, store)), time, engine
+        )
 
     def _tenant(self, tenants: str | None) -> str | None:
         if tenants not in (None, "own", "all"):

@@ -172,9 +172,9 @@ class StoreCopier:
             len(lines), skipped, self._rows, self._bytes, time.monotonic() - start, tuple(names), bool(left_out)
         )
 
-    async def copy_together(self, lines: Sequence[Line]) -> tuple[int, int]:
-        """Copy lines that the target does not have, all or none: they become visible in one batch. Returns the number
-        of rows and of bytes that were written.
+    async def copy_together(self, lines: Sequence[Line], commit: Apply | None = None) -> tuple[int, int]:
+        """Copy lines that the target does not have, all or none: they become visible in one batch, which `commit`
+        applies, if given, with other changes. Returns the number of rows and of bytes that were written.
 
         A copy that was killed leaves rows that nobody sees, and that the next one uses. `ConflictError` if the target
         has such a line when it ends.
@@ -190,7 +190,7 @@ class StoreCopier:
                 if not await self._copy(line):
                     raise ConflictError("a thread changed while it was copied", where=f"thread {line}")
                 self._report("copied", number, len(lines), line)
-            if batches and await self._engine.context.apply(batches) is not None:
+            if (batches or commit) and await (commit or self._engine.context.apply)(batches) is not None:
                 raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again")
         except HoldfastError:
             for line in lines:

@@ -32,6 +32,7 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.engine import Engine
+from holdfast.engine.generations import GENERATION
 from holdfast.engine.row_format import LEASE, Line, StepRef
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 from holdfast.maintenance.backup.format import Tip
@@ -98,9 +99,10 @@ class Outline(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A moment: not before a time in nanoseconds since 1970, and after a token was issued."""
+    """A moment: between two times in nanoseconds since 1970, and after a token was issued."""
 
     time: int
+    until: int
     token: str
     outlines: dict[Line, Outline | CorruptError]
 
@@ -316,7 +318,7 @@ class MomentFinder:
             outlines = await self._reader.outlines(sorted(lines))
             token, changed = await self._changes(before)
             if changed is not None and changed <= lines:
-                return Moment(time, before, outlines)
+                return Moment(time, max(time, self._clock()), before, outlines)
             if changed is None or attempt == _ATTEMPTS - 2:
                 changed = {*await self._reader.lines(self._tenant)}
             lines |= changed
@@ -336,7 +338,8 @@ def _outline_queries(line: Line, branches: Sequence[int], *, keys: bool) -> list
 
 def _is_local(ref: Row) -> bool:
     """Return whether a ref is about this store only."""
-    return ref.key[2] in _LOCAL or (ref.key[2] == SETTING and str(ref.key[3]).startswith(LAST_BACKUP))
+    kind, name = ref.key[2], str(ref.key[3])
+    return kind in _LOCAL or (kind == SETTING and (name.startswith(LAST_BACKUP) or name == GENERATION))
 
 
 def _filter_of(table: Table, outline: Outline) -> Callable[[Key], bool]:

@@ -172,7 +172,7 @@ class RepositoryChecker:
         keys = await self._keys(backup)
         engine = None
         if level is not None:
-            engine = await backup_engine(self._repository, backup, entries, self._like, keys=keys)
+            engine = await backup_engine(self._repository, backup.id, entries, self._like, keys=keys)
         for entry in entries:
             if entry in self._lines:
                 continue
@@ -197,7 +197,7 @@ class RepositoryChecker:
 
     async def _keys(self, backup: Backup) -> BackupKeys | None:
         try:
-            return await backup_keys(self._repository, backup.manifest, self._like)
+            return await backup_keys(self._repository, [backup.manifest], self._like)
         except _DAMAGE as error:
             self._add("damaged-keys", error.what, error.where, backup.id)
             return None

@@ -190,6 +190,7 @@ class BackupCreator:
                 number=number,
                 parent=b"" if last is None else last.digest,
                 time=max(moment.time, 0 if last is None else last.manifest.time),  # clocks may go back
+                until=max(moment.until, 0 if last is None else last.manifest.until),
                 token=moment.token,
                 tenant=self._tenant,
                 url=self._engine.context.backend.url,

@@ -66,7 +66,7 @@ async def run_drill(
     """Restore a backup into a temporary store, and verify it. The store remembers the result."""
     findings: list[str] = []
     steps = compared = 0
-    keys = await backup_keys(repository, backup.manifest, engine)
+    keys = await backup_keys(repository, [backup.manifest], engine)
     entries = [
         entry
         async for entry in entries_of(repository, backup)
@@ -75,7 +75,7 @@ async def run_drill(
     restored = verified = time.monotonic()
     start = restored
     try:
-        source = await backup_engine(repository, backup, entries, engine, keys=keys)
+        source = await backup_engine(repository, backup.id, entries, engine, keys=keys)
         async with scratch_store(engine) as scratch:
             await StoreCopier(source, scratch).copy_together([entry.line for entry in entries])
             restored = time.monotonic()

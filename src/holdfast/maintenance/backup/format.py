@@ -125,12 +125,14 @@ class DamagedLine(NamedTuple):
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    """A backup. `parent` is SHA-256 of the manifest before it, of the same store; the first has none."""
+    """A backup. `parent` is SHA-256 of the manifest before it, of the same store; the first has none. Its moment is
+    between `time` and `until`."""
 
     store: str
     number: int
     parent: bytes
     time: int
+    until: int
     token: str
     tenant: str | None
     url: str

@@ -154,11 +154,8 @@ async def shred_keys(repository: Repository, store: str) -> int:
 class BackupKeys:
     """The keys of one backup: which of them can be used, and the codec of its rows."""
 
-    def __init__(
-        self, repository: Repository, store: str, rows: Sequence[KeyRow], destroyed: Collection[bytes]
-    ) -> None:
+    def __init__(self, repository: Repository, rows: Sequence[KeyRow], destroyed: Collection[bytes]) -> None:
         self._repository = repository
-        self._store = store
         by_hex = {id.hex() for id in destroyed}
         self._usable = [row for row in rows if row.id not in destroyed and row.wrapped_by not in by_hex]
         self._ids = {row.id for row in self._usable}
@@ -207,13 +204,14 @@ class BackupKeys:
         return codec
 
 
-async def backup_keys(repository: Repository, manifest: Manifest, like: Engine) -> BackupKeys | None:
-    """Return the keys of a backup; None if it is not of an encrypted store. Those that were destroyed in the store that
-    is open count as destroyed, too."""
-    if not manifest.keyrings:
+async def backup_keys(repository: Repository, manifests: Sequence[Manifest], like: Engine) -> BackupKeys | None:
+    """Return the keys of backups of a store, the oldest first; None if it is not encrypted. Those that were destroyed
+    in the store that is open count as destroyed, too."""
+    rings = list(dict.fromkeys(ring for manifest in manifests for ring in manifest.keyrings))
+    if not rings:
         return None
-    reader = KeyringReader(repository, manifest.store)
-    rows = [row for ring in manifest.keyrings for row in await reader.rows(ring)]
+    reader = KeyringReader(repository, manifests[0].store)
+    rows = [row for ring in rings for row in await reader.rows(ring)]
     destroyed = await reader.destroyed()
     destroyed |= await destroyed_in_store(like, {row.tenant for row in rows})
-    return BackupKeys(repository, manifest.store, rows, destroyed)
+    return BackupKeys(repository, rows, destroyed)

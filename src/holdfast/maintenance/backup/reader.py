@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
 from holdfast.backends.memory import SortedRows
 from holdfast.backends.tables import (
-    BRANCHES,
-    EVENTS,
-    FOLDS,
     LINES,
-    LINKS,
-    REFS,
     STEPS,
     TABLES,
-    WRITES,
     Key,
     Scalar,
     Table,
@@ -30,6 +25,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
 from holdfast.maintenance.backup.capture import BACKED_UP
+from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
 from holdfast.maintenance.backup.repository import Backup, Repository
 
@@ -127,34 +123,6 @@ def loader_of(repository: Repository) -> ChunkLoader:
     return ChunkLoader(repository.blocks.read, repository.where)
 
 
-def cut_off(found: LineRows, last_id: str) -> None:
-    """Remove what was added to a line after a step: ids increase."""
-    steps = found.tables.get(STEPS.name, {})
-    removed = {str(columns[0]): key for key, (columns, _) in steps.items() if str(columns[0]) > last_id}
-    first: dict[Scalar, int] = {}
-    for branch, seq in removed.values():
-        first[branch] = min(first.get(branch, _MAX_SEQ), int(seq))
-    lengths = {branch: 0 for branch, _ in steps} | {branch: int(seq) + 1 for branch, seq in sorted(steps)}
-    lengths |= first
-    for table in (STEPS, FOLDS):
-        rows = found.tables.get(table.name, {})
-        for key in [key for key in rows if int(key[1]) >= lengths.get(key[0], 0)]:
-            del rows[key]
-    branches = found.tables.get(BRANCHES.name, {})
-    for key in [key for key in branches if not lengths.get(key[0])]:
-        del branches[key]
-    for table, column in ((WRITES, 0), (EVENTS, 0), (LINKS, 1)):
-        rows = found.tables.get(table.name, {})
-        for key in [key for key in rows if key[column] in removed]:
-            del rows[key]
-    refs = found.tables.get(REFS.name, {})
-    for key in [key for key, (columns, _) in refs.items() if columns[0] in removed]:
-        del refs[key]
-
-
-_MAX_SEQ = 1 << 62
-
-
 class BackupBackend(Backend):
     """The lines of a backup, as a store."""
 
@@ -163,19 +131,19 @@ class BackupBackend(Backend):
     def __init__(
         self,
         repository: Repository,
-        backup: Backup,
+        name: str,
         entries: Sequence[LineEntry],
-        last_ids: Mapping[Line, str] | None = None,
+        cuts: Mapping[Line, Cut] = MappingProxyType({}),
         codec: EncryptedRows | None = None,
     ) -> None:
-        """`last_ids` cuts lines off: each is as it was when the step with this id was its last. With a codec, rows are
-        sealed, and are returned as those of a store that is not encrypted."""
+        """`cuts` say where lines are cut off. With a codec, rows are sealed, and are returned as those of a store that
+        is not encrypted."""
         self._codec = codec
         self.on_close: Callable[[], Awaitable[None]] | None = None
         """Called once when the backup is closed."""
-        self._last_ids = last_ids or {}
+        self._cuts = cuts
         self._repository = repository
-        self._url = f"{repository.where}#{backup.id}"
+        self._url = f"{repository.where}#{name}"
         self._entries = {entry.line: entry for entry in entries}
         self._lines: OrderedDict[Line, tuple[dict[str, SortedRows], int]] = OrderedDict()
         self._size = 0
@@ -225,14 +193,10 @@ class BackupBackend(Backend):
         if table is LINES:
             part = SortedRows(LINES)
             if entry.columns:
-                (row,) = await self._open_rows(LINES, [Row(tuple(line), entry.columns, entry.body)])
-                part.add(row)
+                part.add(await self._line_row(entry))
             return part
         if line not in self._lines:
-            found = await loader_of(self._repository).rows(entry.line, entry.chunks)
-            await self._open_line(line, found)
-            if line in self._last_ids:
-                cut_off(found, self._last_ids[line])
+            found = await self.load(line)
             parts: dict[str, SortedRows] = {}
             for name, rows in found.tables.items():
                 part = parts[name] = SortedRows(_TABLES[name])
@@ -244,9 +208,28 @@ class BackupBackend(Backend):
         self._lines.move_to_end(line)
         return self._lines[line][0].get(table.name)
 
+    async def load(self, line: Line) -> LineRows:
+        """Return the rows of a line, cut off where it is to be."""
+        found = await loader_of(self._repository).rows(line, self._entries[line].chunks)
+        if self._codec is not None:
+            await self._open_line(line, found)
+        if line in self._cuts:
+            self._cuts[line](found)
+        return found
+
+    async def _line_row(self, entry: LineEntry) -> Row:
+        (row,) = await self._open_rows(LINES, [Row(tuple(entry.line), entry.columns, entry.body)])
+        if entry.line not in self._cuts or not row.columns[-1]:
+            return row
+        part = await self._part(STEPS, entry.line)
+        ids = set() if part is None else {each.columns[0] for each in part.rows.values()}
+        if row.columns[-1] in ids:
+            return row
+        # HEAD was switched later.
+        opened = CHECKSUMS.decode(LINES, row)
+        return CHECKSUMS.encode(LINES, opened._replace(columns=(*opened.columns[:-1], "")))
+
     async def _open_line(self, line: Line, found: LineRows) -> None:
-        if self._codec is None:
-            return
         for name, rows in found.tables.items():
             sealed = [Row((*line, *key), *row) for key, row in rows.items()]
             opened = await self._open_rows(_TABLES[name], sealed)
@@ -301,13 +284,13 @@ async def entries_of(repository: Repository, backup: Backup, tenant: str | None 
 
 async def backup_engine(
     repository: Repository,
-    backup: Backup,
+    name: str,
     entries: Sequence[LineEntry],
     like: Engine,
-    last_ids: Mapping[Line, str] | None = None,
+    cuts: Mapping[Line, Cut] = MappingProxyType({}),
     keys: BackupKeys | None = None,
 ) -> Engine:
-    """Return an engine on lines of a backup. `like` is open, and may have the master key of an encrypted store."""
+    """Return an engine on lines of backups. `like` is open, and may have the master key of an encrypted store."""
     codec = None if keys is None else await keys.codec(entries, like)
-    backend = BackupBackend(repository, backup, entries, last_ids, codec)
+    backend = BackupBackend(repository, name, entries, cuts, codec)
     return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), like.context.codec))

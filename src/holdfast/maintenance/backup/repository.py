@@ -222,6 +222,7 @@ class Repository:
             number=lock.number,
             parent=b"" if last is None else last.digest,
             time=time.time_ns() if last is None else max(time.time_ns(), last.manifest.time),
+            until=time.time_ns() if last is None else max(time.time_ns(), last.manifest.until),
             token="",
             tenant=None,
             url="",
