@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
-from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, select_lines, short_name
+from holdfast.engine.namespaces import ALL_KINDS, BACKUPS_PLACE, LineKinds, line_kind, select_lines, short_name
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.errors import ConfigError, InvalidError
+from holdfast.errors import ConfigError, DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
     from holdfast.maintenance.backup.restorer import RestoreReport
+    from holdfast.maintenance.jobs.jobs import Job
+    from holdfast.maintenance.jobs.types import JobHost
     from holdfast.maintenance.retention import Retention, RetentionRules
     from holdfast.security.encryption.provider import KeyProvider
 
@@ -85,10 +88,13 @@ class BackupOperations(Generic[Opened]):
         target: str | os.PathLike[str],
         options: Mapping[str, Any],
         open_store: Callable[[Engine, str], Opened],
+        host: JobHost,
         keys: KeyProvider | str | None = None,
     ) -> None:
-        """`open_store` returns the store on an engine, for a tenant. `keys` is where the key of the repository is."""
+        """`open_store` returns the store on an engine, for a tenant. `keys` is where the key of the repository is, and
+        `host` the store that has the jobs."""
         self._handle = handle
+        self._host = host
         self._keys = keys
         self._open_store = open_store
         self._target = target
@@ -233,7 +239,10 @@ class BackupOperations(Generic[Opened]):
             selection = Selection(self._tenant(tenants), frozenset(of_kinds), names)
             point = await self._recovery_point(repository, backup, store)
             restorer = Restorer(self._handle.engine, repository, point, progress)
-            return await restorer.restore(selection, at=at, as_thread=as_thread, in_place=in_place, dry_run=dry_run)
+            report = await restorer.restore(selection, at=at, as_thread=as_thread, in_place=in_place, dry_run=dry_run)
+            if in_place and not dry_run:
+                await self._record(repository, "restore-in-place", {"backup": report.backup})
+            return report
 
     @sync_and_async
     async def drill(
@@ -272,7 +281,11 @@ class BackupOperations(Generic[Opened]):
         async with self._open() as repository:
             picked = None if store is None else await repository.pick_store(store)
             pruner = RepositoryPruner(repository, grace=parse_nanoseconds(grace, "grace"), now=self._handle.now())
-            return await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
+            report = await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
+            if report.removed and not dry_run:
+                removed = {each.id: "; ".join(each.reasons) for each in report.verdicts if not each.kept}
+                await self._record(repository, "prune-backups", {"removed": removed})
+            return report
 
     @sync_and_async
     async def freeze(self, *, reason: str = "") -> None:
@@ -281,6 +294,7 @@ class BackupOperations(Generic[Opened]):
 
         async with self._open() as repository:
             await pruner.freeze(repository, reason, self._handle.now())
+            await self._record(repository, "freeze-backups", {"reason": reason})
 
     @sync_and_async
     async def unfreeze(self) -> bool:
@@ -288,7 +302,9 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.backup import pruner
 
         async with self._open() as repository:
-            return bool(await pruner.unfreeze(repository))
+            changed = bool(await pruner.unfreeze(repository))
+            await self._record(repository, "unfreeze-backups", {})
+            return changed
 
     @sync_and_async
     async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
@@ -322,6 +338,34 @@ class BackupOperations(Generic[Opened]):
         async with self._open(create=True) as repository:
             follower = Follower(self._handle.engine, repository, self._tenant(tenants), self._handle.tenant)
             return await follower.run(parse_seconds(interval, "interval", positive=True), stop, report)
+
+    @sync_and_async
+    async def schedule(
+        self,
+        schedule: str = "every 1h",
+        *,
+        drill: str | None = "every 4w",
+        name: str = "backup",
+        follow: bool = False,
+    ) -> Sequence[Job]:
+        """Add jobs that make backups by a schedule, and prove them by a drill, unless that is None. They replace those
+        of the same name. With `follow`, one makes a backup whenever something has changed, as long as a runner works.
+
+        A key of the repository has to be named as text, or by the environment of the runner.
+        """
+        from holdfast.maintenance.jobs.jobs import JobTable
+
+        if self._keys is not None and not isinstance(self._keys, str):
+            raise InvalidError("jobs need the name of the key, such as file:/etc/backup.key", hint="Pass it as text")
+        if self._options:
+            raise InvalidError("jobs take no options of a bucket", hint="Write them into the URL")
+        settings = {"repository": str(self._target)} | ({} if self._keys is None else {"keys": self._keys})
+        table = JobTable(self._host)
+        kind, when = ("follow", "every 1s") if follow else ("backup", schedule)
+        jobs = [await table.add(name, kind, when, settings, False, True)]
+        if drill is not None:
+            jobs.append(await table.add(f"{name} drill", "drill", drill, settings, False, True))
+        return jobs
 
     @sync_and_async
     async def add_key(self, keys: KeyProvider | str) -> str:
@@ -365,16 +409,13 @@ class BackupOperations(Generic[Opened]):
     async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
         from contextlib import AsyncExitStack
 
-        from holdfast.maintenance.backup.keyring import backup_keys
-        from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of
+        from holdfast.maintenance.backup.reader import BackupBackend
+        from holdfast.maintenance.backup.source import open_backup
 
         async with AsyncExitStack() as stack:
             repository = await stack.enter_async_context(self._open())
             found = await self._find(repository, backup, store)
-            tenant = self._handle.tenant or None
-            entries = [entry async for entry in entries_of(repository, found, tenant)]
-            keys = await backup_keys(repository, [found.manifest], self._handle.engine)
-            engine = await backup_engine(repository, found.id, entries, self._handle.engine, keys=keys)
+            engine = await open_backup(repository, found, self._handle.engine, self._handle.tenant)
             backend = engine.context.stored
             assert isinstance(backend, BackupBackend)  # noqa: S101 - see above
             backend.on_close = stack.pop_all().aclose
@@ -402,6 +443,14 @@ class BackupOperations(Generic[Opened]):
             own = await find_store_id(self._handle.engine, self._handle.tenant)
             return own if own in await repository.stores() else None
         return store
+
+    async def _record(self, repository: Repository, action: str, detail: Mapping[str, Any]) -> None:
+        """Record in the audit of the store what was done to its repository."""
+        from holdfast.security.audit.thread_audit import record
+
+        line = Line(self._handle.tenant, BACKUPS_PLACE)
+        with suppress(DeniedError):  # the store is open to be read only: whoever has just the repository may do that
+            await record(self._handle.engine, [line], action, {"repository": repository.where, **detail})
 
     async def _recovery_point(self, repository: Repository, backup: str | datetime, store: str | None) -> RecoveryPoint:
         """Return a backup, or the store at a time, to restore."""

@@ -318,14 +318,14 @@ class StoreOperations(ThreadListing, ScopedOperations):
         """
         from holdfast.store.backups import Backups
 
-        return Backups(self._handle, repository, options, Store, keys)
+        return Backups(self._handle, repository, options, Store, self, keys)
 
     def _async_backups(
         self, repository: str | os.PathLike[str], /, *, keys: KeyProvider | str | None = None, **options: Any
     ) -> AsyncBackups[AsyncStore]:
         from holdfast.store.backups import AsyncBackups
 
-        return AsyncBackups(self._handle, repository, options, AsyncStore, keys)
+        return AsyncBackups(self._handle, repository, options, AsyncStore, self, keys)
 
     backups = sync_or_async(_backups, _async_backups)
 

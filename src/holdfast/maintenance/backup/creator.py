@@ -144,6 +144,8 @@ class BackupCreator:
         self._reader = LineReader(engine)
         self._moments = MomentFinder(engine, self._reader, tenant)
         self._damaged: dict[Line, str] = {}
+        self.had_gap = False
+        """Whether the store could not say what has changed since the last backup, so that all lines were compared."""
         self._keys: dict[tuple[Key, Scalar], Row] = {}
         """Rows of keys of an encrypted store that the last backup does not have, by key and id."""
 
@@ -225,7 +227,9 @@ class BackupCreator:
     ) -> tuple[Moment, dict[Line, _PendingEntry]]:
         """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment."""
         entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items()}
+        is_first = not token
         token, changed = await self._moments.start(token)
+        self.had_gap = changed is None and not is_first
         pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else changed
         settings = {Line(line.tenant, "") for line in (*before, *pending)} if self._reader.has_keys else set[Line]()
         """The lines with the keys of tenants, which the feed does not name."""
