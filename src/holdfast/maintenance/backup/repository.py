@@ -142,8 +142,8 @@ class Repository:
         """Store a manifest, which makes the backup exist; None if another process stored one of its number."""
         name = manifest_name(manifest.store, manifest.number)
         data = self._codec.encode(_MANIFEST, name, manifest)
-        if not await self.storage.create(name, data):
-            return None
+        if not await self.storage.create(name, data) and await self.storage.get(name) != data:
+            return None  # and not refused only since the answer to a first attempt was lost
         return Backup(manifest, digest_of(data), len(data))
 
     async def find(self, text: str, store: str | None = None) -> Backup:
