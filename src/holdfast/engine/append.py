@@ -517,12 +517,12 @@ class Appender:
         elif request.origin != NO_ORIGIN:
             header, readable = header._replace(origin=request.origin), add_origin(readable, request.origin)
         step = Step(header, edit)
-        sizes = [len(operation) for _, operation in step.stored]
+        sizes = step.sizes
         objects: dict[bytes, bytes] = {}
         if max(sizes) > LARGE:
             edit, objects = set_aside(edit, info.salt)
             step = Step(header, edit)
-            sizes = [len(operation) for _, operation in step.stored]
+            sizes = step.sizes
         base = _position_of(parent)
         follows = position is None
         taken: Sequence[Change] = ()
