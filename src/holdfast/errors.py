@@ -266,6 +266,7 @@ FINER_CODES = {
     "backups-removed": CorruptError,
     "restore-conflict": ConflictError,
     "frozen-repository": DeniedError,
+    "store-restored": ConflictError,
     "busy-store": ConflictError,
     "no-store": NotFoundError,
     "busy": TransientError,

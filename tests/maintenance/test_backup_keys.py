@@ -18,6 +18,7 @@ from holdfast.errors import ConfigError, CorruptError, DeniedError, UnsupportedE
 from holdfast.maintenance.backup.format import HEADER
 from holdfast.maintenance.backup.keyring import destroyed_changes
 from holdfast.store import Store
+from tests.interfaces.cli import kit
 from tests.maintenance.test_backup import contents, files, fill
 
 SECRET = "the code of the vault is swordfish"
@@ -211,3 +212,25 @@ def test_files_of_keys(tmp_path: Path, repository: Path) -> None:
             backups.add_key(PassphraseKeys(tmp_path / "nothing"))
         with pytest.raises(holdfast.errors.InvalidError):
             backups.remove_key(backups.keys()[0].master)
+
+
+def test_keys_on_the_command_line(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = private(tmp_path / "backup.key", generate_key())
+    private(tmp_path / "recovery", "correct horse battery staple")
+    monkeypatch.setenv("HOLDFAST_BACKUPS", str(repository))
+    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "agents.db"))
+    with holdfast.open(tmp_path / "agents.db") as store:
+        store.put("chat", {"n": 1})
+    assert kit.run("backup", "create", "-k", f"file:{path}").code == 0
+    assert kit.run("--json", "backup", "list").error["code"] == "key-missing"
+    (added,) = kit.run(
+        "--json", "backup", "add-key", f"passphrase:{tmp_path / 'recovery'}", "-k", f"file:{path}"
+    ).records
+    assert added == {"key": "passphrase"}
+    monkeypatch.setenv("HOLDFAST_BACKUP_KEYS", f"passphrase:{tmp_path / 'recovery'}")
+    listed = kit.run("--json", "backup", "keys").records
+    assert {each["key"] for each in listed} == {"passphrase", FileKeys(path).key_id}
+    assert "passphrase" in kit.run("backup", "keys").out
+    assert kit.run("backup", "keys", "--remove", FileKeys(path).key_id).code == 0
+    assert kit.run("--json", "backup", "list", "-k", f"file:{path}").error["code"] == "key-wrong"
+    assert kit.run("backup", "verify").code == 0

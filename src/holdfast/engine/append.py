@@ -19,6 +19,7 @@ from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, 
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, STEPS, WRITES
 from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Condition, IdExists, PreparedStep, tag_taken
+from holdfast.engine.append_tip import tip_to_append
 from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
@@ -74,9 +75,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 1000
 """How often an append retries before it gives up. Each time, another writer succeeded."""
-
-_PAUSE_SECONDS, _MAX_PAUSES = 0.005, 400
-"""How long to wait between two looks at a line on which a rewrite makes its last step, and how often at most."""
 
 _QUICK_RETRIES, _LONGEST_PAUSE = 2, 0.05
 """How often it retries without a pause, and for how many seconds it pauses at most."""
@@ -357,19 +355,6 @@ class Appender:
         """Return whether the cached tips of the lines were right. They are up to date afterwards."""
         return all([tip == await self._lines.load_tip(line) for line, tip in batch.tips.items()])
 
-    async def tip(self, line: Line) -> LineTip | None:
-        """Return the tip of a line to append to. Waits while a rewrite makes its last step. `ConflictError` if the line
-        was restored in place since the store was opened."""
-        tip = await self._lines.tip(line)
-        for _ in range(_MAX_PAUSES):
-            if tip is None or not tip.is_paused:
-                break
-            await Pause(_PAUSE_SECONDS)
-            tip = await self._lines.load_tip(line)
-        if tip is not None and tip.generation:
-            await self._lines.generations.check(line, tip.generation)
-        return tip
-
     # One step -------------------------------------------------------------------------------------------------
 
     async def _add(
@@ -379,7 +364,7 @@ class Appender:
         line = request.line
         before = batch.last(line) if batch.results else None
         if before is None:
-            tip = batch.tips[line] = await self.tip(line)
+            tip = batch.tips[line] = await tip_to_append(self._lines, line)
         else:
             tip = LineTip(before.info, before.point, is_only_branch=False)
         if tip is not None:
@@ -424,15 +409,7 @@ class Appender:
             conditions.append(Put(LINES, info_row(line, info)))
             batch.new_versions.add(line)
         prepared = await self.prepare(
-            request,
-            info,
-            parent,
-            loaded,
-            conditions,
-            position,
-            new_branch=branches,
-            beside=move.beside,
-            now=batch.time,
+            request, info, parent, loaded, conditions, position, new_branch=branches, beside=move.beside, now=batch.time
         )
         if left is not None:
             end = await self._lines.head(line, left.branch)

@@ -134,8 +134,7 @@ class LineIndex:
             return None
         latest = StepRef.of(await find_head(self._context.unchecked, line, newest[0])) if newest else None
         sole = not branches and [row.key for row in newest] == [row.key for row in head]
-        generation = generation_of(line, refs)
-        tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock), generation)
+        tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock), generation_of(line, refs))
         if tip.is_paused:
             self._context.cache.drop(("line", line))
         else:

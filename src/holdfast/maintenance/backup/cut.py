@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, REFS, STEPS, WRITES, Scalar
+from holdfast.maintenance.backup.line_rows import LineRows
 
-if TYPE_CHECKING:
-    from holdfast.maintenance.backup.reader import LineRows
-
-Cut: TypeAlias = "Callable[[LineRows], None]"
+Cut: TypeAlias = Callable[[LineRows], None]
 """Removes rows that a line did not have yet."""
 
 _TIME = list(STEPS.columns).index("time")

@@ -24,9 +24,9 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
-from holdfast.maintenance.backup.capture import BACKED_UP
 from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
+from holdfast.maintenance.backup.line_rows import LineRows
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 if TYPE_CHECKING:
@@ -34,47 +34,10 @@ if TYPE_CHECKING:
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
 
 _TABLES = {table.name: table for table in TABLES}
-_KINDS = {table.name: tuple(table.all_columns.values())[2:] for table in BACKED_UP}
-"""The types of the columns of rows in backups, without tenant and line."""
 _LINES = 64
 _BYTES = 64 << 20
 """How many lines are in memory, and about how many bytes of them, unless one has more."""
 _CACHE_BYTES = 8 << 20
-
-
-class LineRows:
-    """All rows of a line, by table and key without tenant and line."""
-
-    def __init__(self) -> None:
-        self.tables: dict[str, dict[Key, tuple[tuple[Scalar, ...], bytes]]] = {}
-        self.removed: list[tuple[str, Key]] = []
-        """What the chunks removed, which may be in chunks before them."""
-        self.size = 0
-
-    def apply(self, index: ChunkIndex, bodies: bytes, where: str) -> None:
-        """Apply a chunk."""
-        self.removed += index.removed
-        for name, prefix in index.removed:
-            rows = self.tables.get(name, {})
-            if not prefix:
-                rows.clear()
-            elif rows.pop(prefix, None) is None:
-                for key in [key for key in rows if starts_with(key, prefix)]:
-                    del rows[key]
-        at = 0
-        for name, listed in index.rows:
-            kinds = _KINDS.get(name)
-            if kinds is None:
-                raise CorruptError(f"a backup has rows of an unknown table {name!r}", where=where)
-            rows = self.tables.setdefault(name, {})
-            for key, columns, length in listed:
-                if tuple(map(type, (*key, *columns))) != kinds:
-                    raise CorruptError(f"a row of {name} in a backup has other columns", where=where)
-                rows[key] = columns, bodies[at : at + length]
-                at += length
-        if at != len(bodies):
-            raise CorruptError("the rows of a backup have other lengths than it says", where=where)
-        self.size += at
 
 
 class ChunkLoader:
