@@ -81,7 +81,7 @@ PHASES = {
         "delete sweeps",
         "delete locks",
     },
-    "restore": {"verified", "copied", "apply"},
+    "restore": {"copied", "apply"},
 }
 
 KILLS = 200

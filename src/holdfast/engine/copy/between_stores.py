@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -172,9 +172,17 @@ class StoreCopier:
             len(lines), skipped, self._rows, self._bytes, time.monotonic() - start, tuple(names), bool(left_out)
         )
 
-    async def copy_together(self, lines: Sequence[Line], commit: Apply | None = None) -> tuple[int, int]:
+    async def copy_together(
+        self,
+        lines: Sequence[Line],
+        commit: Apply | None = None,
+        check: Callable[[Line], Awaitable[None]] | None = None,
+    ) -> tuple[int, int]:
         """Copy lines that the target does not have, all or none: they become visible in one batch, which `commit`
         applies, if given, with other changes. Returns the number of rows and of bytes that were written.
+
+        Each line is compared with the source at the end; unless that never changes, and `check` verifies a line in it
+        before it is copied.
 
         A copy that was killed leaves rows that nobody sees, and that the next one uses. `ConflictError` if the target
         has such a line when it ends.
@@ -187,6 +195,8 @@ class StoreCopier:
         self._only, self._apply = lines, lambda _: collect
         try:
             for number, line in enumerate(lines, 1):
+                if check is not None:
+                    await check(line)
                 if not await self._copy(line):
                     raise ConflictError("a thread changed while it was copied", where=f"thread {line}")
                 self._report("copied", number, len(lines), line)
@@ -200,6 +210,11 @@ class StoreCopier:
             raise
         for line in lines:
             self._engine.context.cache.drop_all(line)
+        if check is not None:
+            for line in lines:
+                await self._engine.projector.follow(line)
+                await self._engine.indexer.follow(line)
+            return self._rows, self._bytes
         differing = await self._verify(lines)
         if differing:
             raise ConflictError("a thread changed while it was copied", where=f"thread {differing[0]}")

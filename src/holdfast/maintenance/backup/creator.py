@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.backends.interface import Row
 from holdfast.backends.tables import Key, Scalar
+from holdfast.codec.envelope import unpack_body
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
@@ -33,6 +34,7 @@ from holdfast.maintenance.backup.format import (
     Slice,
     digest_of,
 )
+from holdfast.maintenance.backup.line_rows import LineRow
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
 from holdfast.maintenance.backup.repository import Backup, Repository
@@ -99,12 +101,19 @@ class _ChunkBuilder:
         self._removed.append((table, key))
 
     async def add(self, table: str, key: Key, columns: tuple[Scalar, ...], body: bytes) -> None:
+        """Add a row as it is stored."""
+        unpacked = unpack_body(body)
+        row = LineRow(columns, body) if unpacked is None else LineRow(columns, unpacked, is_unpacked=True)
+        await self.add_row(table, key, row)
+
+    async def add_row(self, table: str, key: Key, row: LineRow) -> None:
         """Add a row."""
         if self._rows and next(reversed(self._rows)) != table and table in self._rows:
             await self.flush()
-        self._rows.setdefault(table, []).append((key, columns, len(body)))
-        self._bodies.append(body)
-        self._size += len(body)
+        size = len(row.body)
+        self._rows.setdefault(table, []).append((key, row.columns, -size - 1 if row.is_unpacked else size))
+        self._bodies.append(row.body)
+        self._size += size
         self._count += 1
         if self._size >= _CHUNK_BYTES or self._count >= _CHUNK_ROWS:
             await self.flush()
@@ -337,8 +346,8 @@ class BackupCreator:
         for name, prefix in merged.removed:  # which may be of rows in the chunks before
             builder.remove(name, prefix)
         for name, found in merged.tables.items():
-            for key, (columns, body) in found.items():
-                await builder.add(name, key, columns, body)
+            for key, row in found.items():
+                await builder.add_row(name, key, row)
         await builder.flush()
         return (*chunks[:start], *builder.chunks)
 

@@ -21,9 +21,9 @@ def at_step(id: str) -> Cut:
     def cut(found: LineRows) -> None:
         steps = found.tables.get(STEPS.name, {})
         lengths = dict[Scalar, int]()
-        for (branch, seq), (columns, _) in sorted(steps.items()):
+        for (branch, seq), row in sorted(steps.items()):
             lengths.setdefault(branch, 0)
-            if lengths[branch] == seq and str(columns[0]) <= id:
+            if lengths[branch] == seq and str(row.columns[0]) <= id:
                 lengths[branch] = int(seq) + 1
         _truncate(found, lengths, lambda branch, _: bool(lengths.get(branch)))
 
@@ -47,10 +47,10 @@ def at_time(time: int, known: Mapping[int, int]) -> Cut:
 def steps_until(found: LineRows, time: int, known: Mapping[int, int]) -> dict[Scalar, int]:
     """Return how many steps each branch of a line had at a time."""
     lengths = dict[Scalar, int]()
-    for (branch, seq), (columns, _) in sorted(found.tables.get(STEPS.name, {}).items()):
+    for (branch, seq), row in sorted(found.tables.get(STEPS.name, {}).items()):
         number = int(seq)
         lengths.setdefault(branch, 0)
-        if number <= known.get(int(branch), -1) or (lengths[branch] == number and int(columns[_TIME]) <= time):
+        if number <= known.get(int(branch), -1) or (lengths[branch] == number and int(row.columns[_TIME]) <= time):
             lengths[branch] = number + 1
     return lengths
 
@@ -59,21 +59,21 @@ def _truncate(found: LineRows, lengths: Mapping[Scalar, int], keeps: Callable[[i
     """Leave so many steps of each branch, and what belongs to them. `keeps` says which branches without steps stay,
     given number and time of creation."""
     steps = found.tables.get(STEPS.name, {})
-    removed = {str(columns[0]) for key, (columns, _) in steps.items() if int(key[1]) >= lengths.get(key[0], 0)}
-    removed -= {str(columns[0]) for key, (columns, _) in steps.items() if int(key[1]) < lengths.get(key[0], 0)}
+    removed = {str(row.columns[0]) for key, row in steps.items() if int(key[1]) >= lengths.get(key[0], 0)}
+    removed -= {str(row.columns[0]) for key, row in steps.items() if int(key[1]) < lengths.get(key[0], 0)}
     removed.discard("")
     for table in (STEPS, FOLDS):
         rows = found.tables.get(table.name, {})
         for key in [key for key in rows if int(key[1]) >= lengths.get(key[0], 0)]:
             del rows[key]
     branches = found.tables.get(BRANCHES.name, {})
-    for key, (columns, _) in list(branches.items()):
-        if not lengths.get(key[0]) and not keeps(int(key[0]), int(columns[_CREATED])):
+    for key, branch in list(branches.items()):
+        if not lengths.get(key[0]) and not keeps(int(key[0]), int(branch.columns[_CREATED])):
             del branches[key]
     for table, column in ((WRITES, 0), (EVENTS, 0), (LINKS, 1)):
         rows = found.tables.get(table.name, {})
         for key in [key for key in rows if key[column] in removed]:
             del rows[key]
     refs = found.tables.get(REFS.name, {})
-    for key in [key for key, (columns, _) in refs.items() if columns[0] in removed]:
+    for key in [key for key, ref in refs.items() if ref.columns[0] in removed]:
         del refs[key]

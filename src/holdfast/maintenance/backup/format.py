@@ -101,7 +101,8 @@ class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
 
 class ChunkIndex(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The index of a chunk. Keys are without tenant and line. First `removed` is applied, which has beginnings of keys
-    by table, and then `rows`: key, columns and length of the body, by table."""
+    by table, and then `rows`: key, columns and length of the body, by table. Of a body that is unpacked, the length is
+    negative, and one less."""
 
     tenant: str
     name: str

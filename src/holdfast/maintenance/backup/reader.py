@@ -26,7 +26,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
 from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
-from holdfast.maintenance.backup.line_rows import LineRows
+from holdfast.maintenance.backup.line_rows import LineRow, LineRows
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ChunkLoader:
             for _, listed in index.rows:
                 listed[:] = [(key, columns, 0) for key, columns, _ in listed]
             found.apply(index, b"", self._where)
-        return {name: {key: row[0] for key, row in rows.items()} for name, rows in found.tables.items()}
+        return {name: {key: row.columns for key, row in rows.items()} for name, rows in found.tables.items()}
 
     async def read(self, line: Line, part: Slice) -> bytes:
         """Return a part of a block of a line."""
@@ -163,7 +163,7 @@ class BackupBackend(Backend):
             parts: dict[str, SortedRows] = {}
             for name, rows in found.tables.items():
                 part = parts[name] = SortedRows(_TABLES[name])
-                part.add_many([Row((*line, *key), *row) for key, row in rows.items()])
+                part.add_many([row.stored(name, (*line, *key)) for key, row in rows.items()])
             self._lines[line] = parts, found.size
             self._size += found.size
             while len(self._lines) > 1 and (self._size > _BYTES or len(self._lines) > _LINES):
@@ -194,9 +194,9 @@ class BackupBackend(Backend):
 
     async def _open_line(self, line: Line, found: LineRows) -> None:
         for name, rows in found.tables.items():
-            sealed = [Row((*line, *key), *row) for key, row in rows.items()]
+            sealed = [row.stored(name, (*line, *key)) for key, row in rows.items()]
             opened = await self._open_rows(_TABLES[name], sealed)
-            found.tables[name] = {row.key[2:]: (row.columns, row.body) for row in opened}
+            found.tables[name] = {row.key[2:]: LineRow(row.columns, row.body) for row in opened}
 
     async def _open_rows(self, table: Table, rows: Sequence[Row]) -> Sequence[Row]:
         """Return sealed rows as those of a store that is not encrypted. `DeniedError` if there is no key."""

@@ -134,12 +134,14 @@ class Restorer:
         ]
         source = await self._source(entries, at)
         lines = [entry.line for entry in entries]
-        await self._verify(source, lines)
         if as_thread is not None:
             source, lines = await self._renamed(source, lines, selection, as_thread)
         actions = {line: await self._action(source, line, in_place=in_place) for line in lines}
+        # What is created is verified line by line before it is copied, and visible when all of it is.
+        await self._verify(source, [line for line, what in actions.items() if dry_run or what != "create"])
         jobs = await self._jobs(selection, dry_run=dry_run or as_thread is not None)
-        described = [await self._describe(source, line, action) for line, action in actions.items()]
+        steps = {} if at is not None or as_thread is not None else _steps_of(entries, self._point.cuts)
+        described = [await self._describe(source, line, action, steps.get(line)) for line, action in actions.items()]
         if not dry_run:
             await self._apply(source, actions)
         return RestoreReport(
@@ -174,7 +176,7 @@ class Restorer:
 
     async def _verify(self, source: Engine, lines: Sequence[Line]) -> None:
         for number, line in enumerate(lines, 1):
-            raise_problems(line, await verify(source.context, line), source.context.backend.url)
+            await _check(source, line)
             if self._progress is not None:
                 self._progress(number, len(lines), f"verified {line.name}")
 
@@ -237,7 +239,7 @@ class Restorer:
         copier = StoreCopier(source, self._engine, self._report_copy)
         requests = [await self._switch_request(source, line, generations[line.tenant]) for line in switched]
         commit = partial(self._switch, requests, generations) if requests else None
-        self._rows, self._bytes = await copier.copy_together(created, commit)
+        self._rows, self._bytes = await copier.copy_together(created, commit, partial(_check, source))
         if extended:
             copied = await StoreCopier(source, self._engine, self._report_copy).copy(None, extended)
             self._rows, self._bytes = self._rows + copied.rows, self._bytes + copied.bytes
@@ -318,7 +320,9 @@ class Restorer:
         if self._progress is not None:
             self._progress(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
-    async def _describe(self, source: Engine, line: Line, action: RestoreAction) -> RestoredLine:
+    async def _describe(self, source: Engine, line: Line, action: RestoreAction, steps: int | None) -> RestoredLine:
+        if action == "create" and steps is not None:
+            return RestoredLine(line.tenant, line_kind(line.name), short_name(line.name), action, steps)
         theirs, own = await _steps(source, line), await _steps(self._engine, line)
         newer = len(own.keys() - theirs.keys()) if action in ("switch", "revert", "newer", "left out") else 0
         return RestoredLine(line.tenant, line_kind(line.name), short_name(line.name), action, len(theirs), newer)
@@ -350,6 +354,16 @@ class Restorer:
                     if not dry_run:
                         await backend.apply([Expect(JOBS, row.key, None), Create(JOBS, paused)])
         return count
+
+
+async def _check(source: Engine, line: Line) -> None:
+    """Verify a line of the backup."""
+    raise_problems(line, await verify(source.context, line), source.context.backend.url)
+
+
+def _steps_of(entries: Sequence[LineEntry], cuts: Mapping[Line, object]) -> dict[Line, int]:
+    """Return the numbers of steps of lines that are not cut off."""
+    return {entry.line: sum(tip.seq + 1 for tip in entry.tips) for entry in entries if entry.line not in cuts}
 
 
 async def _steps(engine: Engine, line: Line) -> dict[tuple[int, int], bytes]:
