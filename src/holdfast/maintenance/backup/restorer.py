@@ -16,8 +16,6 @@ from datetime import datetime
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.agents.recovery.rollback import roll_back
-from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import scan_rows
@@ -41,7 +39,6 @@ from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.security.handle import StoreHandle
-from holdfast.state.history import rollback
 
 _PAUSED = "paused"
 """The state of a job that is not run."""
@@ -303,6 +300,10 @@ class Restorer:
 
     async def _revert(self, source: Engine, line: Line, generation: int) -> None:
         """Append a step with the state that an agent or a scope had."""
+        from holdfast.agents.recovery.rollback import roll_back  # slow to import
+        from holdfast.agents.storage.agent_line import AgentLine
+        from holdfast.state.history import rollback
+
         generations = self._engine.lines.generations
         point = await resolve(source, line, "HEAD")
         info = await self._engine.lines.info(line)
