@@ -319,6 +319,7 @@ FINER_CODES = {
     "schema-cycle": InvalidError,
     "schema-version-unknown": NotFoundError,
     "schema-newer": UnsupportedError,
+    "schema-missing": ConflictError,
     "schema-outdated": ConflictError,
     "schema-downgraded": ConflictError,
     "schema-mixed": UnsupportedError,

@@ -44,7 +44,7 @@ from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
-    from holdfast.engine.copy.between_stores import CopyReport, OnCopyProgress
+    from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
     from holdfast.engine.types import Progress
     from holdfast.hooks.api import AsyncHooks, Hooks
     from holdfast.maintenance.archive.export import ExportReport
@@ -311,11 +311,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
     def _backups(
         self, repository: str | os.PathLike[str], /, *, keys: KeyProvider | str | None = None, **options: Any
     ) -> Backups[Store]:
-        """Backups of this store in a repository: a directory, or a bucket by its URL, with its options.
-
-        `keys` is where the master key of an encrypted repository is: a provider of `holdfast.encryption`, or its name
-        as in `file:/etc/backup.key`. By default it is `$HOLDFAST_BACKUP_KEYS`. A new repository is encrypted with it.
-        """
+        """Backups of this store in a repository: a directory, or a bucket by its URL, with its options. `keys` is where
+        the master key of an encrypted one is (a provider or `file:/etc/backup.key`), or `$HOLDFAST_BACKUP_KEYS`."""
         from holdfast.store.backups import Backups
 
         return Backups(self._handle, repository, options, Store, self, keys)
@@ -371,12 +368,14 @@ class StoreOperations(ThreadListing, ScopedOperations):
             only = await self._engine.lines.of_threads(self.tenant, names)
         if only is not None and tenant is None:
             raise InvalidError("threads are named where those of one tenant are copied, not of all")
+        from holdfast.schemas.registry_copy import copy_registries
+
         if isinstance(other, str | os.PathLike):
             from holdfast.backends.config import resolve
             from holdfast.engine.copy.between_stores import copy_to_url
 
             await self._record_copy(only, redacted_url(resolve(other)))
-            return await copy_to_url(self._engine, resolve(other), options, tenant, progress, only)
+            return await copy_to_url(self._engine, resolve(other), options, tenant, progress, only, copy_registries)
         if not isinstance(other, StoreOperations):
             raise InvalidError(f"the other store is an open store, a URL or a path, not {type(other).__name__}")
         if options:
@@ -389,7 +388,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
         from holdfast.engine.copy.between_stores import StoreCopier
 
         await self._record_copy(only, redacted_url(other._engine.context.backend.url))
-        return await StoreCopier(self._engine, other._engine, progress).copy(tenant, only)
+        return await StoreCopier(self._engine, other._engine, progress, None, copy_registries).copy(tenant, only)
 
     async def _record_copy(self, lines: Sequence[Line] | None, to: str) -> None:
         """Record a copy to another store, of some threads or of all, if there is something to say about it."""

@@ -45,17 +45,27 @@ def test_the_whole_way(store: Store, tmp_path: Path) -> None:
     assert run("up", "--yes").code == 2, "a copy first, or none: that is to be said"
     assert run("up", "--dry-run").out == planned.out
     assert store.get("chat-0").state == first()
-    done = run("up", "--backup", "before.db", "--yes")
+    asked = run("up", "--backup", "backups")
+    assert (asked.code, (tmp_path / "backups").exists()) == (2, False), "it asks before it makes a backup"
+    done = run("up", "--backup", "backups", "--yes")
     assert (done.code, done.out) == (0, "Migrated 3 states of chat to 2.0.0; 0 had that version.\n"), done.err
-    with holdfast.open(tmp_path / "before.db") as copy:
+    with holdfast.open("memory://") as copy:
+        assert [each.reason for each in copy.backups(tmp_path / "backups").list()] == ["migration"]
+        copy.backups(tmp_path / "backups").restore()
         assert copy.get("chat-0").state == first()
     store.schemas.attach(TWO, threads="chat-*")
     assert store.get("chat-0").state == second()
     assert run("status", "--json").records[0]["states"] == {"2.0.0": 3}
+    shown = run("down", "--to", "1.0.0", "--dry-run")
+    assert (shown.code, "chat to 1.0.0: 3 states to migrate" in shown.out) == (0, True), shown.err
+    assert store.get("chat-0").state == second()
     back = run("down", "--to", "1.0.0", "--yes")
     assert (back.code, "3 of them as they were" in back.out) == (0, True), back.err
     assert "1.0.0 (downgraded)" in run("status").out
     assert store.get("chat-0", migrate=False).state == first()
+    again = run("up", "--backup", "backups", "--yes")
+    assert again.code == 0, again.err
+    assert [each.number for each in store.backups(tmp_path / "backups").list()] == [1, 2]
 
 
 def test_states_that_do_not_fit_are_listed(store: Store) -> None:
@@ -68,6 +78,12 @@ def test_states_that_do_not_fit_are_listed(store: Store) -> None:
     assert store.get("chat-0").schema == "chat@1.0.0"
     skipped = run("up", "--no-backup", "--yes", "--on-error", "skip")
     assert (skipped.code, "Migrated 2 states" in skipped.out) == (6, True)
+    store.schemas.attach(TWO, threads="chat-*", validate="off")
+    store.update("chat-0", {"first": 5})
+    store.schemas.detach(threads="chat-*")
+    assert run("down", "--to", "1.0.0", "--yes").code == 4
+    skipped = run("down", "--to", "1.0.0", "--yes", "--on-error", "skip")
+    assert (skipped.code, "Migrated 1 state" in skipped.out) == (6, True), skipped.err
 
 
 def test_a_skeleton_is_printed(store: Store) -> None:

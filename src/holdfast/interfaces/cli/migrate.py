@@ -14,10 +14,18 @@ from holdfast.interfaces.cli.formatting import plural, safe
 if TYPE_CHECKING:
     from holdfast.maintenance import MigrationPlan, MigrationReport
     from holdfast.schemas import SchemaSet
-    from holdfast.store import Store
 
 _MODULE = click.option(
     "--module", metavar="NAME", help="The module that declares the schemas, in place of that of holdfast.toml."
+)
+
+
+_ON_ERROR = click.option(
+    "--on-error",
+    type=click.Choice(("stop", "skip", "rollback")),
+    default="stop",
+    show_default=True,
+    help="What to do if a state cannot be migrated.",
 )
 
 
@@ -61,7 +69,7 @@ def migrate(session: CliContext) -> None:
     \b
     holdfast migrate status                           versions, and how many states have each
     holdfast migrate plan chat                        check all states; nothing is written
-    holdfast migrate up chat --backup before.db       upgrade, with a copy first
+    holdfast migrate up chat --backup backups         upgrade, with a backup first
     holdfast migrate down chat --to 1.0.0             go back
     holdfast migrate new chat                         print the migration to write
     holdfast migrate test                             run every migration on generated states
@@ -179,15 +187,15 @@ _NONE = object()
 @command("up")
 @click.argument("name", required=False)
 @click.option("--to", metavar="VERSION", help="The version to migrate to, in place of the newest.")
-@click.option("--backup", metavar="STORE", help="Copy all threads to this store first: a path or a URL.")
-@click.option("--no-backup", is_flag=True, help="Copy nothing first.")
 @click.option(
-    "--on-error",
-    type=click.Choice(("stop", "skip", "rollback")),
-    default="stop",
-    show_default=True,
-    help="What to do if a state cannot be migrated.",
+    "--backup",
+    metavar="REPOSITORY",
+    envvar="HOLDFAST_BACKUPS",
+    show_envvar=True,
+    help="Make a backup in this repository first.",
 )
+@click.option("--no-backup", is_flag=True, help="Make none.")
+@_ON_ERROR
 @click.option("--accept-edited", is_flag=True, help="Take migrations that were edited after they were applied.")
 @dry_run_option
 @yes_option
@@ -223,8 +231,15 @@ def up(
     if on_error != "skip":
         found.require(accept_edited=accept_edited)
     if found.pending:
-        _copy_first(session, store, backup, no_backup)
+        if backup is None and not no_backup:
+            raise InvalidError(
+                "say where to make a backup first, or that none is to be made",
+                hint="Give --backup DIRECTORY, or --no-backup",
+            )
         session.confirm(f"Migrate {plural(found.pending, 'state')} of {chosen} to {found.target}?", yes=yes)
+        if backup is not None and not no_backup:
+            made = store.backups(backup).create(reason="migration")
+            session.note(f"Made backup {made.number} of {plural(made.lines, 'line')} in {backup}.")
     with session.progress("Migrating") as progress:
         report = store.schemas.up(
             declared,
@@ -238,42 +253,40 @@ def up(
     _show_report(session, report)
 
 
-def _copy_first(session: CliContext, store: Store, backup: str | None, no_backup: bool) -> None:
-    if (backup is None) is not no_backup:
-        raise InvalidError(
-            "say where to copy the threads first, or that nothing is to be copied",
-            hint="Give --backup before.db, or --no-backup",
-        )
-    if backup is not None:
-        copied = store.copy_to(backup)
-        session.note(f"Copied {plural(copied.threads, 'line')} to {backup}.")
-
-
 @command("down")
 @click.argument("name", required=False)
 @click.option("--to", metavar="VERSION", required=True, help="The version to go back to.")
+@_ON_ERROR
+@dry_run_option
 @yes_option
 @_selection
 def down(
     session: CliContext,
     name: str | None,
     to: str,
+    on_error: Any,
+    dry_run: bool,
     yes: bool,
     threads: str | None,
     branches: Any,
     module: str | None,
 ) -> None:
-    """Take all latest states back to an older version.
+    """Take all latest states back to an older version, after all of them were checked.
 
     States that were not changed since are exactly what they were. Programs with a newer version cannot write until
     `holdfast migrate up` is run again.
     """
     declared = load_declared(module)
     chosen = _choose(declared, name)
-    store = session.open(write=True)
+    selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
+    store = session.open(write=not dry_run)
+    if dry_run:
+        with session.progress("Planning") as progress:
+            _show_plan(session, store.schemas.plan(declared, chosen, progress=progress, **selected))
+        return
     session.confirm(f"Downgrade the states of {chosen} to {to}?", yes=yes)
     with session.progress("Migrating") as progress:
-        report = store.schemas.down(declared, chosen, to=to, branches=branches, threads=threads, progress=progress)
+        report = store.schemas.down(declared, chosen, on_error=on_error, progress=progress, **selected)
     _show_report(session, report)
 
 
@@ -287,6 +300,7 @@ def _show_report(session: CliContext, report: MigrationReport) -> None:
                 "skipped": report.skipped,
                 "restored": report.restored,
                 "deferred": report.deferred,
+                "still_written": report.still_written,
                 "unfit": [each._asdict() for each in report.unfit],
                 "unfit_total": report.unfit_total,
             }
@@ -300,6 +314,8 @@ def _show_report(session: CliContext, report: MigrationReport) -> None:
         )
         for thread in report.deferred:
             out.line(f"{safe(thread)} is in the middle of a step: it is upgraded when it is resumed")
+        for version in report.still_written:
+            out.line(f"Programs still write {version}: states of it may be left. Run this again when they have ended.")
         for each in report.unfit:
             where = f"{each.kind} {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
             out.line(out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red"))

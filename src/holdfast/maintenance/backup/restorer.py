@@ -23,7 +23,8 @@ from holdfast.backends.tables import JOBS, LINES, STEPS
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.append_batch import ChangeRefused
 from holdfast.engine.context import EngineContext
-from holdfast.engine.copy.between_stores import CopyProgress, StoreCopier
+from holdfast.engine.copy.between_stores import StoreCopier
+from holdfast.engine.copy.copy_report import CopyProgress
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
