@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from benchmarks import (
     agents,
     artifacts,
+    backup,
     cases,
     encryption,
     history,
@@ -68,6 +69,7 @@ CASES: tuple[Case, ...] = (
     *migrations.CASES,
     *schema_checks.CASES,
     *encryption.CASES,
+    *backup.CASES,
     *promises.CASES,
     *scripts.CASES,
     *sensitive.CASES,

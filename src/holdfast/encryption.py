@@ -13,6 +13,7 @@ from holdfast.security import (
     KeyringKeys,
     LocalKeys,
     Mode,
+    PassphraseKeys,
     generate_key,
 )
 from holdfast.store import AsyncKeys, Keys
@@ -31,6 +32,7 @@ __all__ = [
     "Keys",
     "LocalKeys",
     "Mode",
+    "PassphraseKeys",
     "ReencryptReport",
     "generate_key",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -368,9 +369,32 @@ def test_a_removed_backup_is_noticed(store: Store, repository: Path) -> None:
     assert [each.code for each in backups.verify().findings] == ["missing-backup"]
     manifests[1].write_bytes(kept)
     assert backups.verify().ok
+    newest = manifests[2].read_bytes()
     manifests[2].unlink()
     with pytest.raises(CorruptError, match=f"last backup of this store, {last.id}"):
         backups.create()
+    assert [each.code for each in backups.verify().findings] == ["backups-removed"]
+    manifests[2].write_bytes(newest)
+    assert backups.create().number == 4
+
+
+def test_an_old_or_another_repository_in_its_place_is_noticed(store: Store, repository: Path, tmp_path: Path) -> None:
+    backups = store.backups(repository)
+    store.put("chat", {"n": 1})
+    backups.create()
+    shutil.copytree(repository, tmp_path / "old")
+    store.put("chat", {"n": 2})
+    backups.create()
+    shutil.rmtree(repository)
+    shutil.copytree(tmp_path / "old", repository)
+    with pytest.raises(CorruptError) as rolled_back:
+        backups.create()
+    assert rolled_back.value.code == "backups-removed"
+    shutil.rmtree(repository)
+    with pytest.raises(CorruptError, match="replaced by another one"):
+        backups.create()
+    assert backups.create(accept_loss=True).number == 1
+    assert backups.create().number == 2
 
 
 def test_bad_input(store: Store, repository: Path, tmp_path: Path) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -22,13 +19,13 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
-from holdfast.maintenance.backup.creator import BackupCreator, store_id
+from holdfast.maintenance.backup.creator import BackupCreator
 from holdfast.maintenance.backup.repository import Repository, open_repository
 from holdfast.maintenance.backup.storage import RepositoryStorage
+from holdfast.maintenance.backup.store_record import store_id
 from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import contents, files, fill
-from tests.servers.places import place
 from tests.support.interference import Interference, InterferingBackend
 from tests.support.nightly import mostly_nightly
 
@@ -250,23 +247,6 @@ def test_in_an_event_loop(repository: Path) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.nightly
-def test_a_repository_in_a_bucket(tmp_path: Path) -> None:
-    url = place("s3", tmp_path)
-    with holdfast.open(tmp_path / "agents.db") as store:
-        fill(store)
-        backups = store.backups(url)
-        backups.create()
-        store.put("chat", {"n": "later"})
-        made = backups.create()
-        assert backups.verify(level="hashes").ok
-        with holdfast.open("memory://") as new:
-            new.backups(url).restore(made.id)
-            assert contents(new) == contents(store)
-        backups.prune(keep_last=1)
-        assert [each.id for each in backups.list()] == [made.id]
-
-
 class Crash(BaseException):
     """The process ends here."""
 
@@ -367,64 +347,3 @@ def test_a_crash_at_any_batch_of_a_restore(tmp_path: Path) -> None:
         if not interference.struck:
             break
     assert struck > 5
-
-
-WORK = """
-import sys, holdfast
-store, repository, kind = sys.argv[1:]
-with holdfast.open(store) as opened:
-    backups = opened.backups(repository)
-    print("ready", flush=True)
-    while True:
-        if kind == "create":
-            opened.put("chat", {"n": len(opened.log("chat", limit=1000)), "text": "x" * 1000})
-            backups.create()
-        elif kind == "prune":
-            backups.create()
-            backups.prune(keep_last=2, grace=0)
-        else:
-            backups.restore("1")
-            for thread in list(opened.threads()):
-                opened.delete(thread.thread)
-        print(kind, flush=True)
-"""
-
-KILLS = 200
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["create", "prune", "restore"])
-def test_killed_at_random(kind: str, repository: Path, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'agents.db'}"
-    with holdfast.open(url) as store:
-        fill(store)
-        store.backups(repository).create()
-        expected = contents(store)
-    target = f"sqlite:///{tmp_path / 'target.db'}" if kind == "restore" else url
-    struck = Counter[str]()
-    for number in range(KILLS):
-        command = [sys.executable, "-c", WORK, target, str(repository), kind]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            time.sleep(0.02 + 0.6 * (number * 0.618 % 1))
-            process.send_signal(signal.SIGKILL)
-            struck["a later round" if process.stdout.read() else "the first round"] += 1
-        with holdfast.open(target) as store:
-            report = store.backups(repository).verify()
-            assert report.ok, report.findings
-            if kind == "restore":
-                threads = {each.thread for each in store.threads().all()}
-                assert not threads or threads <= {"chat", "large", "other"}
-                store.maintenance.sweep_orphans(grace=0)
-            assert store.maintenance.verify().ok
-    if kind == "restore":
-        with holdfast.open(f"sqlite:///{tmp_path / 'last.db'}") as store:
-            store.backups(repository).restore("1")
-            assert contents(store) == expected
-    else:
-        with holdfast.open(url) as store, holdfast.open("memory://") as new:
-            store.backups(repository).create()
-            new.backups(repository).restore()
-            assert contents(new) == contents(store)
-    assert struck.keys() == {"the first round", "a later round"}, struck

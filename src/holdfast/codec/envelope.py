@@ -179,6 +179,24 @@ def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int
     return version, codec, method, protection, end, schema_length, size
 
 
+def unpack_body(body: bytes) -> bytes | None:
+    """Return the body of a row without its checksum, and with its content uncompressed, to be compressed together with
+    others. None if it is sealed, or of another release. It must have been checked."""
+    if not body.startswith(_PREFIX) or body[5] != Protection.CHECKSUM or len(body) < _EMPTY_SIZE:
+        return None
+    record = body[:-_CHECKSUM_SIZE]
+    _, _, method, _, start, _, size = _parse(record, "")
+    return record[:start] + decompress(method, record[start:], size, size)
+
+
+def repack_body(unpacked: bytes, context: RecordContext) -> bytes:
+    """Return the body of a row: the inverse of `unpack_body`, up to the version of the compressor."""
+    _, _, method, _, start, _, size = _parse(unpacked, str(context))
+    if len(unpacked) - start != size:
+        raise CorruptError("a record has another size than it claims", where=str(context), hint=_HINT)
+    return protect(unpacked[:start] + compress(unpacked[start:], Compression(method))[1], context)
+
+
 # Protection
 
 

@@ -19,6 +19,7 @@ from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, 
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, STEPS, WRITES
 from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Condition, IdExists, PreparedStep, tag_taken
+from holdfast.engine.append_tip import tip_to_append
 from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
@@ -74,9 +75,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 1000
 """How often an append retries before it gives up. Each time, another writer succeeded."""
-
-_PAUSE_SECONDS, _MAX_PAUSES = 0.005, 400
-"""How long to wait between two looks at a line on which a rewrite makes its last step, and how often at most."""
 
 _QUICK_RETRIES, _LONGEST_PAUSE = 2, 0.05
 """How often it retries without a pause, and for how many seconds it pauses at most."""
@@ -233,11 +231,14 @@ class Appender:
         appended as fit into a batch and have no error, one at least; an error is that of the first.
         """
         occupied: dict[int, list[Position]] = {}  # per request, the parents whose next position others had occupied
-        rewrites = 0
+        rewrites = together = 0
         for attempt in range(_ATTEMPTS):
             if attempt > _QUICK_RETRIES:
                 await Pause(rng.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
             batch = AppendBatch()
+            if len(requests) > 1 and chain is None:
+                # Steps that are saved together have one time, so that a store as of a time has all of them or none.
+                batch.time = max(together, self._context.clock())
             try:
                 for number, request in enumerate(requests):
                     try:
@@ -249,6 +250,9 @@ class Appender:
                             raise
                         requests = requests[:number]
                         break
+                if batch.time and (latest := max((each.point.time for each in batch.steps), default=0)) > batch.time:
+                    together = latest  # a parent is from the future: a clock was wrong
+                    continue
                 if self._projector.on:
                     for line, steps in batch.by_line().items():
                         batch.add_rows(await self._projector.rows(line, steps))
@@ -354,16 +358,6 @@ class Appender:
         """Return whether the cached tips of the lines were right. They are up to date afterwards."""
         return all([tip == await self._lines.load_tip(line) for line, tip in batch.tips.items()])
 
-    async def tip(self, line: Line) -> LineTip | None:
-        """Return the tip of a line to append to. Waits while a rewrite makes its last step."""
-        tip = await self._lines.tip(line)
-        for _ in range(_MAX_PAUSES):
-            if tip is None or not tip.is_paused:
-                break
-            await Pause(_PAUSE_SECONDS)
-            tip = await self._lines.load_tip(line)
-        return tip
-
     # One step -------------------------------------------------------------------------------------------------
 
     async def _add(
@@ -373,7 +367,7 @@ class Appender:
         line = request.line
         before = batch.last(line) if batch.results else None
         if before is None:
-            tip = batch.tips[line] = await self.tip(line)
+            tip = batch.tips[line] = await tip_to_append(self._lines, line)
         else:
             tip = LineTip(before.info, before.point, is_only_branch=False)
         if tip is not None:
@@ -418,7 +412,7 @@ class Appender:
             conditions.append(Put(LINES, info_row(line, info)))
             batch.new_versions.add(line)
         prepared = await self.prepare(
-            request, info, parent, loaded, conditions, position, new_branch=branches, beside=move.beside
+            request, info, parent, loaded, conditions, position, new_branch=branches, beside=move.beside, now=batch.time
         )
         if left is not None:
             end = await self._lines.head(line, left.branch)
@@ -479,8 +473,11 @@ class Appender:
         revision: int = 0,
         beside: int = AT_HEAD,
         writes: Sequence[PendingWriteRow] | None = None,
+        now: int = 0,
     ) -> PreparedStep:
         """Prepare a step and the changes that store it: after its parent, or at a given position.
+
+        Its time is that of the request, `now`, or that of the clock; but not before its parent's.
 
         A step after its parent takes over the writes that led to it: some that no row has, or those of which this
         process knows the rows."""
@@ -488,7 +485,7 @@ class Appender:
         edit, packed = await self._edit(request, parent, loaded)
         if not (schema := request.schema) and loaded is not None and parent is not None and loaded.schema != "":
             schema = await self.inherited.inherit(request, edit, parent, loaded)
-        time = max(request.time or self._context.clock(), 0 if parent is None else parent.time)
+        time = max(request.time or now or self._context.clock(), 0 if parent is None else parent.time)
         id = request.id or new_id(time, "" if parent is None else parent.id)
         parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *request.merged)
         header = StepHeader(id, parents, time, request.stamp, request.kind, schema, request.metadata)

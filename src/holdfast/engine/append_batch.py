@@ -118,6 +118,8 @@ class AppendBatch:
         """For each request, the prepared step, or the parent that is returned instead."""
         self.tips: dict[Line, LineTip | None] = {}
         """The tips of the lines that the batch is based on."""
+        self.time = 0
+        """The time of all steps, where there are several, unless it is 0."""
         self.new_versions: set[Line] = set()
         """The lines that get a new version, or are new."""
         self.rows: list[RowChanges] = []

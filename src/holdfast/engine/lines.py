@@ -12,6 +12,7 @@ from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.context import Apply, EngineContext
+from holdfast.engine.generations import Generations, generation_of, restored_key
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.model.line_salt import NO_SALT, SALT_SIZE
@@ -75,6 +76,8 @@ class LineTip(NamedTuple):
     is_only_branch: bool
     is_paused: bool = False
     """Whether nobody may append just now. Such a tip is not cached."""
+    generation: int = 0
+    """The generation of the store in which the line was last restored in place."""
 
 
 class LineIndex:
@@ -84,6 +87,7 @@ class LineIndex:
         self._context = context
         self._backend = context.backend
         self._can_index = context.backend.capabilities.words
+        self.generations = Generations(context)
         self.indexed: frozenset[str] = frozenset()
         """The tenants that have a text index, as far as is cached."""
 
@@ -117,7 +121,7 @@ class LineIndex:
             newest_query(line),
             end_query(line, 0),
             Scan(BRANCHES, tuple(line), limit=1),
-            Get(REFS, [pause_key(line), *index]),
+            Get(REFS, [pause_key(line), restored_key(line), *index]),
         ]
 
     async def _tip(self, line: Line, answers: Sequence[list[Row]]) -> LineTip | None:
@@ -130,7 +134,7 @@ class LineIndex:
             return None
         latest = StepRef.of(await find_head(self._context.unchecked, line, newest[0])) if newest else None
         sole = not branches and [row.key for row in newest] == [row.key for row in head]
-        tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock))
+        tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock), generation_of(line, refs))
         if tip.is_paused:
             self._context.cache.drop(("line", line))
         else:

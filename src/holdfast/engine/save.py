@@ -17,6 +17,7 @@ from holdfast.engine import trace_context
 from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit
 from holdfast.engine.append_batch import IdExists, PreparedStep
 from holdfast.engine.append_queue import AppendQueue
+from holdfast.engine.append_tip import tip_to_append
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.guard import OWNER, Authority, current_authority
@@ -160,7 +161,7 @@ class StepWriter:
         if header.parents[1:]:
             request = replace(request, merged=header.parents[1:], kind=header.kind)  # a merge stays one
         await self._check_parent(request, old)
-        await self._appender.tip(line)
+        await tip_to_append(self._lines, line)
         info = await self._lines.info(line)
         extra = await self._appender.attached_changes(request, request.id)
         if await self._is_same(request, old, info):

@@ -21,10 +21,12 @@ from holdfast.engine.ids import is_reserved
 from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.lines import LABEL, MAIN, TAG, OnBranch
 from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.operations import EditMap
 from holdfast.engine.projection.rows import relabelled
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
 from holdfast.engine.schema_bindings import KEPT_SCHEMA
+from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.ancestry import merged_parents
@@ -261,6 +263,29 @@ async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
         # Once more: a step that was saved meanwhile may have a greater id, and HEAD be where that says.
         with suppress(HeadMoved):
             (switched,) = await engine.writer.save(request)
+
+
+async def return_request(engine: Engine, line: Line, point: StepRef, name: str) -> AppendRequest:
+    """Return the step that starts a branch at an earlier step, and makes it the current one."""
+    head = await engine.lines.read_step(line, point, partial(engine.states.packed, line))
+    return AppendRequest(
+        line,
+        _unchanged(diff_maps(head, without_follows(head))),
+        parent=Position(point.branch, point.seq),
+        id=await latest_id(engine, line, point),
+        kind=SWITCH,
+        new_branch=check_branch_name(name, line),
+        moves_head=True,
+        line_schema=KEPT_SCHEMA,
+        **step_fields(engine, line, {"switched": name}, await engine.delta_reader().unread(line, point)),
+    )
+
+
+def _unchanged(edit: EditMap) -> Edit:
+    async def compute(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:  # noqa: ARG001
+        return edit
+
+    return compute
 
 
 async def fork(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.security.audit.verify import AuditFinding as AuditFinding
     from holdfast.security.audit.verify import AuditReport as AuditReport
     from holdfast.security.encryption.aws_kms import AwsKms as AwsKms
+    from holdfast.security.encryption.passphrase import PassphraseKeys as PassphraseKeys
     from holdfast.security.encryption.provider import EnvironmentKeys as EnvironmentKeys
     from holdfast.security.encryption.provider import FileKeys as FileKeys
     from holdfast.security.encryption.provider import KeyProvider as KeyProvider
@@ -45,6 +46,7 @@ _MODULES = {
     "holdfast.security.sensitive.presidio": ("PresidioRecognizer",),
     "holdfast.security.sensitive.scan": ("SensitiveFinding", "SensitiveReport"),
     "holdfast.security.encryption.aws_kms": ("AwsKms",),
+    "holdfast.security.encryption.passphrase": ("PassphraseKeys",),
     "holdfast.security.encryption.provider": (
         "EnvironmentKeys",
         "FileKeys",

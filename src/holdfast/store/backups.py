@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
-from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, select_lines, short_name
-from holdfast.engine.types import to_datetime
-from holdfast.errors import InvalidError
+from holdfast.engine.namespaces import ALL_KINDS, BACKUPS_PLACE, LineKinds, line_kind, select_lines, short_name
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import to_datetime, to_time
+from holdfast.errors import ConfigError, DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
 
@@ -23,9 +24,14 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.drill import DrillReport
     from holdfast.maintenance.backup.follower import FollowStatus
     from holdfast.maintenance.backup.pruner import BackupPruneReport
+    from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
+    from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
     from holdfast.maintenance.backup.restorer import RestoreReport
+    from holdfast.maintenance.jobs.jobs import Job
+    from holdfast.maintenance.jobs.types import JobHost
     from holdfast.maintenance.retention import Retention, RetentionRules
+    from holdfast.security.encryption.provider import KeyProvider
 
 Opened = TypeVar("Opened")
 """The kind of store that a backup is opened as."""
@@ -82,9 +88,14 @@ class BackupOperations(Generic[Opened]):
         target: str | os.PathLike[str],
         options: Mapping[str, Any],
         open_store: Callable[[Engine, str], Opened],
+        host: JobHost,
+        keys: KeyProvider | str | None = None,
     ) -> None:
-        """`open_store` returns the store on an engine, for a tenant."""
+        """`open_store` returns the store on an engine, for a tenant. `keys` is where the key of the repository is, and
+        `host` the store that has the jobs."""
         self._handle = handle
+        self._host = host
+        self._keys = keys
         self._open_store = open_store
         self._target = target
         self._options = options
@@ -190,7 +201,7 @@ class BackupOperations(Generic[Opened]):
             only = None if backup is None else await self._find(repository, backup, store)
             checker = RepositoryChecker(repository, self._handle.engine, progress)
             chosen = None if store is None else await repository.pick_store(store)
-            return await checker.check(chosen, only, None if level is None else level_of(level))
+            return await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
 
     @sync_and_async
     async def restore(
@@ -209,22 +220,29 @@ class BackupOperations(Generic[Opened]):
     ) -> RestoreReport:
         """Restore a backup into this store: everything, some `threads`, or lines of some `kinds`, as in `export`.
 
-        A backup is named by its id or number, as `latest`, or by a time: that is the last one made at or before it. One
-        thread can be restored as it was `at` a checkpoint, a tag or a time of it, and under another name, `as_thread`.
+        A backup is named by its id or number, or as `latest`. A time, also one between two backups, restores the store
+        as it was then: the order of commits decides, and what was saved together is there with all its parts, or with
+        none. One thread can be restored as it was `at` a checkpoint, a tag or a time of it, and under another name,
+        `as_thread`.
 
         What the store does not have yet appears all at once, or not at all. If a thread has checkpoints here that the
         backup does not have, it raises `ConflictError`; with `in_place` they stay on their branch, and HEAD is switched
-        to a branch that starts where the backup ended. Rights and the audit of this store are never set back. Jobs are
+        to a branch that starts where the backup ended. Agents and scopes are rolled back by a new step. That starts a
+        new generation of the store: a process that opened it before gets `ConflictError`, with the code
+        `store-restored`, when it saves to one of them. Rights and the audit of this store are never set back. Jobs are
         restored paused. With `dry_run` nothing changes, and the report says what would.
         """
         from holdfast.maintenance.backup.restorer import Restorer, Selection
 
         names, of_kinds = select_lines(threads, kinds, ALL_KINDS)
         async with self._open() as repository:
-            found = await self._find(repository, backup, store)
-            restorer = Restorer(self._handle.engine, repository, found, progress)
             selection = Selection(self._tenant(tenants), frozenset(of_kinds), names)
-            return await restorer.restore(selection, at=at, as_thread=as_thread, in_place=in_place, dry_run=dry_run)
+            point = await self._recovery_point(repository, backup, store)
+            restorer = Restorer(self._handle.engine, repository, point, progress)
+            report = await restorer.restore(selection, at=at, as_thread=as_thread, in_place=in_place, dry_run=dry_run)
+            if in_place and not dry_run:
+                await self._record(repository, "restore-in-place", {"backup": report.backup})
+            return report
 
     @sync_and_async
     async def drill(
@@ -263,7 +281,11 @@ class BackupOperations(Generic[Opened]):
         async with self._open() as repository:
             picked = None if store is None else await repository.pick_store(store)
             pruner = RepositoryPruner(repository, grace=parse_nanoseconds(grace, "grace"), now=self._handle.now())
-            return await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
+            report = await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
+            if report.removed and not dry_run:
+                removed = {each.id: "; ".join(each.reasons) for each in report.verdicts if not each.kept}
+                await self._record(repository, "prune-backups", {"removed": removed})
+            return report
 
     @sync_and_async
     async def freeze(self, *, reason: str = "") -> None:
@@ -272,6 +294,7 @@ class BackupOperations(Generic[Opened]):
 
         async with self._open() as repository:
             await pruner.freeze(repository, reason, self._handle.now())
+            await self._record(repository, "freeze-backups", {"reason": reason})
 
     @sync_and_async
     async def unfreeze(self) -> bool:
@@ -279,7 +302,9 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.backup import pruner
 
         async with self._open() as repository:
-            return bool(await pruner.unfreeze(repository))
+            changed = bool(await pruner.unfreeze(repository))
+            await self._record(repository, "unfreeze-backups", {})
+            return changed
 
     @sync_and_async
     async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
@@ -314,17 +339,83 @@ class BackupOperations(Generic[Opened]):
             follower = Follower(self._handle.engine, repository, self._tenant(tenants), self._handle.tenant)
             return await follower.run(parse_seconds(interval, "interval", positive=True), stop, report)
 
+    @sync_and_async
+    async def schedule(
+        self,
+        schedule: str = "every 1h",
+        *,
+        drill: str | None = "every 4w",
+        name: str = "backup",
+        follow: bool = False,
+    ) -> Sequence[Job]:
+        """Add jobs that make backups by a schedule, and prove them by a drill, unless that is None. They replace those
+        of the same name. With `follow`, one makes a backup whenever something has changed, as long as a runner works.
+
+        A key of the repository has to be named as text, or by the environment of the runner.
+        """
+        from holdfast.maintenance.jobs.jobs import JobTable
+
+        if self._keys is not None and not isinstance(self._keys, str):
+            raise InvalidError("jobs need the name of the key, such as file:/etc/backup.key", hint="Pass it as text")
+        if self._options:
+            raise InvalidError("jobs take no options of a bucket", hint="Write them into the URL")
+        settings = {"repository": str(self._target)} | ({} if self._keys is None else {"keys": self._keys})
+        table = JobTable(self._host)
+        kind, when = ("follow", "every 1s") if follow else ("backup", schedule)
+        jobs = [await table.add(name, kind, when, settings, False, True)]
+        if drill is not None:
+            jobs.append(await table.add(f"{name} drill", "drill", drill, settings, False, True))
+        return jobs
+
+    @sync_and_async
+    async def add_key(self, keys: KeyProvider | str) -> str:
+        """Let another master key open the repository, such as a recovery key. Returns its id.
+
+        `keys` is a provider, or its name: `file:/path`, `passphrase:/path`, `environment:NAME`.
+        """
+        from holdfast.maintenance.backup.repository_key import provider_of
+
+        async with self._open() as repository:
+            key = _require_key(repository)
+            return await key.wrap(repository.storage, repository.info, provider_of(keys))
+
+    @sync_and_async
+    async def keys(self) -> Sequence[RepositoryKeyInfo]:
+        """List the master keys that open the repository."""
+        from holdfast.maintenance.backup.repository_key import list_keys
+
+        async with self._open() as repository:
+            _require_key(repository)
+            return await list_keys(repository.storage, repository.info)
+
+    @sync_and_async
+    async def remove_key(self, id: str) -> bool:
+        """Remove a master key by its id. Returns False if there is none. `InvalidError` if it is the only one.
+
+        Whoever has that key and has read the repository before has the key of the repository all the same: after a
+        theft, start another repository.
+        """
+        from holdfast.maintenance.backup.repository_key import list_keys
+
+        async with self._open() as repository:
+            _require_key(repository)
+            found = await list_keys(repository.storage, repository.info)
+            names = [each.name for each in found if each.master == id]
+            if names and len(names) == len(found):
+                raise InvalidError("nobody could open the repository any more", hint="Add another key first")
+            await repository.storage.delete(names)
+            return bool(names)
+
     async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
         from contextlib import AsyncExitStack
 
-        from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of
+        from holdfast.maintenance.backup.reader import BackupBackend
+        from holdfast.maintenance.backup.source import open_backup
 
         async with AsyncExitStack() as stack:
             repository = await stack.enter_async_context(self._open())
             found = await self._find(repository, backup, store)
-            tenant = self._handle.tenant or None
-            entries = [entry async for entry in entries_of(repository, found, tenant)]
-            engine = backup_engine(repository, found, entries, self._handle.engine)
+            engine = await open_backup(repository, found, self._handle.engine, self._handle.tenant)
             backend = engine.context.stored
             assert isinstance(backend, BackupBackend)  # noqa: S101 - see above
             backend.on_close = stack.pop_all().aclose
@@ -334,19 +425,44 @@ class BackupOperations(Generic[Opened]):
     async def _open(self, *, create: bool = False) -> AsyncIterator[Repository]:
         from holdfast.maintenance.backup.repository import open_repository
 
-        async with open_repository(self._target, self._options, create=create) as repository:
+        async with open_repository(self._target, self._options, create=create, keys=self._keys) as repository:
             yield repository
 
     async def _find(self, repository: Repository, backup: str | datetime, store: str | None) -> Backup:
-        """Return the backup that a caller names. Without a store, it is one of this store if there are several."""
+        """Return the backup that a caller names."""
+        if isinstance(backup, str) and _ID.fullmatch(backup):
+            return await repository.find(backup, await self._own_store(repository, store))
+        time = parse_time(backup, to_datetime(self._handle.now()))
+        return await repository.find_by_time(time, await self._own_store(repository, store))
+
+    async def _own_store(self, repository: Repository, store: str | None) -> str | None:
+        """Return the store that a caller means: without a name it is this one, if there are several."""
         if store is None and len(await repository.stores()) > 1:
-            from holdfast.maintenance.backup.creator import find_store_id
+            from holdfast.maintenance.backup.store_record import find_store_id
 
             own = await find_store_id(self._handle.engine, self._handle.tenant)
-            store = own if own in await repository.stores() else None
+            return own if own in await repository.stores() else None
+        return store
+
+    async def _record(self, repository: Repository, action: str, detail: Mapping[str, Any]) -> None:
+        """Record in the audit of the store what was done to its repository."""
+        from holdfast.security.audit.thread_audit import record
+
+        line = Line(self._handle.tenant, BACKUPS_PLACE)
+        with suppress(DeniedError):  # the store is open to be read only: whoever has just the repository may do that
+            await record(self._handle.engine, [line], action, {"repository": repository.where, **detail})
+
+    async def _recovery_point(self, repository: Repository, backup: str | datetime, store: str | None) -> RecoveryPoint:
+        """Return a backup, or the store at a time, to restore."""
+        from holdfast.maintenance.backup.recovery_point import point_at_time, point_of_backup
+
+        engine = self._handle.engine
         if isinstance(backup, str) and _ID.fullmatch(backup):
-            return await repository.find(backup, store)
-        return await repository.find_by_time(parse_time(backup, to_datetime(self._handle.now())), store)
+            return await point_of_backup(repository, await self._find(repository, backup, store), engine)
+        time = to_time(parse_time(backup, to_datetime(self._handle.now())))
+        return await point_at_time(
+            repository, await repository.pick_store(await self._own_store(repository, store)), time, engine
+        )
 
     def _tenant(self, tenants: str | None) -> str | None:
         if tenants not in (None, "own", "all"):
@@ -355,6 +471,17 @@ class BackupOperations(Generic[Opened]):
         if tenants == "all" and own:
             raise InvalidError("the store was opened for one tenant", hint="Open it without a tenant")
         return own if tenants == "own" or own else None
+
+
+def _require_key(repository: Repository) -> RepositoryKey:
+    if repository.key is None:
+        raise ConfigError(
+            "the repository is not encrypted",
+            where=repository.where,
+            hint="Start another repository, which is encrypted from its first backup on",
+            code="not-encrypted",
+        )
+    return repository.key
 
 
 def _info(backup: Backup) -> BackupInfo:

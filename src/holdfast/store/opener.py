@@ -151,6 +151,7 @@ async def _open(
         raise
     engine = Engine(context)
     if not options.get("read_only"):
+        await engine.lines.generations.load(tenant)
         engine.load_writers()
     return cls(engine, tenant)
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
     from holdfast.security.access.policy import Policy
     from holdfast.security.audit.recorder import AuditRecorder
+    from holdfast.security.encryption.provider import KeyProvider
     from holdfast.state.access_api import AsyncStoreAccess, StoreAccess
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.backups import AsyncBackups, Backups
@@ -307,16 +308,21 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     maintenance = sync_or_async_property(_maintenance, _async_maintenance)
 
-    def _backups(self, repository: str | os.PathLike[str], /, **options: Any) -> Backups[Store]:
-        """Backups of this store in a repository: a directory, or a bucket by its URL, with its options."""
+    def _backups(
+        self, repository: str | os.PathLike[str], /, *, keys: KeyProvider | str | None = None, **options: Any
+    ) -> Backups[Store]:
+        """Backups of this store in a repository: a directory, or a bucket by its URL, with its options. `keys` is where
+        the master key of an encrypted one is (a provider or `file:/etc/backup.key`), or `$HOLDFAST_BACKUP_KEYS`."""
         from holdfast.store.backups import Backups
 
-        return Backups(self._handle, repository, options, Store)
+        return Backups(self._handle, repository, options, Store, self, keys)
 
-    def _async_backups(self, repository: str | os.PathLike[str], /, **options: Any) -> AsyncBackups[AsyncStore]:
+    def _async_backups(
+        self, repository: str | os.PathLike[str], /, *, keys: KeyProvider | str | None = None, **options: Any
+    ) -> AsyncBackups[AsyncStore]:
         from holdfast.store.backups import AsyncBackups
 
-        return AsyncBackups(self._handle, repository, options, AsyncStore)
+        return AsyncBackups(self._handle, repository, options, AsyncStore, self, keys)
 
     backups = sync_or_async(_backups, _async_backups)
 

@@ -186,6 +186,7 @@ backup prune --keep-last 1 --dry-run -r repository
 backup pin 1 -r repository
 backup freeze -r repository
 backup unfreeze --yes -r repository
+backup schedule -r repository
 doctor
 explain no-store
 completion bash
@@ -197,6 +198,8 @@ NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve", "backup follow"}
 stopped: tests/interfaces/web runs them."""
 NO_RECORDS |= {f"keys {each}" for each in ("list", "add", "rotate", "reencrypt", "destroy", "check")}
 """They need an encrypted store: test_keys.py runs them."""
+NO_RECORDS |= {"backup add-key", "backup keys"}
+"""They need an encrypted repository: test_backup_keys.py runs them."""
 
 OPEN = {"state", "value", "metadata", "status", "settings", "conversation", "base", "ours", "theirs", "before", "data"}
 OPEN |= {"old", "new", "configuration", "fields", "context", "workflow", "tools", "versions", "script", "details"}

@@ -45,11 +45,13 @@ def test_the_whole_way(store: Store, tmp_path: Path) -> None:
     assert run("up", "--yes").code == 2, "a copy first, or none: that is to be said"
     assert run("up", "--dry-run").out == planned.out
     assert store.get("chat-0").state == first()
-    asked = run("up", "--backup", "before.db")
-    assert (asked.code, (tmp_path / "before.db").exists()) == (2, False), "it asks before it copies"
-    done = run("up", "--backup", "before.db", "--yes")
+    asked = run("up", "--backup", "backups")
+    assert (asked.code, (tmp_path / "backups").exists()) == (2, False), "it asks before it makes a backup"
+    done = run("up", "--backup", "backups", "--yes")
     assert (done.code, done.out) == (0, "Migrated 3 states of chat to 2.0.0; 0 had that version.\n"), done.err
-    with holdfast.open(tmp_path / "before.db") as copy:
+    with holdfast.open("memory://") as copy:
+        assert [each.reason for each in copy.backups(tmp_path / "backups").list()] == ["migration"]
+        copy.backups(tmp_path / "backups").restore()
         assert copy.get("chat-0").state == first()
     store.schemas.attach(TWO, threads="chat-*")
     assert store.get("chat-0").state == second()
@@ -61,9 +63,9 @@ def test_the_whole_way(store: Store, tmp_path: Path) -> None:
     assert (back.code, "3 of them as they were" in back.out) == (0, True), back.err
     assert "1.0.0 (downgraded)" in run("status").out
     assert store.get("chat-0", migrate=False).state == first()
-    again = run("up", "--backup", "before.db", "--yes")
-    assert (again.code, "backup-exists" in again.err) == (4, True), again.err
-    assert store.get("chat-0", migrate=False).state == first()
+    again = run("up", "--backup", "backups", "--yes")
+    assert again.code == 0, again.err
+    assert [each.number for each in store.backups(tmp_path / "backups").list()] == [1, 2]
 
 
 def test_states_that_do_not_fit_are_listed(store: Store) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 from holdfast.agents.snapshots.locations import SnapshotStorage
-from holdfast.backends.async_backend import ServerInterrupted
-from holdfast.backends.interface import Suspension
 from holdfast.backends.object_store.cloud import Bucket
-from holdfast.backends.object_store.object_storage import ObjectInfo, RetryingStorage, deadline_in
-from holdfast.backends.runtime.loop_thread import LoopThread
+from holdfast.backends.object_store.object_storage import ObjectInfo, RetryingStorage
+from holdfast.backends.object_store.request_sender import RequestSender
 from holdfast.backends.urls import redacted_url
-from holdfast.errors import OutcomeUnknownError, SnapshotInvalidError, TransientError
-
-T = TypeVar("T")
+from holdfast.errors import SnapshotInvalidError
 
 
 class SnapshotBucket(SnapshotStorage):
@@ -24,59 +19,29 @@ class SnapshotBucket(SnapshotStorage):
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         _check_url(url)
-        bucket, where, self._timeout = Bucket.at(url, options)
+        bucket, where, timeout = Bucket.at(url, options)
         self._where = where.rstrip("/")
         self._storage = RetryingStorage(bucket)
+        self._sender = RequestSender("the service", self._where, timeout)
 
     def where(self, name: str) -> str:
         return f"{self._where}/{name}"
 
     async def create(self, name: str, data: bytes) -> bool:
-        return await self._send(lambda: self._storage.create(name, data))
+        return await self._sender.send(lambda: self._storage.create(name, data))
 
     async def put(self, name: str, data: bytes) -> None:
-        await self._send(lambda: self._storage.put(name, data))
+        await self._sender.send(lambda: self._storage.put(name, data))
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         _check_name(name, self.where(name))
-        return await self._send(lambda: self._storage.get(name, start, length))
+        return await self._sender.send(lambda: self._storage.get(name, start, length))
 
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
-        return await self._send(lambda: self._storage.list_objects(prefix))
+        return await self._sender.send(lambda: self._storage.list_objects(prefix))
 
     async def delete(self, names: Sequence[str]) -> None:
-        await self._send(lambda: self._storage.delete(names))
-
-    async def _send(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        async def send() -> T:
-            with deadline_in(self._timeout):
-                try:
-                    return await request()
-                except ServerInterrupted as error:
-                    kind = OutcomeUnknownError if error.sent else TransientError
-                    what, hint = f"the service does not answer: {error}", "Check the network, and try again"
-                    raise kind(what, where=self._where, hint=hint) from error
-
-        call: _LoopCall[T] = _LoopCall(send)
-        return await call
-
-
-class _LoopCall(Suspension[T]):
-    """A coroutine of asyncio: awaited if the caller is async, or run in an event loop of its own."""
-
-    def __init__(self, start: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._start = start
-
-    def wait(self) -> T:
-        # In another thread: also a sync caller may be inside an event loop, as in a notebook.
-        thread = LoopThread("holdfast-snapshots")
-        try:
-            return asyncio.run_coroutine_threadsafe(self._start(), thread.loop).result()
-        finally:
-            thread.stop()
-
-    def watch(self) -> asyncio.Future[T]:
-        return asyncio.ensure_future(self._start())
+        await self._sender.send(lambda: self._storage.delete(names))
 
 
 def split(url: str) -> tuple[str, str]:

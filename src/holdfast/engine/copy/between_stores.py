@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -157,9 +157,17 @@ class StoreCopier:
             any(each.name == AUDIT for each in left_out),
         )
 
-    async def copy_together(self, lines: Sequence[Line]) -> tuple[int, int]:
-        """Copy lines that the target does not have, all or none: they become visible in one batch. Returns the number
-        of rows and of bytes that were written.
+    async def copy_together(
+        self,
+        lines: Sequence[Line],
+        commit: Apply | None = None,
+        check: Callable[[Line], Awaitable[None]] | None = None,
+    ) -> tuple[int, int]:
+        """Copy lines that the target does not have, all or none: they become visible in one batch, which `commit`
+        applies, if given, with other changes. Returns the number of rows and of bytes that were written.
+
+        Each line is compared with the source at the end; unless that never changes, and `check` verifies a line in it
+        before it is copied.
 
         A copy that was killed leaves rows that nobody sees, and that the next one uses. `ConflictError` if the target
         has such a line when it ends.
@@ -172,10 +180,12 @@ class StoreCopier:
         self._only, self._apply = lines, lambda _: collect
         try:
             for number, line in enumerate(lines, 1):
+                if check is not None:
+                    await check(line)
                 if not await self._copy(line):
                     raise ConflictError("a thread changed while it was copied", where=f"thread {line}")
                 self._report("copied", number, len(lines), line)
-            if batches and await self._engine.context.apply(batches) is not None:
+            if (batches or commit) and await (commit or self._engine.context.apply)(batches) is not None:
                 raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again")
         except HoldfastError:
             for line in lines:
@@ -185,6 +195,11 @@ class StoreCopier:
             raise
         for line in lines:
             self._engine.context.cache.drop_all(line)
+        if check is not None:
+            for line in lines:
+                await self._engine.projector.follow(line)
+                await self._engine.indexer.follow(line)
+            return self._rows, self._bytes
         differing = await self._verify(lines)
         if differing:
             raise ConflictError("a thread changed while it was copied", where=f"thread {differing[0]}")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.paging import UNREADABLE
 from holdfast.backends.tables import EVENTS, FOLDS, LINKS, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WRITES, Table
+from holdfast.engine.generations import RESTORED
 from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
 from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.lines import LABEL, TAG
@@ -108,10 +109,10 @@ class PartCheck:
     async def _is_leased(self) -> bool:
         """Return whether another process works on the line."""
         try:
-            (rows,) = await self.check.backend.read([Scan(REFS, (*self.check.line, LEASE), limit=1)])
+            (rows,) = await self.check.backend.read([Scan(REFS, (*self.check.line, LEASE), limit=2)])
         except UNREADABLE:
             return False
-        return bool(rows)
+        return any(row.key[3] != RESTORED for row in rows)
 
     def _node(self, row: Row, damage: HoldfastError | None) -> None:
         id = bytes(row.key[3])  # type: ignore[arg-type]

@@ -31,7 +31,29 @@ _COUNT = click.IntRange(1)
 _LISTED = 20
 
 
+_KEYS = "holdfast.backup.keys"
+
+
 def _repository_option(function: F) -> F:
+    """Add the options that name the repository and its key."""
+    keys = click.option(
+        "-k",
+        "--keys",
+        envvar="HOLDFAST_BACKUP_KEYS",
+        show_envvar=True,
+        metavar="KEYS",
+        expose_value=False,
+        callback=_set_keys,
+        help="Where the key of an encrypted repository is: file:PATH, passphrase:PATH, environment:NAME …",
+    )
+    return keys(_repository(function))
+
+
+def _set_keys(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    context.meta[_KEYS] = value
+
+
+def _repository(function: F) -> F:
     return click.option(
         "-r",
         "--repository",
@@ -67,19 +89,24 @@ def backup(session: CliContext) -> None:
 
 
 def _open(session: CliContext, repository: str, *, write: bool = False, create: bool = False) -> Backups[Store]:
-    return session.open(write=write, create=create).backups(repository)
+    return session.open(write=write, create=create).backups(repository, keys=click.get_current_context().meta[_KEYS])
 
 
-def _open_any(session: CliContext, repository: str) -> Backups[Store]:
-    """Open a repository to read it, also where there is no store."""
+def _open_to_record(session: CliContext, repository: str) -> Backups[Store]:
+    """Open a repository to change it, with a store that records that, if there is one."""
+    return _open_any(session, repository, write=True)
+
+
+def _open_any(session: CliContext, repository: str, *, write: bool = False) -> Backups[Store]:
+    """Open a repository, also where there is no store."""
     try:
-        return _open(session, repository)
+        return _open(session, repository, write=write)
     except HoldfastError as error:
         if error.code not in ("no-store", "no-store-named"):
             raise
         from holdfast import open as open_store
 
-        return open_store("memory://").backups(repository)
+        return open_store("memory://").backups(repository, keys=click.get_current_context().meta[_KEYS])
 
 
 @command("create")
@@ -348,7 +375,7 @@ def prune(
     \b
     holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
-    backups = _open_any(session, repository)
+    backups = _open_any(session, repository) if dry_run else _open_to_record(session, repository)
     given = {name: value for name, value in rules.items() if value is not None}
     planned = backups.prune(store=of, grace=grace, dry_run=True, **given)
     if not dry_run:
@@ -375,7 +402,7 @@ def freeze(session: CliContext, repository: str, reason: str) -> None:
     \b
     holdfast backup freeze -m 'an incident is being investigated' -r backups
     """
-    _open_any(session, repository).freeze(reason=reason)
+    _open_to_record(session, repository).freeze(reason=reason)
     session.tell("The repository is frozen: nothing is deleted until `holdfast backup unfreeze`.", {"frozen": True})
 
 
@@ -385,7 +412,7 @@ def freeze(session: CliContext, repository: str, reason: str) -> None:
 def unfreeze(session: CliContext, repository: str, yes: bool) -> None:
     """Allow deletion in a repository again."""
     session.confirm("Allow deletion again?", yes=yes)
-    was_frozen = _open_any(session, repository).unfreeze()
+    was_frozen = _open_to_record(session, repository).unfreeze()
     text = "Deletion is allowed again." if was_frozen else "The repository was not frozen."
     session.tell(text, {"frozen": False, "changed": was_frozen})
 
@@ -432,5 +459,78 @@ def follow(session: CliContext, repository: str, interval: str) -> None:
     _open(session, repository, write=True).follow(interval=interval, report=report)
 
 
-for _each in (create, list_, show, diff, verify, restore, drill, prune, freeze, unfreeze, pin, follow):
+@command("schedule")
+@click.argument("schedule", default="every 1h", metavar="[SCHEDULE]")
+@_repository_option
+@click.option("--name", default="backup", show_default=True, metavar="NAME", help="The name of the job.")
+@click.option("--drill", default="every 4w", show_default=True, metavar="SCHEDULE", help="When to prove the backups.")
+@click.option("--no-drill", is_flag=True, help="Add no job for drills.")
+@click.option("--follow", is_flag=True, help="Make a backup whenever something has changed, in place of a schedule.")
+def schedule(
+    session: CliContext, schedule: str, repository: str, name: str, drill: str, no_drill: bool, follow: bool
+) -> None:
+    """Add jobs that make backups by a schedule, and prove them by drills. `holdfast jobs work` runs them.
+
+    \b
+    holdfast backup schedule 'daily at 03:00' -r s3://bucket/backups
+    """
+    backups = _open(session, repository, write=True)
+    jobs = backups.schedule(schedule, drill=None if no_drill else drill, name=name, follow=follow)
+    for job in jobs:
+        session.tell(f"Added the job {job.name}: {job.schedule}.", {"name": job.name, "schedule": str(job.schedule)})
+
+
+@command("add-key")
+@click.argument("new_keys", metavar="KEYS")
+@_repository_option
+def add_key(session: CliContext, new_keys: str, repository: str) -> None:
+    """Let another master key open an encrypted repository: a recovery key, or the passphrase in a file.
+
+    \b
+    holdfast backup add-key passphrase:/media/usb/recovery -k file:backup.key -r backups
+    """
+    id = _open_any(session, repository).add_key(new_keys)
+    session.tell(f"The key {id} opens the repository, too.", {"key": id})
+
+
+@command("keys")
+@_repository_option
+@click.option("--remove", metavar="ID", help="Remove this key.")
+def keys(session: CliContext, repository: str, remove: str | None) -> None:
+    """List the master keys that open an encrypted repository.
+
+    \b
+    holdfast backup keys -k file:backup.key -r backups
+    """
+    backups = _open_any(session, repository)
+    if remove is not None:
+        removed = backups.remove_key(remove)
+        text = f"Removed the key {remove}." if removed else f"There is no key {remove}."
+        session.tell(text, {"key": remove, "removed": removed})
+        return
+    found = backups.keys()
+    if session.json:
+        session.emit_all({"key": each.master, "created": each.created} for each in found)
+        return
+    rows = [(each.master, local(each.created)) for each in found]
+    session.out.table(("KEY", "ADDED"), rows, shrink="KEY", styles={"KEY": "yellow"})
+
+
+for _each in (
+    create,
+    list_,
+    show,
+    diff,
+    verify,
+    restore,
+    drill,
+    prune,
+    freeze,
+    unfreeze,
+    pin,
+    follow,
+    schedule,
+    add_key,
+    keys,
+):
     backup.add_command(_each)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import CliContext, F, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.formatting import plural, safe
@@ -69,7 +69,7 @@ def migrate(session: CliContext) -> None:
     \b
     holdfast migrate status                           versions, and how many states have each
     holdfast migrate plan chat                        check all states; nothing is written
-    holdfast migrate up chat --backup before.db       upgrade, with a copy first
+    holdfast migrate up chat --backup backups         upgrade, with a backup first
     holdfast migrate down chat --to 1.0.0             go back
     holdfast migrate new chat                         print the migration to write
     holdfast migrate test                             run every migration on generated states
@@ -187,8 +187,14 @@ _NONE = object()
 @command("up")
 @click.argument("name", required=False)
 @click.option("--to", metavar="VERSION", help="The version to migrate to, in place of the newest.")
-@click.option("--backup", metavar="STORE", help="Copy all threads to this store first: a path or a URL.")
-@click.option("--no-backup", is_flag=True, help="Copy nothing first.")
+@click.option(
+    "--backup",
+    metavar="REPOSITORY",
+    envvar="HOLDFAST_BACKUPS",
+    show_envvar=True,
+    help="Make a backup in this repository first.",
+)
+@click.option("--no-backup", is_flag=True, help="Make none.")
 @_ON_ERROR
 @click.option("--accept-edited", is_flag=True, help="Take migrations that were edited after they were applied.")
 @dry_run_option
@@ -225,11 +231,15 @@ def up(
     if on_error != "skip":
         found.require(accept_edited=accept_edited)
     if found.pending:
-        _check_backup(session, backup, no_backup)
+        if backup is None and not no_backup:
+            raise InvalidError(
+                "say where to make a backup first, or that none is to be made",
+                hint="Give --backup DIRECTORY, or --no-backup",
+            )
         session.confirm(f"Migrate {plural(found.pending, 'state')} of {chosen} to {found.target}?", yes=yes)
-        if backup is not None:
-            copied = store.copy_to(backup)
-            session.note(f"Copied {plural(copied.threads, 'line')} to {backup}.")
+        if backup is not None and not no_backup:
+            made = store.backups(backup).create(reason="migration")
+            session.note(f"Made backup {made.number} of {plural(made.lines, 'line')} in {backup}.")
     with session.progress("Migrating") as progress:
         report = store.schemas.up(
             declared,
@@ -241,28 +251,6 @@ def up(
             **selected,
         )
     _show_report(session, report)
-
-
-def _check_backup(session: CliContext, backup: str | None, no_backup: bool) -> None:
-    """Raise an error if it is not said where to copy the threads, or if there is something already."""
-    if (backup is None) is not no_backup:
-        raise InvalidError(
-            "say where to copy the threads first, or that nothing is to be copied",
-            hint="Give --backup before.db, or --no-backup",
-        )
-    if backup is None:
-        return
-    try:
-        found = session.open_other(backup).stats()
-    except NotFoundError:
-        return
-    if found.threads or found.agents or found.scopes or found.system:
-        raise ConflictError(
-            "the store for the copy is not empty",
-            where=backup,
-            hint="Name one that does not exist: what another copy has would be mixed with this one",
-            code="backup-exists",
-        )
 
 
 @command("down")

@@ -145,7 +145,13 @@ def _write_finding(session: CliContext, finding: Finding) -> None:
 
 @command("repair")
 @click.argument("threads", nargs=-1, type=THREAD)
-@click.option("--from", "sources", multiple=True, metavar="URL", help="A copy of the store; may be repeated.")
+@click.option(
+    "--from",
+    "sources",
+    multiple=True,
+    metavar="URL",
+    help="A copy of the store, or backup:REPOSITORY; may be repeated.",
+)
 @click.option("--kind", type=KINDS, default="thread", help="The kind of the lines that are named.")
 @click.option("--heads", "heads_file", metavar="FILE", help="Exported heads: what they name is restored.")
 @click.option("--accept-loss", is_flag=True, help="Accept that a salvage lost rows: deleting is allowed again.")

@@ -19,6 +19,7 @@ from holdfast.backends.tables import (
     EVENTS,
     FOLDS,
     JOBS,
+    KEYS,
     LINES,
     LINKS,
     NODES,
@@ -31,6 +32,7 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.engine import Engine
+from holdfast.engine.generations import GENERATION
 from holdfast.engine.row_format import LEASE, Line, StepRef
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 from holdfast.maintenance.backup.format import Tip
@@ -79,25 +81,28 @@ class Outline(NamedTuple):
     small: tuple[tuple[Table, tuple[Row, ...]], ...]
     tips: tuple[Tip, ...]
     last_event: str
+    keys: tuple[Row, ...] = ()
+    """The keys of the line, in an encrypted store."""
 
     @property
     def exists(self) -> bool:
         """Whether there is anything to back up."""
-        return self.row is not None or any(rows for _, rows in self.small)
+        return self.row is not None or any(rows for _, rows in self.small) or bool(self.keys)
 
     def digest(self) -> bytes:
         """Return a digest of the small rows."""
         digest = hashlib.sha256()
-        for table, rows in self.small:
+        for table, rows in (*self.small, (KEYS, self.keys)):
             for row in rows:
                 digest.update(repr((table.name, row)).encode(errors="surrogatepass"))
         return digest.digest()
 
 
 class Moment(NamedTuple):
-    """A moment: not before a time in nanoseconds since 1970, and after a token was issued."""
+    """A moment: between two times in nanoseconds since 1970, and after a token was issued."""
 
     time: int
+    until: int
     token: str
     outlines: dict[Line, Outline | CorruptError]
 
@@ -108,6 +113,8 @@ class LineReader:
     def __init__(self, engine: Engine) -> None:
         self._stored = engine.context.stored
         self._codec = engine.context.rows
+        self.has_keys = engine.context.rows.hides_columns
+        """Whether lines have keys."""
         self._branches: dict[Line, tuple[int, ...]] = {}
         """The numbers of the branches of lines when they were last read."""
 
@@ -126,7 +133,7 @@ class LineReader:
             slices: list[tuple[int, int, tuple[int, ...]]] = []
             for line in lines:
                 numbers = self._branches.get(line, ())
-                own = _outline_queries(line, numbers)
+                own = _outline_queries(line, numbers, keys=self.has_keys)
                 slices.append((len(queries), len(queries) + len(own), numbers))
                 queries += own
             try:
@@ -161,15 +168,17 @@ class LineReader:
         return {**damaged, **(await self.outlines(rest) if rest else {})}
 
     def _outline(self, answers: Sequence[Sequence[Row]]) -> Outline:
-        lines, branches, refs, writes, links, jobs, events, *ends = answers
+        lines, branches, refs, writes, links, jobs, *rest = answers
+        keys = rest.pop(0) if self.has_keys else []
+        events, *ends = rest
         refs = [row for row in refs if not _is_local(row)]
         small = tuple(zip(SMALL, map(tuple, (branches, refs, writes, links, jobs)), strict=True))
-        for table, rows in ((LINES, lines), *small):
+        for table, rows in ((LINES, lines), *small, (KEYS, keys)):
             for row in rows:
                 self._check(table, row)
         steps = [StepRef.of(row) for end in ends for row in end]
         tips = tuple(Tip(step.branch, step.seq, step.id, step.hash) for step in steps)
-        return Outline(lines[0] if lines else None, small, tips, str(events[0].key[2]) if events else "")
+        return Outline(lines[0] if lines else None, small, tips, str(events[0].key[2]) if events else "", tuple(keys))
 
     async def rows(
         self, line: Line, outline: Outline, before: tuple[Sequence[Tip], str] | None, known: Known
@@ -309,18 +318,19 @@ class MomentFinder:
             outlines = await self._reader.outlines(sorted(lines))
             token, changed = await self._changes(before)
             if changed is not None and changed <= lines:
-                return Moment(time, before, outlines)
+                return Moment(time, max(time, self._clock()), before, outlines)
             if changed is None or attempt == _ATTEMPTS - 2:
                 changed = {*await self._reader.lines(self._tenant)}
             lines |= changed
         raise ConflictError("the store keeps changing", where=self._backend.url, hint="Try again", code="busy-store")
 
 
-def _outline_queries(line: Line, branches: Sequence[int]) -> list[Query]:
+def _outline_queries(line: Line, branches: Sequence[int], *, keys: bool) -> list[Query]:
     key = tuple(line)
     return [
         Get(LINES, [key]),
         *(Scan(table, key) for table in SMALL),
+        *([Scan(KEYS, key)] if keys else []),
         Scan(EVENTS, key, reverse=True, limit=1, bodies=False),
         *(Scan(STEPS, (*key, number), reverse=True, limit=1, bodies=False) for number in (0, *branches)),
     ]
@@ -328,7 +338,8 @@ def _outline_queries(line: Line, branches: Sequence[int]) -> list[Query]:
 
 def _is_local(ref: Row) -> bool:
     """Return whether a ref is about this store only."""
-    return ref.key[2] in _LOCAL or (ref.key[2] == SETTING and str(ref.key[3]).startswith(LAST_BACKUP))
+    kind, name = ref.key[2], str(ref.key[3])
+    return kind in _LOCAL or (kind == SETTING and (name.startswith(LAST_BACKUP) or name == GENERATION))
 
 
 def _filter_of(table: Table, outline: Outline) -> Callable[[Key], bool]:

@@ -13,9 +13,11 @@ from holdfast.engine.namespaces import short_name
 from holdfast.engine.types import Progress
 from holdfast.errors import CorruptError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import HEADER, PACKS, LineEntry, Manifest, decode_value, open_object, pack_name
+from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.packs import PACK
 from holdfast.maintenance.backup.reader import backup_engine, loader_of
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
+from holdfast.maintenance.backup.store_record import find_loss, find_store_id
 
 _DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
 _AFFECTED = 20
@@ -34,7 +36,8 @@ class BackupFinding(NamedTuple):
 
 
 class RepositoryReport(NamedTuple):
-    """The result of verifying a repository: what was checked, the findings, and locks that are open."""
+    """The result of verifying a repository: what was checked, the findings, locks that are open, and the names of lines
+    that nobody can read any more because their key was destroyed, which is no damage."""
 
     backups: int
     packs: int
@@ -43,6 +46,7 @@ class RepositoryReport(NamedTuple):
     findings: tuple[BackupFinding, ...]
     locks: tuple[OpenLock, ...]
     seconds: float
+    erased: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -59,11 +63,16 @@ class RepositoryChecker:
         self._progress = progress
         self._found: list[BackupFinding] = []
         self._lines: set[LineEntry] = set()
+        self._erased: set[str] = set()
         self._bytes = 0
 
-    async def check(self, store: str | None, only: Backup | None, level: VerifyLevel | None) -> RepositoryReport:
-        """Verify all backups, those of a store, or one. With a level, every line is verified as in a store."""
+    async def check(
+        self, store: str | None, only: Backup | None, level: VerifyLevel | None, home: str = ""
+    ) -> RepositoryReport:
+        """Verify all backups, those of a store, or one. With a level, every line is verified as in a store. If the
+        store that is open, for the tenant `home`, has backups here, they are compared with its own record."""
         start = time.monotonic()
+        await self._own_record(home)
         stores = await self._repository.stores() if store is None else [store]
         backups = [only] if only is not None else [each for name in stores for each in await self._chain(name)]
         packs = {pack_name(pack.id) for each in backups for pack in each.manifest.packs}
@@ -83,12 +92,22 @@ class RepositoryChecker:
             tuple(self._found),
             tuple(locks),
             time.monotonic() - start,
+            tuple(sorted(self._erased)),
         )
 
     def _add(
         self, code: str, what: str, where: str, backup: str = "", thread: str = "", steps: Sequence[str] = ()
     ) -> None:
         self._found.append(BackupFinding(code, what, where, backup, thread, tuple(steps)))
+
+    async def _own_record(self, home: str) -> None:
+        own = await find_store_id(self._like, home)
+        try:
+            problem = None if own is None else await find_loss(self._like, home, self._repository, own)
+        except _DAMAGE:
+            return  # it is found below
+        if problem is not None:
+            self._add(problem.code, problem.what, problem.where)
 
     async def _locks(self) -> list[OpenLock]:
         try:
@@ -150,21 +169,38 @@ class RepositoryChecker:
             except _DAMAGE as error:
                 self._add("damaged-lines", f"the list of threads cannot be read: {error.what}", error.where, backup.id)
         self._check_packs(backup.manifest, entries, backup.id)
-        engine = backup_engine(self._repository, backup, entries, self._like)
+        keys = await self._keys(backup)
+        engine = None
+        if level is not None:
+            engine = await backup_engine(self._repository, backup.id, entries, self._like, keys=keys)
         for entry in entries:
             if entry in self._lines:
                 continue
             self._lines.add(entry)
+            erased = keys is not None and keys.is_erased(entry)
+            if erased:
+                self._erased.add(short_name(entry.name))
+            elif keys is not None and keys.is_missing(entry):
+                what = "the key of the thread is not in the repository, and was not destroyed"
+                self._add("missing-key", what, self._repository.where, backup.id, short_name(entry.name))
+                continue
             try:
                 await loader_of(self._repository).rows(entry.line, entry.chunks)
             except _DAMAGE as error:
                 steps = await self._affected(entry)
                 self._add("damaged-thread", error.what, error.where, backup.id, short_name(entry.name), steps)
                 continue
-            if level is not None and entry.columns:
+            if engine is not None and level is not None and entry.columns and not erased:
                 report = await verify_line(engine.context, entry.line, level)
                 for finding in report.findings:
                     self._add(finding.code.value, str(finding), entry.name, backup.id, short_name(entry.name))
+
+    async def _keys(self, backup: Backup) -> BackupKeys | None:
+        try:
+            return await backup_keys(self._repository, [backup.manifest], self._like)
+        except _DAMAGE as error:
+            self._add("damaged-keys", error.what, error.where, backup.id)
+            return None
 
     def _check_packs(self, manifest: Manifest, entries: Sequence[LineEntry], id: str) -> None:
         listed = {pack.id for pack in manifest.packs}

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
-from holdfast.backends.interface import Ensure, Get, Put, Row
-from holdfast.backends.tables import REFS, Key, Scalar
+from holdfast.backends.interface import Row
+from holdfast.backends.tables import Key, Scalar
+from holdfast.codec.envelope import unpack_body
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError
 from holdfast.maintenance.backup.capture import (
     AT_ONCE,
-    LAST_BACKUP,
-    SETTING,
     ConcurrentChange,
     LineReader,
     Moment,
@@ -36,9 +34,11 @@ from holdfast.maintenance.backup.format import (
     Slice,
     digest_of,
 )
+from holdfast.maintenance.backup.line_rows import LineRow
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.maintenance.backup.store_record import find_loss, record_backup, store_id
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
@@ -48,7 +48,6 @@ _ATTEMPTS = 8
 """How often to start again when others make backups of the same store, or rewrite its lines."""
 _ROUNDS = 3
 """How many times what changed meanwhile is read before the moment is chosen."""
-STORE_ID = "store id"
 
 
 class _PendingChunk(NamedTuple):
@@ -73,7 +72,8 @@ class _PendingEntry(NamedTuple):
     def of(cls, line: Line, outline: Outline, chunks: tuple[_AnyChunk, ...]) -> _PendingEntry:
         columns: tuple[Any, ...] = () if outline.row is None else outline.row.columns
         body = b"" if outline.row is None else outline.row.body
-        entry = LineEntry(*line, columns, body, outline.tips, outline.digest(), outline.last_event, ())
+        keys = tuple(bytes(row.columns[0]) for row in outline.keys)  # type: ignore[arg-type]
+        entry = LineEntry(*line, columns, body, outline.tips, outline.digest(), outline.last_event, (), keys)
         return cls(entry, chunks)
 
     def resolve(self) -> LineEntry:
@@ -101,12 +101,19 @@ class _ChunkBuilder:
         self._removed.append((table, key))
 
     async def add(self, table: str, key: Key, columns: tuple[Scalar, ...], body: bytes) -> None:
+        """Add a row as it is stored."""
+        unpacked = unpack_body(body)
+        row = LineRow(columns, body) if unpacked is None else LineRow(columns, unpacked, is_unpacked=True)
+        await self.add_row(table, key, row)
+
+    async def add_row(self, table: str, key: Key, row: LineRow) -> None:
         """Add a row."""
         if self._rows and next(reversed(self._rows)) != table and table in self._rows:
             await self.flush()
-        self._rows.setdefault(table, []).append((key, columns, len(body)))
-        self._bodies.append(body)
-        self._size += len(body)
+        size = len(row.body)
+        self._rows.setdefault(table, []).append((key, row.columns, -size - 1 if row.is_unpacked else size))
+        self._bodies.append(row.body)
+        self._size += size
         self._count += 1
         if self._size >= _CHUNK_BYTES or self._count >= _CHUNK_ROWS:
             await self.flush()
@@ -146,6 +153,10 @@ class BackupCreator:
         self._reader = LineReader(engine)
         self._moments = MomentFinder(engine, self._reader, tenant)
         self._damaged: dict[Line, str] = {}
+        self.had_gap = False
+        """Whether the store could not say what has changed since the last backup, so that all lines were compared."""
+        self._keys: dict[tuple[Key, Scalar], Row] = {}
+        """Rows of keys of an encrypted store that the last backup does not have, by key and id."""
 
     async def create(self, reason: str) -> Backup:
         """Make a backup. `ConflictError` if others keep making backups of the same store."""
@@ -153,12 +164,13 @@ class BackupCreator:
         for _ in range(_ATTEMPTS):
             parent, last = await self._repository.newest(store)
             number = 1 if last is None else last.manifest.number + 1
-            if not self._accept_loss:
-                await self._check_record(store, last)
+            problem = None if self._accept_loss else await find_loss(self._engine, self._home, self._repository, store)
+            if problem is not None:
+                raise problem
             await self._repository.lock(store, number)
             made = await self._make(store, number, parent, last, reason)
             if made is not None:
-                await self._record(made)
+                await record_backup(self._engine, self._home, self._repository, made)
                 return made
         raise ConflictError(
             "others keep making backups of this store", where=self._repository.where, hint="Try again later"
@@ -168,7 +180,7 @@ class BackupCreator:
         self, store: str, number: int, parent: Backup | None, last: Backup | None, reason: str
     ) -> Backup | None:
         start = time.monotonic()
-        writer = PackWriter(self._repository.storage)
+        writer = self._repository.pack_writer()
         usable = parent if parent is not None and parent.manifest.tenant == self._tenant else None
         pages = [] if usable is None else [page async for page in self._repository.pages(usable.manifest)]
         before = {entry.line: entry for page in pages for entry in page}
@@ -181,6 +193,7 @@ class BackupCreator:
             else {tuple(page): part for page, part in zip(pages, usable.manifest.pages, strict=True)}
         )
         slices = await _write_pages(writer, found, old)
+        rings = await self._write_keys(store, () if usable is None else usable.manifest.keyrings, found)
         sizes = {each.id: each for each in (*(() if usable is None else usable.manifest.packs), *writer.packs)}
         return await self._repository.commit(
             Manifest(
@@ -188,6 +201,7 @@ class BackupCreator:
                 number=number,
                 parent=b"" if last is None else last.digest,
                 time=max(moment.time, 0 if last is None else last.manifest.time),  # clocks may go back
+                until=max(moment.until, 0 if last is None else last.manifest.until),
                 token=moment.token,
                 tenant=self._tenant,
                 url=self._engine.context.backend.url,
@@ -200,8 +214,20 @@ class BackupCreator:
                 pages=tuple(slices),
                 packs=tuple(_needed(found, slices, sizes)),
                 damaged=tuple(DamagedLine(*line, what) for line, what in sorted(self._damaged.items())),
+                keyrings=rings,
             )
         )
+
+    async def _write_keys(self, store: str, before: Sequence[str], entries: Sequence[LineEntry]) -> tuple[str, ...]:
+        """Write the keys of an encrypted store. Returns the key rings that the backup needs."""
+        if not self._reader.has_keys:
+            return ()
+        from holdfast.maintenance.backup.keyring import KeyringWriter
+
+        writer = KeyringWriter(self._engine, self._repository, store)
+        await writer.record_destroyed({entry.tenant for entry in entries})
+        needed = {id for entry in entries for id in entry.keys}
+        return await writer.write([*self._keys.values()], before, needed)
 
     # Lines ----------------------------------------------------------------------------------------------------
 
@@ -210,8 +236,12 @@ class BackupCreator:
     ) -> tuple[Moment, dict[Line, _PendingEntry]]:
         """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment."""
         entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items()}
+        is_first = not token
         token, changed = await self._moments.start(token)
+        self.had_gap = changed is None and not is_first
         pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else changed
+        settings = {Line(line.tenant, "") for line in (*before, *pending)} if self._reader.has_keys else set[Line]()
+        """The lines with the keys of tenants, which the feed does not name."""
         for _ in range(_ROUNDS):
             ordered = sorted(pending)
             for start in range(0, len(ordered), AT_ONCE):
@@ -224,7 +254,7 @@ class BackupCreator:
             if not pending:
                 break
         for _ in range(_ATTEMPTS):
-            moment = await self._moments.find(token, pending)
+            moment = await self._moments.find(token, pending | settings)
             again = [
                 line
                 for line, outline in moment.outlines.items()
@@ -270,6 +300,9 @@ class BackupCreator:
         if last is not None and not _is_same_line(last.entry, outline):
             last = None  # deleted, and created again
         old = None if last is None else last.entry
+        if outline.keys and (old is None or old.small != outline.digest()):
+            ids = () if old is None or not line.name else old.keys
+            self._keys |= {(row.key, row.columns[0]): row for row in outline.keys if row.columns[0] not in ids}
         builder = _ChunkBuilder(writer, line)
         if old is None or old.small != outline.digest():
             for table, rows in outline.small:
@@ -313,8 +346,8 @@ class BackupCreator:
         for name, prefix in merged.removed:  # which may be of rows in the chunks before
             builder.remove(name, prefix)
         for name, found in merged.tables.items():
-            for key, (columns, body) in found.items():
-                await builder.add(name, key, columns, body)
+            for key, row in found.items():
+                await builder.add_row(name, key, row)
         await builder.flush()
         return (*chunks[:start], *builder.chunks)
 
@@ -327,57 +360,6 @@ class BackupCreator:
 
         return ChunkLoader(read, self._repository.where)
 
-    # The record in the store ----------------------------------------------------------------------------------
-
-    def _record_key(self) -> Key:
-        return (self._home, "", SETTING, f"{LAST_BACKUP}{self._repository.id}", "")
-
-    async def _check_record(self, store: str, last: Backup | None) -> None:
-        """Compare the newest manifest with the store's record of it. `CorruptError` if backups were removed there."""
-        (found,) = await self._engine.context.backend.read([Get(REFS, [self._record_key()])])
-        if not found:
-            return
-        record = msgspec.json.decode(str(found[0].columns[0]), type=BackupRecord)
-        there = 0 if last is None else last.manifest.number
-        if record.store != store or there > record.number:
-            return
-        removed = await self._repository.removed(store)
-        digest = last.digest.hex() if last is not None and there == record.number else ""
-        if record.number in removed:
-            digest = removed[record.number].digest.hex()
-        if digest != record.digest:
-            raise CorruptError(
-                f"the repository does not have the last backup of this store, {store[:8]}.{record.number}",
-                where=self._repository.where,
-                hint="Somebody removed or replaced backups there. Look into it, then accept it: accept_loss=True",
-                code="backups-removed",
-            )
-
-    async def _record(self, made: Backup) -> None:
-        record = BackupRecord(made.manifest.store, made.manifest.number, made.digest.hex())
-        columns = (msgspec.json.encode(record).decode(), made.manifest.time)
-        await self._engine.context.backend.apply([Put(REFS, Row(self._record_key(), columns))])
-
-
-class BackupRecord(msgspec.Struct):
-    """What a store remembers of its last backup in a repository."""
-
-    store: str
-    number: int
-    digest: str
-
-
-async def store_id(engine: Engine, tenant: str) -> str:
-    """Return the id of a store. It gets one, if it has none."""
-    key: Key = (tenant, "", SETTING, STORE_ID, "")
-    backend = engine.context.backend
-    row = Row(key, (secrets.token_hex(16), engine.context.clock()))
-    (found,) = await backend.read([Get(REFS, [key])])
-    if not found:
-        await backend.apply([Ensure(REFS, row)])
-        (found,) = await backend.read([Get(REFS, [key])])
-    return str(found[0].columns[0])
-
 
 def _installed_version() -> str:
     from importlib.metadata import PackageNotFoundError, version  # slow to import
@@ -386,12 +368,6 @@ def _installed_version() -> str:
         return version("holdfast")
     except PackageNotFoundError:
         return ""
-
-
-async def find_store_id(engine: Engine, tenant: str) -> str | None:
-    """Return the id of a store, if it has one."""
-    (found,) = await engine.context.backend.read([Get(REFS, [(tenant, "", SETTING, STORE_ID, "")])])
-    return str(found[0].columns[0]) if found else None
 
 
 def _as_chunks(chunks: Sequence[_AnyChunk]) -> Sequence[Chunk]:

@@ -23,6 +23,7 @@ from holdfast.errors import HoldfastError
 from holdfast.maintenance.archive.export import scratch_store
 from holdfast.maintenance.backup.capture import SETTING
 from holdfast.maintenance.backup.format import LineEntry, Tip
+from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, entries_of
 from holdfast.maintenance.backup.repository import Backup, Repository
 
@@ -65,11 +66,16 @@ async def run_drill(
     """Restore a backup into a temporary store, and verify it. The store remembers the result."""
     findings: list[str] = []
     steps = compared = 0
-    entries = [entry async for entry in entries_of(repository, backup) if entry.columns]
+    keys = await backup_keys(repository, [backup.manifest], engine)
+    entries = [
+        entry
+        async for entry in entries_of(repository, backup)
+        if entry.columns and not (keys is not None and keys.is_erased(entry))
+    ]
     restored = verified = time.monotonic()
     start = restored
     try:
-        source = backup_engine(repository, backup, entries, engine)
+        source = await backup_engine(repository, backup.id, entries, engine, keys=keys)
         async with scratch_store(engine) as scratch:
             await StoreCopier(source, scratch).copy_together([entry.line for entry in entries])
             restored = time.monotonic()

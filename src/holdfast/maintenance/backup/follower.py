@@ -18,12 +18,15 @@ FOLLOW = "follow"
 
 class FollowStatus(NamedTuple):
     """The state of a follower: the number of backups so far, the last one, the seconds that the last change waited at
-    most until it was in a backup, and the last error, if it is being retried."""
+    most until it was in a backup, and the last error, if it is being retried; the most seconds so far; and the number
+    of gaps, where the store could not say what had changed, and all threads were compared."""
 
     backups: int
     last: str
     lag: float
     error: str
+    max_lag: float = 0.0
+    gaps: int = 0
 
 
 class Follower:
@@ -53,7 +56,14 @@ class Follower:
                     creator = BackupCreator(self._engine, self._repository, self._tenant, None, self._home)
                     made = await creator.create(FOLLOW)
                     lag = time.monotonic() - (before if token else looked)
-                    self.status = FollowStatus(self.status.backups + 1, made.id, lag, "")
+                    self.status = FollowStatus(
+                        self.status.backups + 1,
+                        made.id,
+                        lag,
+                        "",
+                        max(lag, self.status.max_lag),
+                        self.status.gaps + creator.had_gap,
+                    )
                 token = found.token
             except TransientError as error:
                 self.status = self.status._replace(error=str(error))

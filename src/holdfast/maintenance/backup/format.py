@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.backends.tables import Key, Scalar
-from holdfast.codec.compression import Compression, compress
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, UnsupportedError
 
@@ -34,7 +33,7 @@ NONCE = 16
 
 REPOSITORY = "holdfast-backups"
 """The name of the object that makes a directory or a prefix a repository."""
-PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, PINS = (
+PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, PINS, KEYS, KEYRINGS, DESTROYED = (
     "packs",
     "backups",
     "locks",
@@ -42,6 +41,9 @@ PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, PINS = (
     "sweeps",
     "freezes",
     "pins",
+    "keys",
+    "keyrings",
+    "destroyed",
 )
 """The folders of a repository."""
 
@@ -79,7 +81,7 @@ class Tip(NamedTuple):
 
 class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A line in a backup: its row, the ends of its branches, a digest of its other small rows, the last id of its
-    events, and the chunks that make its rows, to be applied in order."""
+    events, the chunks that make its rows, to be applied in order; and of an encrypted store the ids of its keys."""
 
     tenant: str
     name: str
@@ -89,6 +91,7 @@ class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
     small: bytes
     last_event: str
     chunks: tuple[Chunk, ...]
+    keys: tuple[bytes, ...] = ()
 
     @property
     def line(self) -> Line:
@@ -98,7 +101,8 @@ class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
 
 class ChunkIndex(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The index of a chunk. Keys are without tenant and line. First `removed` is applied, which has beginnings of keys
-    by table, and then `rows`: key, columns and length of the body, by table."""
+    by table, and then `rows`: key, columns and length of the body, by table. Of a body that is unpacked, the length is
+    negative, and one less."""
 
     tenant: str
     name: str
@@ -122,12 +126,14 @@ class DamagedLine(NamedTuple):
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    """A backup. `parent` is SHA-256 of the manifest before it, of the same store; the first has none."""
+    """A backup. `parent` is SHA-256 of the manifest before it, of the same store; the first has none. Its moment is
+    between `time` and `until`."""
 
     store: str
     number: int
     parent: bytes
     time: int
+    until: int
     token: str
     tenant: str | None
     url: str
@@ -140,15 +146,41 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     pages: tuple[Slice, ...]
     packs: tuple[PackInfo, ...]
     damaged: tuple[DamagedLine, ...] = ()
+    keyrings: tuple[str, ...] = ()
+    """The ids of the key rings with the keys of an encrypted store."""
     abandoned: bool = False
     """There is no backup of this number: the process that made it died, and somebody broke its lock."""
 
 
 class RepositoryInfo(msgspec.Struct, forbid_unknown_fields=True):
-    """The object that makes a directory or a prefix a repository."""
+    """The object that makes a directory or a prefix a repository. An encrypted one has the id of its key, which commits
+    to the key, and a keyed digest of id and time."""
 
     id: str
     created: int
+    key: bytes = b""
+    mac: bytes = b""
+
+
+class WrappedKey(msgspec.Struct, forbid_unknown_fields=True):
+    """The key of a repository, encrypted by a master key of this id."""
+
+    master: str
+    wrapped: bytes
+    created: int
+
+
+class Keyring(msgspec.Struct, forbid_unknown_fields=True):
+    """Keys of an encrypted store: rows of its table `keys`."""
+
+    rows: list[tuple[str, str, str, int, bytes, str, str, int, bytes]]
+
+
+class DestroyedKeys(msgspec.Struct, forbid_unknown_fields=True):
+    """The ids of keys that were destroyed in a store, and must not come back."""
+
+    time: int
+    ids: list[bytes]
 
 
 class LockInfo(msgspec.Struct, forbid_unknown_fields=True):
@@ -213,16 +245,6 @@ def open_object(kind: bytes, data: bytes, where: str) -> bytes:
 
 
 _HINT = "Run `holdfast backup verify` to see what is affected, and restore from another backup or repository"
-
-
-def encode_object(kind: bytes, value: Any) -> bytes:
-    """Return an object with a packed value."""
-    return seal_object(kind, compress(msgspec.msgpack.encode(value), Compression.ZSTD)[1])
-
-
-def decode_object(kind: bytes, data: bytes, type: type[T], where: str) -> T:
-    """Return the value in an object."""
-    return decode_value(decompress_block(open_object(kind, data, where), where), type, where)
 
 
 def decode_value(data: bytes, type: type[T], where: str) -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.errors import CorruptError
@@ -13,12 +12,11 @@ from holdfast.maintenance.backup.format import (
     NONCE,
     PackInfo,
     Slice,
-    compress_block,
-    decompress_block,
     digest_of,
     pack_name,
     seal_object,
 )
+from holdfast.maintenance.backup.object_codec import ObjectCodec
 from holdfast.maintenance.backup.storage import RepositoryStorage
 
 PACK = b"P"
@@ -54,9 +52,9 @@ class PendingSlice(NamedTuple):
 class PackWriter:
     """Writes pieces of data into blocks, and blocks into packs."""
 
-    def __init__(self, storage: RepositoryStorage, stored: Callable[[], None] | None = None) -> None:
+    def __init__(self, storage: RepositoryStorage, codec: ObjectCodec) -> None:
         self._storage = storage
-        self._stored = stored
+        self._codec = codec
         self._open: dict[str, _Block] = {}
         self._closed: list[_Block] = []
         self._content = bytearray(secrets.token_bytes(NONCE))
@@ -83,7 +81,8 @@ class PackWriter:
         data = block.data
         if not data and block.length:
             at = block.offset - HEADER
-            data = bytearray(decompress_block(bytes(self._content[at : at + block.length]), self._storage.where))
+            stored_block = bytes(self._content[at : at + block.length])
+            data = bytearray(self._codec.decode_block(stored_block, self._storage.where))
         return bytes(data[part.start : part.start + part.size])
 
     async def flush(self) -> None:
@@ -94,7 +93,7 @@ class PackWriter:
 
     async def _close(self, stream: str) -> None:
         block = self._open.pop(stream)
-        stored = compress_block(bytes(block.data))
+        stored = self._codec.encode_block(bytes(block.data))
         block.data.clear()
         block.offset, block.length, block.digest = HEADER + len(self._content), len(stored), digest_of(stored)
         self._content += stored
@@ -113,15 +112,14 @@ class PackWriter:
             block.pack = id
         self.packs.append(PackInfo(id, len(data)))
         self._closed, self._content = [], bytearray(secrets.token_bytes(NONCE))
-        if self._stored is not None:
-            self._stored()
 
 
 class BlockReader:
     """Reads parts of blocks, and checks them."""
 
-    def __init__(self, storage: RepositoryStorage) -> None:
+    def __init__(self, storage: RepositoryStorage, codec: ObjectCodec) -> None:
         self._storage = storage
+        self._codec = codec
         self._cache: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
         self._size = 0
         self.bytes = 0
@@ -150,7 +148,7 @@ class BlockReader:
         self.bytes += len(data)
         if digest_of(data) != part.digest:
             raise CorruptError("a pack of the repository was damaged", where=where, hint=_HINT)
-        return decompress_block(data, where)
+        return self._codec.decode_block(data, where)
 
 
 _HINT = "`holdfast backup verify` names the threads that need it"

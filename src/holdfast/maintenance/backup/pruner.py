@@ -23,9 +23,9 @@ from holdfast.maintenance.backup.format import (
     SWEEPS,
     Freeze,
     Sweep,
-    encode_object,
     pack_name,
 )
+from holdfast.maintenance.backup.keyring import shred_keys
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.retention import Retention, RetentionCandidate
 
@@ -48,7 +48,8 @@ class BackupVerdict(NamedTuple):
 
 class BackupPruneReport(NamedTuple):
     """The result of pruning a repository: the decision on each backup; the number of packs that were recorded to be
-    deleted later, and of those deleted, with their bytes; and the locks that are open."""
+    deleted later, and of those deleted, with their bytes; the locks that are open; and the number of keys that were
+    removed from key rings, since they were destroyed in their store."""
 
     verdicts: tuple[BackupVerdict, ...]
     recorded: int
@@ -56,6 +57,7 @@ class BackupPruneReport(NamedTuple):
     freed: int
     locks: tuple[OpenLock, ...]
     dry_run: bool
+    shredded: int = 0
 
     @property
     def removed(self) -> int:
@@ -88,7 +90,9 @@ class RepositoryPruner:
                 await self._repository.break_lock(lock)
             locks, closed = await self._repository.locks()
         verdicts: list[BackupVerdict] = []
+        shredded = 0
         for each in await self._repository.stores() if store is None else [store]:
+            shredded += 0 if dry_run else await shred_keys(self._repository, each)
             backups = await self._repository.backups(each)
             decided = await self._decide(policy, each, backups)
             verdicts += decided
@@ -103,7 +107,7 @@ class RepositoryPruner:
         if not dry_run:
             await self._storage.delete(closed)
             await self._storage.delete_temporary(time.time() - _TEMPORARY)
-        return BackupPruneReport(tuple(verdicts), recorded, deleted, freed, tuple(locks), dry_run)
+        return BackupPruneReport(tuple(verdicts), recorded, deleted, freed, tuple(locks), dry_run, shredded)
 
     async def _decide(self, policy: Retention, store: str, backups: Sequence[Backup]) -> list[BackupVerdict]:
         pins = await pins_of(self._repository, store)
@@ -166,9 +170,7 @@ class RepositoryPruner:
             # All locks that are open after the packs were listed.
             locks, _ = await self._repository.locks()
             record = Sweep(self._now, ids, [lock.name for lock in locks])
-            await self._storage.create(
-                f"{SWEEPS}/{self._now:020d}-{secrets.token_hex(8)}", encode_object(_SWEEP, record)
-            )
+            await self._repository.create_object(_SWEEP, f"{SWEEPS}/{self._now:020d}-{secrets.token_hex(8)}", record)
         return len(unused)
 
     async def _check_frozen(self) -> None:
@@ -188,8 +190,8 @@ def _bytes(backups: Sequence[Backup]) -> int:
 
 async def freeze(repository: Repository, reason: str, now: int) -> None:
     """Suspend all deletion in a repository."""
-    data = encode_object(_FREEZE, Freeze(now, reason, os.getpid()))
-    await repository.storage.create(f"{FREEZES}/{now:020d}-{secrets.token_hex(8)}", data)
+    record = Freeze(now, reason, os.getpid())
+    await repository.create_object(_FREEZE, f"{FREEZES}/{now:020d}-{secrets.token_hex(8)}", record)
 
 
 async def unfreeze(repository: Repository) -> int:
@@ -207,8 +209,8 @@ async def freezes(repository: Repository) -> list[Freeze]:
 
 async def pin(repository: Repository, backup: Backup, reason: str, now: int) -> None:
     """Protect a backup from pruning."""
-    data = encode_object(_PIN, Freeze(now, reason, os.getpid()))
-    await repository.storage.create(_pin_name(backup.manifest.store, backup.manifest.number), data)
+    name = _pin_name(backup.manifest.store, backup.manifest.number)
+    await repository.create_object(_PIN, name, Freeze(now, reason, os.getpid()))
 
 
 async def unpin(repository: Repository, backup: Backup) -> None:

@@ -4,75 +4,40 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
 from holdfast.backends.memory import SortedRows
 from holdfast.backends.tables import (
-    BRANCHES,
-    EVENTS,
-    FOLDS,
     LINES,
-    LINKS,
-    REFS,
     STEPS,
     TABLES,
-    WRITES,
     Key,
     Scalar,
     Table,
 )
+from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
-from holdfast.maintenance.backup.capture import BACKED_UP
+from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
+from holdfast.maintenance.backup.line_rows import LineRow, LineRows
 from holdfast.maintenance.backup.repository import Backup, Repository
 
+if TYPE_CHECKING:
+    from holdfast.maintenance.backup.keyring import BackupKeys
+    from holdfast.security.encryption.encrypted_rows import EncryptedRows
+
 _TABLES = {table.name: table for table in TABLES}
-_KINDS = {table.name: tuple(table.all_columns.values())[2:] for table in BACKED_UP}
-"""The types of the columns of rows in backups, without tenant and line."""
 _LINES = 64
 _BYTES = 64 << 20
 """How many lines are in memory, and about how many bytes of them, unless one has more."""
 _CACHE_BYTES = 8 << 20
-
-
-class LineRows:
-    """All rows of a line, by table and key without tenant and line."""
-
-    def __init__(self) -> None:
-        self.tables: dict[str, dict[Key, tuple[tuple[Scalar, ...], bytes]]] = {}
-        self.removed: list[tuple[str, Key]] = []
-        """What the chunks removed, which may be in chunks before them."""
-        self.size = 0
-
-    def apply(self, index: ChunkIndex, bodies: bytes, where: str) -> None:
-        """Apply a chunk."""
-        self.removed += index.removed
-        for name, prefix in index.removed:
-            rows = self.tables.get(name, {})
-            if not prefix:
-                rows.clear()
-            elif rows.pop(prefix, None) is None:
-                for key in [key for key in rows if starts_with(key, prefix)]:
-                    del rows[key]
-        at = 0
-        for name, listed in index.rows:
-            kinds = _KINDS.get(name)
-            if kinds is None:
-                raise CorruptError(f"a backup has rows of an unknown table {name!r}", where=where)
-            rows = self.tables.setdefault(name, {})
-            for key, columns, length in listed:
-                if tuple(map(type, (*key, *columns))) != kinds:
-                    raise CorruptError(f"a row of {name} in a backup has other columns", where=where)
-                rows[key] = columns, bodies[at : at + length]
-                at += length
-        if at != len(bodies):
-            raise CorruptError("the rows of a backup have other lengths than it says", where=where)
-        self.size += at
 
 
 class ChunkLoader:
@@ -106,7 +71,7 @@ class ChunkLoader:
             for _, listed in index.rows:
                 listed[:] = [(key, columns, 0) for key, columns, _ in listed]
             found.apply(index, b"", self._where)
-        return {name: {key: row[0] for key, row in rows.items()} for name, rows in found.tables.items()}
+        return {name: {key: row.columns for key, row in rows.items()} for name, rows in found.tables.items()}
 
     async def read(self, line: Line, part: Slice) -> bytes:
         """Return a part of a block of a line."""
@@ -121,34 +86,6 @@ def loader_of(repository: Repository) -> ChunkLoader:
     return ChunkLoader(repository.blocks.read, repository.where)
 
 
-def cut_off(found: LineRows, last_id: str) -> None:
-    """Remove what was added to a line after a step: ids increase."""
-    steps = found.tables.get(STEPS.name, {})
-    removed = {str(columns[0]): key for key, (columns, _) in steps.items() if str(columns[0]) > last_id}
-    first: dict[Scalar, int] = {}
-    for branch, seq in removed.values():
-        first[branch] = min(first.get(branch, _MAX_SEQ), int(seq))
-    lengths = {branch: 0 for branch, _ in steps} | {branch: int(seq) + 1 for branch, seq in sorted(steps)}
-    lengths |= first
-    for table in (STEPS, FOLDS):
-        rows = found.tables.get(table.name, {})
-        for key in [key for key in rows if int(key[1]) >= lengths.get(key[0], 0)]:
-            del rows[key]
-    branches = found.tables.get(BRANCHES.name, {})
-    for key in [key for key in branches if not lengths.get(key[0])]:
-        del branches[key]
-    for table, column in ((WRITES, 0), (EVENTS, 0), (LINKS, 1)):
-        rows = found.tables.get(table.name, {})
-        for key in [key for key in rows if key[column] in removed]:
-            del rows[key]
-    refs = found.tables.get(REFS.name, {})
-    for key in [key for key, (columns, _) in refs.items() if columns[0] in removed]:
-        del refs[key]
-
-
-_MAX_SEQ = 1 << 62
-
-
 class BackupBackend(Backend):
     """The lines of a backup, as a store."""
 
@@ -157,16 +94,19 @@ class BackupBackend(Backend):
     def __init__(
         self,
         repository: Repository,
-        backup: Backup,
+        name: str,
         entries: Sequence[LineEntry],
-        last_ids: Mapping[Line, str] | None = None,
+        cuts: Mapping[Line, Cut] = MappingProxyType({}),
+        codec: EncryptedRows | None = None,
     ) -> None:
-        """`last_ids` cuts lines off: each is as it was when the step with this id was its last."""
+        """`cuts` say where lines are cut off. With a codec, rows are sealed, and are returned as those of a store that
+        is not encrypted."""
+        self._codec = codec
         self.on_close: Callable[[], Awaitable[None]] | None = None
         """Called once when the backup is closed."""
-        self._last_ids = last_ids or {}
+        self._cuts = cuts
         self._repository = repository
-        self._url = f"{repository.where}#{backup.id}"
+        self._url = f"{repository.where}#{name}"
         self._entries = {entry.line: entry for entry in entries}
         self._lines: OrderedDict[Line, tuple[dict[str, SortedRows], int]] = OrderedDict()
         self._size = 0
@@ -216,22 +156,56 @@ class BackupBackend(Backend):
         if table is LINES:
             part = SortedRows(LINES)
             if entry.columns:
-                part.add(Row(tuple(line), entry.columns, entry.body))
+                part.add(await self._line_row(entry))
             return part
         if line not in self._lines:
-            found = await loader_of(self._repository).rows(entry.line, entry.chunks)
-            if line in self._last_ids:
-                cut_off(found, self._last_ids[line])
+            found = await self.load(line)
             parts: dict[str, SortedRows] = {}
             for name, rows in found.tables.items():
                 part = parts[name] = SortedRows(_TABLES[name])
-                part.add_many([Row((*line, *key), *row) for key, row in rows.items()])
+                part.add_many([row.stored(name, (*line, *key)) for key, row in rows.items()])
             self._lines[line] = parts, found.size
             self._size += found.size
             while len(self._lines) > 1 and (self._size > _BYTES or len(self._lines) > _LINES):
                 self._size -= self._lines.popitem(last=False)[1][1]
         self._lines.move_to_end(line)
         return self._lines[line][0].get(table.name)
+
+    async def load(self, line: Line) -> LineRows:
+        """Return the rows of a line, cut off where it is to be."""
+        found = await loader_of(self._repository).rows(line, self._entries[line].chunks)
+        if self._codec is not None:
+            await self._open_line(line, found)
+        if line in self._cuts:
+            self._cuts[line](found)
+        return found
+
+    async def _line_row(self, entry: LineEntry) -> Row:
+        (row,) = await self._open_rows(LINES, [Row(tuple(entry.line), entry.columns, entry.body)])
+        if entry.line not in self._cuts or not row.columns[-1]:
+            return row
+        part = await self._part(STEPS, entry.line)
+        ids = set() if part is None else {each.columns[0] for each in part.rows.values()}
+        if row.columns[-1] in ids:
+            return row
+        # HEAD was switched later.
+        opened = CHECKSUMS.decode(LINES, row)
+        return CHECKSUMS.encode(LINES, opened._replace(columns=(*opened.columns[:-1], "")))
+
+    async def _open_line(self, line: Line, found: LineRows) -> None:
+        for name, rows in found.tables.items():
+            sealed = [row.stored(name, (*line, *key)) for key, row in rows.items()]
+            opened = await self._open_rows(_TABLES[name], sealed)
+            found.tables[name] = {row.key[2:]: LineRow(row.columns, row.body) for row in opened}
+
+    async def _open_rows(self, table: Table, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return sealed rows as those of a store that is not encrypted. `DeniedError` if there is no key."""
+        codec = self._codec
+        if codec is None:
+            return rows
+        ids = {id: (str(row.key[0]), str(row.key[1])) for row in rows if (id := sealed_key_id(row.body))}
+        await codec.store_keys.load_ids(ids)
+        return [CHECKSUMS.encode(table, codec.decode(table, row)) for row in rows]
 
     async def apply(self, batch: Batch) -> int | None:
         if not batch:
@@ -271,14 +245,15 @@ async def entries_of(repository: Repository, backup: Backup, tenant: str | None 
                 yield entry
 
 
-def backup_engine(
+async def backup_engine(
     repository: Repository,
-    backup: Backup,
+    name: str,
     entries: Sequence[LineEntry],
     like: Engine,
-    last_ids: Mapping[Line, str] | None = None,
+    cuts: Mapping[Line, Cut] = MappingProxyType({}),
+    keys: BackupKeys | None = None,
 ) -> Engine:
-    """Return an engine on the lines of a backup, whose rows are as those of another engine's store."""
-    context = like.context
-    backend = BackupBackend(repository, backup, entries, last_ids)
-    return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), context.codec, rows=context.rows))
+    """Return an engine on lines of backups. `like` is open, and may have the master key of an encrypted store."""
+    codec = None if keys is None else await keys.codec(entries, like)
+    backend = BackupBackend(repository, name, entries, cuts, codec)
+    return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), like.context.codec))

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
@@ -29,15 +29,18 @@ from holdfast.maintenance.backup.format import (
     Manifest,
     RemovedBackup,
     RepositoryInfo,
-    decode_object,
     decode_value,
     digest_of,
-    encode_object,
     manifest_name,
     removed_name,
 )
-from holdfast.maintenance.backup.packs import BlockReader
+from holdfast.maintenance.backup.object_codec import ObjectCodec
+from holdfast.maintenance.backup.packs import BlockReader, PackWriter
 from holdfast.maintenance.backup.storage import RepositoryStorage, foreign_place, open_storage
+
+if TYPE_CHECKING:
+    from holdfast.maintenance.backup.repository_key import RepositoryKey
+    from holdfast.security.encryption.provider import KeyProvider
 
 T = TypeVar("T")
 
@@ -69,15 +72,22 @@ class OpenLock(NamedTuple):
 class Repository:
     """Reads and writes the objects of a repository."""
 
-    def __init__(self, storage: RepositoryStorage, info: RepositoryInfo) -> None:
+    def __init__(self, storage: RepositoryStorage, info: RepositoryInfo, key: RepositoryKey | None = None) -> None:
         self.storage = storage
+        self.info = info
         self.id = info.id
-        self.blocks = BlockReader(storage)
+        self.key = key
+        self._codec = ObjectCodec(info.id, None if key is None else key.cipher)
+        self.blocks = BlockReader(storage, self._codec)
 
     @property
     def where(self) -> str:
         """The path or URL, without secrets."""
         return self.storage.where
+
+    def pack_writer(self) -> PackWriter:
+        """Return what writes packs."""
+        return PackWriter(self.storage, self._codec)
 
     # Manifests ------------------------------------------------------------------------------------------------
 
@@ -95,7 +105,7 @@ class Repository:
         data = await self.storage.get(name)
         if data is None:
             raise NotFoundError("there is no such backup", where=f"{self.where}/{name}", code="no-backup")
-        manifest = decode_object(_MANIFEST, data, Manifest, f"{self.where}/{name}")
+        manifest = self._codec.decode(_MANIFEST, name, data, Manifest, f"{self.where}/{name}")
         if (manifest.store, manifest.number) != (store, number):
             raise CorruptError("a manifest is under the name of another", where=f"{self.where}/{name}")
         return Backup(manifest, digest_of(data), len(data))
@@ -125,14 +135,15 @@ class Repository:
         """Remove a manifest. A record of it stays."""
         manifest = backup.manifest
         record = RemovedBackup(backup.digest, manifest.parent, now, reason)
-        await self.storage.create(removed_name(manifest.store, manifest.number), encode_object(_REMOVED, record))
+        await self.create_object(_REMOVED, removed_name(manifest.store, manifest.number), record)
         await self.storage.delete([manifest_name(manifest.store, manifest.number)])
 
     async def commit(self, manifest: Manifest) -> Backup | None:
         """Store a manifest, which makes the backup exist; None if another process stored one of its number."""
-        data = encode_object(_MANIFEST, manifest)
-        if not await self.storage.create(manifest_name(manifest.store, manifest.number), data):
-            return None
+        name = manifest_name(manifest.store, manifest.number)
+        data = self._codec.encode(_MANIFEST, name, manifest)
+        if not await self.storage.create(name, data) and await self.storage.get(name) != data:
+            return None  # and not refused only since the answer to a first attempt was lost
         return Backup(manifest, digest_of(data), len(data))
 
     async def find(self, text: str, store: str | None = None) -> Backup:
@@ -186,7 +197,7 @@ class Repository:
         """Record that a backup is being made. Returns the name of the lock."""
         name = f"{LOCKS}/{store}/{number:010d}-{secrets.token_hex(8)}"
         info = LockInfo(socket.gethostname(), os.getpid(), time.time_ns())
-        await self.storage.create(name, encode_object(_LOCK, info))
+        await self.create_object(_LOCK, name, info)
         return name
 
     async def locks(self) -> tuple[list[OpenLock], list[str]]:
@@ -211,6 +222,7 @@ class Repository:
             number=lock.number,
             parent=b"" if last is None else last.digest,
             time=time.time_ns() if last is None else max(time.time_ns(), last.manifest.time),
+            until=time.time_ns() if last is None else max(time.time_ns(), last.manifest.until),
             token="",
             tenant=None,
             url="",
@@ -233,7 +245,11 @@ class Repository:
         data = await self.storage.get(name)
         if data is None:
             raise NotFoundError("an object of the repository is gone", where=f"{self.where}/{name}", code="no-backup")
-        return decode_object(kind, data, type, f"{self.where}/{name}")
+        return self._codec.decode(kind, name, data, type, f"{self.where}/{name}")
+
+    async def create_object(self, kind: bytes, name: str, value: Any) -> bool:
+        """Store a small object; False if the name is in use."""
+        return await self.storage.create(name, self._codec.encode(kind, name, value))
 
     async def _names(self, folder: str) -> Sequence[str]:
         return [info.name for info in await self.storage.list_objects(folder)]
@@ -241,23 +257,46 @@ class Repository:
 
 @asynccontextmanager
 async def open_repository(
-    target: str | os.PathLike[str], options: Mapping[str, Any], *, create: bool = False
+    target: str | os.PathLike[str],
+    options: Mapping[str, Any],
+    *,
+    create: bool = False,
+    keys: KeyProvider | str | None = None,
 ) -> AsyncIterator[Repository]:
-    """Open a repository. With `create`, an empty or new directory or prefix becomes one."""
+    """Open a repository. With `create`, an empty or new directory or prefix becomes one: an encrypted one, if there are
+    `keys`, here or in the environment."""
+    provider: KeyProvider | None = None
+    if keys is not None or os.environ.get(KEYS_VARIABLE):
+        from holdfast.maintenance.backup.repository_key import provider_of
+
+        provider = provider_of(keys or os.environ[KEYS_VARIABLE])
     storage = open_storage(target, options, create=create)
     try:
-        yield Repository(storage, await _open_info(storage, create=create))
+        info, key = await _open_info(storage, provider, create=create), None
+        if info.key or provider is not None:
+            from holdfast.maintenance.backup.repository_key import open_key
+
+            key = await open_key(storage, info, provider)
+        yield Repository(storage, info, key)
     finally:
         await storage.close()
 
 
-async def _open_info(storage: RepositoryStorage, *, create: bool) -> RepositoryInfo:
+KEYS_VARIABLE = "HOLDFAST_BACKUP_KEYS"
+"""The variable that says where the key of repositories is."""
+
+
+async def _open_info(storage: RepositoryStorage, keys: KeyProvider | None, *, create: bool) -> RepositoryInfo:
     data = await storage.get(REPOSITORY)
     if data is None and create:
         if not await storage.is_empty():
             raise foreign_place(storage.where)
         info = RepositoryInfo(secrets.token_hex(16), time.time_ns())
-        await storage.create(REPOSITORY, encode_object(_INFO, info))
+        if keys is not None:
+            from holdfast.maintenance.backup.repository_key import create_key
+
+            info = await create_key(storage, info, keys)
+        await storage.create(REPOSITORY, ObjectCodec("").encode(_INFO, REPOSITORY, info))
         data = await storage.get(REPOSITORY)  # that of another process, if it was faster
     if data is None:
         raise NotFoundError(
@@ -266,7 +305,7 @@ async def _open_info(storage: RepositoryStorage, *, create: bool) -> RepositoryI
             hint="Check the path; it is created by the first `holdfast backup create`",
             code="no-repository",
         )
-    return decode_object(_INFO, data, RepositoryInfo, f"{storage.where}/{REPOSITORY}")
+    return ObjectCodec("").decode(_INFO, REPOSITORY, data, RepositoryInfo, f"{storage.where}/{REPOSITORY}")
 
 
 def _number_of(name: str) -> int:

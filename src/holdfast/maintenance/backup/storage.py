@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from holdfast.backends.async_backend import ServerInterrupted
-from holdfast.backends.interface import Suspension
-from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage, deadline_in
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage
+from holdfast.backends.object_store.request_sender import RequestSender
 from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.backends.urls import redacted_url, split_options, url_to_path
-from holdfast.errors import ConfigError, InvalidError, OutcomeUnknownError, TransientError
+from holdfast.errors import ConfigError, InvalidError
 from holdfast.maintenance.backup.format import REPOSITORY
-
-T = TypeVar("T")
 
 _BUCKETS = ("s3", "gs", "az")
 _TIMEOUT = 60.0
+_KEY = re.compile("keys/[0-9a-f]{16}")
 
 
 class RepositoryStorage:
@@ -27,8 +25,8 @@ class RepositoryStorage:
 
     def __init__(self, open_storage: Callable[[], ObjectStorage], where: str, timeout: float) -> None:
         self.where = where
-        self._timeout = timeout
         self._thread = LoopThread("holdfast-backup")
+        self._sender = RequestSender("the repository", where, timeout, self._thread)
         try:
             self._storage = RetryingStorage(open_storage())
         except BaseException:
@@ -37,61 +35,35 @@ class RepositoryStorage:
 
     async def create(self, name: str, data: bytes) -> bool:
         """Store an object durably; False if the name is in use."""
-        return await self._call(lambda: self._storage.create(name, data))
+        return await self._sender.send(lambda: self._storage.create(name, data))
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Read an object, or a range of it; None if it does not exist."""
-        return await self._call(lambda: self._storage.get(name, start, length))
+        return await self._sender.send(lambda: self._storage.get(name, start, length))
 
     async def list_objects(self, folder: str) -> list[ObjectInfo]:
         """List all objects in a folder and its subfolders, by name."""
-        return sorted(await self._call(lambda: self._storage.list_objects(folder)))
+        return sorted(await self._sender.send(lambda: self._storage.list_objects(folder)))
 
     async def is_empty(self) -> bool:
-        """Return whether there is no object at all."""
-        return not await self._call(lambda: self._storage.list_page(""))
+        """Return whether there is no object at all, except keys of a repository that somebody began to create."""
+        found = await self._sender.send(lambda: self._storage.list_page(""))
+        return all(_KEY.fullmatch(info.name) for info in found)
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete objects. Missing ones are no error."""
-        await self._call(lambda: self._storage.delete(names))
+        await self._sender.send(lambda: self._storage.delete(names))
 
     async def delete_temporary(self, before: float) -> None:
         """Delete temporary files that are older than this, left by processes that died."""
-        await self._call(lambda: self._storage.delete_temporary(before))
+        await self._sender.send(lambda: self._storage.delete_temporary(before))
 
     async def close(self) -> None:
         """Release everything."""
         try:
-            await self._call(self._storage.close)
+            await self._sender.send(self._storage.close)
         finally:
             self._thread.stop()
-
-    async def _call(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        async def send() -> T:
-            with deadline_in(self._timeout):
-                try:
-                    return await request()
-                except ServerInterrupted as error:
-                    kind = OutcomeUnknownError if error.sent else TransientError
-                    what, hint = f"the repository does not answer: {error}", "Check the network, and try again"
-                    raise kind(what, where=self.where, hint=hint) from error
-
-        call: _LoopCall[T] = _LoopCall(self._thread, send)
-        return await call
-
-
-class _LoopCall(Suspension[T]):
-    """A coroutine that runs in the loop of a storage."""
-
-    def __init__(self, thread: LoopThread, start: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._thread = thread
-        self._start = start
-
-    def wait(self) -> T:
-        return asyncio.run_coroutine_threadsafe(self._start(), self._thread.loop).result()
-
-    def watch(self) -> asyncio.Future[T]:
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._start(), self._thread.loop))
 
 
 def foreign_place(where: str) -> ConfigError:
@@ -142,7 +114,7 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
         create
         and not (folder / REPOSITORY).exists()
         and folder.is_dir()
-        and any(each.name != "new" for each in folder.iterdir())
+        and any(each.name not in ("new", "keys") for each in folder.iterdir())
     ):
         raise foreign_place(str(folder))
     read_only = not create and not (folder / "new").is_dir()

@@ -1,47 +1,96 @@
-"""The types of jobs that make backups and prove them."""
+"""The types of jobs that make backups, prove and prune them, and repair a store from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import fields
 from typing import Any
 
+from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
+from holdfast.maintenance.retention import Retention
+from holdfast.time_parser import parse_nanoseconds, parse_seconds
+
+_FOLLOW_SECONDS = 30.0
+"""How long a job follows the store before other jobs have their turn."""
+
+_POLICIES = ("report", "heal", "quarantine")
+_PLACE = {"repository": str, "keys": str}
 
 
-def _repository(settings: Mapping[str, Any]) -> str:
-    known_only(settings, repository=str)
+def _check_place(settings: Mapping[str, Any], **types: type) -> None:
+    known_only(settings, **_PLACE, **types)
     if not settings.get("repository"):
         raise InvalidError("the setting repository names the repository of backups", hint="Such as s3://bucket/backups")
-    return str(settings["repository"])
 
 
-def _check(settings: Mapping[str, Any]) -> None:
-    _repository(settings)
+@asynccontextmanager
+async def _open(job: JobContextBase, *, create: bool = False) -> AsyncIterator[Any]:
+    from holdfast.maintenance.backup.repository import open_repository
+
+    async with open_repository(
+        str(job.settings["repository"]), {}, create=create, keys=job.settings.get("keys")
+    ) as repository:
+        yield repository
+
+
+# Backups ----------------------------------------------------------------------------------------------------------
+
+
+def _check_backup(settings: Mapping[str, Any]) -> None:
+    _check_place(settings, max_bytes=int)
 
 
 async def _backup(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.creator import BackupCreator
-    from holdfast.maintenance.backup.repository import open_repository
+    from holdfast.maintenance.backup.format import PACKS
 
     handle = job.store._handle
-    async with open_repository(_repository(job.settings), {}, create=True) as repository:
+    async with _open(job, create=True) as repository:
         tenant = handle.tenant or None
         made = await BackupCreator(handle.engine, repository, tenant, job.progress, handle.tenant).create("schedule")
+        limit = job.settings.get("max_bytes")
+        size = 0 if limit is None else sum(info.size for info in await repository.storage.list_objects(PACKS))
     manifest = made.manifest
     summary = f"backup {made.id} of {manifest.lines} lines, {manifest.added} bytes added"
     if manifest.damaged:
         summary += f"; damaged: {', '.join(each.name for each in manifest.damaged[:5])}"
-    return JobResult(summary, ok=not manifest.damaged)
+    if limit is not None and size > limit:
+        summary += f"; storage limit: the repository has {size} bytes, over {limit}. Prune it"
+    return JobResult(summary, ok=not manifest.damaged and (limit is None or size <= limit))
+
+
+def _check_follow(settings: Mapping[str, Any]) -> None:
+    _check_place(settings, interval=str, seconds=int)
+    parse_seconds(settings.get("interval", "0.5s"), "interval", positive=True)
+
+
+async def _follow(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.backup.follower import Follower, FollowStatus
+
+    handle, end = job.store._handle, time.monotonic() + job.settings.get("seconds", _FOLLOW_SECONDS)
+
+    def report(status: FollowStatus) -> None:
+        job.progress(status.backups, None, f"backup {status.last}, {status.lag:.2f} s behind")
+
+    async with _open(job, create=True) as repository:
+        follower = Follower(handle.engine, repository, handle.tenant or None, handle.tenant)
+        interval = parse_seconds(job.settings.get("interval", "0.5s"), "interval", positive=True)
+        status = await follower.run(interval, lambda: time.monotonic() >= end, report)
+    summary = f"{status.backups} backups, at most {status.max_lag:.2f} s behind"
+    summary += f"; {status.gaps} gaps caught up" if status.gaps else ""
+    return JobResult(summary + (f"; {status.error}" if status.error else ""), ok=not status.error)
 
 
 async def _drill(job: JobContextBase) -> JobResult:
-    from holdfast.maintenance.backup.creator import store_id
     from holdfast.maintenance.backup.drill import run_drill
-    from holdfast.maintenance.backup.repository import open_repository
+    from holdfast.maintenance.backup.store_record import store_id
 
     handle = job.store._handle
-    async with open_repository(_repository(job.settings), {}) as repository:
+    async with _open(job) as repository:
         backup = await repository.find("latest", await store_id(handle.engine, handle.tenant))
         report = await run_drill(handle.engine, repository, backup, handle.tenant, job.progress)
     summary = f"backup {report.backup}: {report.lines} lines, {report.steps} steps restored and verified"
@@ -50,9 +99,114 @@ async def _drill(job: JobContextBase) -> JobResult:
     return JobResult(summary, ok=report.ok)
 
 
-_SETTINGS = {"repository": "the repository: a directory, or s3://bucket/prefix"}
+_RULES = tuple(each.name for each in fields(Retention))
+
+
+def _retention(settings: Mapping[str, Any]) -> Retention:
+    rules = {name: value for name, value in settings.items() if name not in (*_PLACE, "grace")}
+    unknown = sorted(rules.keys() - set(_RULES))
+    if unknown:
+        raise InvalidError(f"this type of job has no setting {unknown[0]!r}", hint=f"There are {', '.join(_RULES)}")
+    return Retention(**rules)
+
+
+def _check_prune(settings: Mapping[str, Any]) -> None:
+    _check_place({name: value for name, value in settings.items() if name in _PLACE})
+    parse_nanoseconds(settings.get("grace", "1d"), "grace")
+    _retention(settings)
+
+
+async def _prune(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.backup.pruner import RepositoryPruner
+
+    handle = job.store._handle
+    async with _open(job) as repository:
+        grace = parse_nanoseconds(job.settings.get("grace", "1d"), "grace")
+        pruner = RepositoryPruner(repository, grace=grace, now=handle.now())
+        report = await pruner.prune(_retention(job.settings), None)
+    return JobResult(f"{report.removed} backups removed, {report.deleted} packs deleted, {report.freed} bytes freed")
+
+
+# Repair -----------------------------------------------------------------------------------------------------------
+
+
+def _check_repair(settings: Mapping[str, Any]) -> None:
+    known_only(settings, sources=list, policy=str)
+    if settings.get("policy", "report") not in _POLICIES:
+        raise InvalidError(f"policy is one of {', '.join(_POLICIES)}, not {settings['policy']!r}")
+    if not all(isinstance(each, str) and each for each in settings.get("sources", ())):
+        raise InvalidError("sources is a list of URLs, or of backups as in backup:s3://bucket/backups")
+
+
+async def _repair(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.repair.repairer import open_sources, repair
+    from holdfast.security.audit.thread_audit import record
+
+    handle, policy = job.store._handle, job.settings.get("policy", "report")
+    engine, tenant = handle.engine, handle.tenant
+    async with open_sources(engine, job.settings.get("sources", ()), tenant) as sources:
+        found = await repair(engine, tenant, sources, dry_run=True, progress=job.progress)
+        damaged = [each.thread for each in found.repaired]
+        chosen = [each.thread for each in found.repaired if policy == "quarantine" or not each.lost]
+        if found.files is not None and found.lost and policy != "quarantine":
+            chosen = []  # the files are repaired as a whole
+        report, done = found, policy != "report" and bool(chosen)
+        if done:
+            names = None if found.files is not None else chosen
+            report = await repair(engine, tenant, sources, threads=names, progress=job.progress)
+    left = [each for each in damaged if not done or each not in chosen]
+    if damaged:
+        detail = {"policy": policy, "repaired": len(damaged) - len(left), "lost": len(report.lost) if done else 0}
+        await record(engine, [Line(tenant, each) for each in damaged], "repair", detail)
+    if not damaged and found.ok:
+        return JobResult(f"{found.lines} lines are OK")
+    lost = f", {len(report.lost)} checkpoints lost" if done and report.lost else ""
+    names_left = f"; not repaired: {', '.join(left[:5])}" if left else ""
+    problems = f"; {report.problems[0]}" if report.problems else ""
+    summary = f"{len(damaged)} damaged, {len(damaged) - len(left)} repaired{lost}{names_left}{problems}"
+    return JobResult(summary, ok=not left and not report.lost and not report.problems)
+
+
+_SETTINGS = {
+    "repository": "the repository: a directory, or s3://bucket/prefix",
+    "keys": "where the key of an encrypted one is: file:/etc/backup.key; else HOLDFAST_BACKUP_KEYS",
+}
 
 BACKUP_JOBS = (
-    JobType("backup", "make a backup of what has changed", _backup, _check, _SETTINGS),
-    JobType("drill", "restore the newest backup aside, and verify it", _drill, _check, _SETTINGS),
+    JobType(
+        "backup",
+        "make a backup of what has changed",
+        _backup,
+        _check_backup,
+        _SETTINGS | {"max_bytes": "a storage limit: if the repository has more, the job has a finding"},
+    ),
+    JobType(
+        "follow",
+        "make a backup whenever something has changed",
+        _follow,
+        _check_follow,
+        _SETTINGS
+        | {
+            "interval": "how often to look for changes: 0.5s",
+            "seconds": "how long one run follows before other jobs of this runner have their turn: 30",
+        },
+    ),
+    JobType("drill", "restore the newest backup aside, and verify it", _drill, _check_place, _SETTINGS),
+    JobType(
+        "prune-backups",
+        "remove old backups",
+        _prune,
+        _check_prune,
+        _SETTINGS | {"keep_last": "and other rules, as those of prune", "grace": "how long unused packs stay: 1d"},
+    ),
+    JobType(
+        "repair",
+        "repair what is damaged, from mirrors or backups",
+        _repair,
+        _check_repair,
+        {
+            "sources": "a list of stores or backups, such as backup:s3://bucket/backups",
+            "policy": "report, heal (what sources have), or quarantine (also what is lost, by salvage)",
+        },
+    ),
 )

@@ -357,6 +357,7 @@ _ALL = (
             "to": "the version, in place of the newest; with down, true, an older one",
             "threads": "a pattern of names, if not all; branches: all, named or newest",
             "on_error": "what to do if a state does not fit: stop, skip or rollback",
+            "backup": "a repository, to make a backup in first",
         },
     ),
     *BACKUP_JOBS,

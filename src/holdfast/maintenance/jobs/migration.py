@@ -20,7 +20,7 @@ _LISTED = 5
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Check the settings of a job. Raises `InvalidError`."""
-    known_only(settings, schema=str, to=str, threads=str, branches=str, on_error=str, down=bool)
+    known_only(settings, schema=str, to=str, threads=str, branches=str, on_error=str, down=bool, backup=str)
     if "schema" in settings:
         require_name(settings["schema"])
     if "to" in settings:
@@ -47,6 +47,8 @@ async def migrate_states(job: JobContextBase) -> JobResult:
     if settings.get("on_error") != "skip":
         plan = await make_plan(target, **selection, samples=0, progress=job.progress)
         plan.require(accept_edited=is_down)
+    if settings.get("backup"):
+        await _back_up(job, settings["backup"])
     report = await run.run(down=is_down)
     summary = f"{report.migrated} states of {report.name} migrated to {report.target}, {report.skipped} had it"
     if report.deferred:
@@ -59,3 +61,14 @@ async def migrate_states(job: JobContextBase) -> JobResult:
         threads = ", ".join(each.thread for each in report.unfit[:_LISTED])
         summary += f"; {report.unfit_total} states do not fit: {threads}"
     return JobResult(summary, ok=not report.unfit_total)
+
+
+async def _back_up(job: JobContextBase, repository: str) -> None:
+    from holdfast.maintenance.backup.creator import BackupCreator
+    from holdfast.maintenance.backup.pruner import MIGRATION
+    from holdfast.maintenance.backup.repository import open_repository
+
+    handle = job.store._handle
+    async with open_repository(repository, {}, create=True) as opened:
+        tenant = handle.tenant or None
+        await BackupCreator(handle.engine, opened, tenant, job.progress, handle.tenant).create(MIGRATION)

@@ -14,6 +14,7 @@ from holdfast.engine.namespaces import KEYS_PLACE
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidError, NotFoundError, TransientError
+from holdfast.maintenance.backup.keyring import destroyed_changes
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.store_keys import ACTIVE, DATA, DESTROYING, RETIRED, WRAPPING, KeyRow, StoreKeys
@@ -125,9 +126,9 @@ class TenantKeyring:
                 )
             now = self._engine.context.clock()
             if row.state == DESTROYING and row.time <= now:
-                done = await self._apply(
-                    "destroy-key", {"key": row.id.hex()[:16]}, [row.unchanged(), Delete(KEYS, row.key)]
-                )
+                destroyed = destroyed_changes(self._tenant, [row.id], now)
+                changes = [row.unchanged(), Delete(KEYS, row.key), *destroyed]
+                done = await self._apply("destroy-key", {"key": row.id.hex()[:16]}, changes)
             elif row.state == DESTROYING:
                 return _info(row, 0)
             else:

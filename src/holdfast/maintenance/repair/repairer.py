@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -142,13 +142,19 @@ async def repair(
 
 @asynccontextmanager
 async def open_sources(engine: Engine, stores: Sequence[HasHandle | str], tenant: str) -> AsyncIterator[list[Engine]]:
-    """Yield the engines of stores. Those that are URLs are opened, and closed at the end."""
+    """Yield the engines of stores. Those that are URLs are opened, and closed at the end; and so are backups."""
     opened: list[Backend] = []
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_close, opened)
         sources: list[Engine] = []
         for each in stores:
             if not isinstance(each, str):
                 sources.append(each._handle.engine)
+                continue
+            if each.startswith("backup:"):
+                from holdfast.maintenance.backup.source import open_source
+
+                sources.append(await stack.enter_async_context(open_source(engine, each, tenant)))
                 continue
             url = resolve(each)
             kind = backend_for(url)
@@ -159,9 +165,11 @@ async def open_sources(engine: Engine, stores: Sequence[HasHandle | str], tenant
             opened.append(backend)
             sources.append(_source(engine, backend))
         yield sources
-    finally:
-        for backend in opened:
-            await backend.close()
+
+
+async def _close(opened: Sequence[Backend]) -> None:
+    for backend in opened:
+        await backend.close()
 
 
 def _source(engine: Engine, backend: Backend) -> Engine:

@@ -179,10 +179,11 @@ def _written_lines(batch: Batch) -> list[LineName]:
 
 
 def _deletes_keys(change: Change, lines: Iterable[LineName]) -> bool:
-    """Return whether a change deletes keys of lines that are written in the same batch."""
+    """Return whether a change deletes all keys of lines that are written in the same batch."""
     return (
         isinstance(change, Delete)
         and change.space is KEYS
+        and len(change.prefix) <= 2
         and any(name[: len(change.prefix)] == change.prefix[:2] for name in lines)
     )
 

@@ -79,14 +79,14 @@ class LocalKeys(KeyProvider):
         return keys
 
     def wrap(self, key: bytes, context: Mapping[str, str]) -> bytes:
-        return self._load()[self.key_id].seal(key, _associated(context))
+        return self._load()[self.key_id].seal(key, associated_bytes(context))
 
     def unwrap(self, wrapped: bytes, key_id: str, context: Mapping[str, str]) -> bytes:
         cipher = self._load().get(key_id)
         if cipher is None:
             raise wrong_key(key_id, self.key_ids(), str(self))
         try:
-            return cipher.unseal(wrapped, _associated(context))
+            return cipher.unseal(wrapped, associated_bytes(context))
         except CorruptError:
             raise altered_key(key_id, str(self)) from None
 
@@ -128,15 +128,7 @@ class FileKeys(LocalKeys):
         return f"FileKeys({str(self._path)!r})"
 
     def _read(self) -> Sequence[str]:
-        try:
-            # Checked and read through one handle: whoever replaces the file in between changes nothing.
-            with self._path.open(encoding="ascii") as file:
-                _check_permissions(os.fstat(file.fileno()), self._path)
-                lines = file.read().splitlines()
-        except FileNotFoundError:
-            raise missing_master(str(self)) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the file of keys cannot be read: {error}", where=str(self._path)) from None
+        lines = read_private(self._path, "ascii", str(self)).splitlines()
         return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
@@ -197,7 +189,21 @@ def altered_key(key_id: str, where: str) -> DeniedError:
     )
 
 
-def _associated(context: Mapping[str, str]) -> bytes:
+def read_private(path: Path, encoding: str, where: str) -> str:
+    """Read a file of secrets. `ConfigError` if anybody else than its owner can read or change it."""
+    try:
+        # Checked and read through one handle: whoever replaces the file in between changes nothing.
+        with path.open(encoding=encoding) as file:
+            _check_permissions(os.fstat(file.fileno()), path)
+            return file.read()
+    except FileNotFoundError:
+        raise missing_master(where) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the file of keys cannot be read: {error}", where=str(path)) from None
+
+
+def associated_bytes(context: Mapping[str, str]) -> bytes:
+    """Return what an encrypted key is bound to."""
     return encode(sorted(context.items()))
 
 

@@ -17,7 +17,7 @@ Clear: TypeAlias = Literal["readable", "words", "export"]
 
 VARIABLE = "HOLDFAST_ENCRYPTION"
 
-_HINT = "Such as environment, file:/etc/holdfast.key, keyring:default or aws-kms:alias/holdfast"
+_HINT = "Such as environment, file:/etc/holdfast.key, passphrase:/etc/recovery, keyring:default or aws-kms:alias/mine"
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ def provider_for(text: str) -> KeyProvider:
         return FileKeys(rest)
     if kind == "keyring":
         return KeyringKeys(rest) if rest else KeyringKeys()
+    if kind == "passphrase" and rest:
+        from holdfast.security.encryption.passphrase import PassphraseKeys
+
+        return PassphraseKeys(rest)
     if kind == "aws-kms" and rest:
         from holdfast.security.encryption.aws_kms import AwsKms
 

@@ -1,0 +1,217 @@
+"""The keys of an encrypted store in a repository.
+
+Rows are in packs as the store has them: sealed. Their keys are in *key rings*, objects of their own, so that a key can
+be destroyed: `prune` writes the ring anew without it, and deletes the old one. Until then, a record says that it is
+destroyed, and nothing uses it any more. So what was erased in the store by its key is erased in all backups.
+
+In an encrypted repository, the keys of a tenant are encrypted by the key of the repository, so that a store can be
+restored from the repository alone. Otherwise they are as in the store: its master key is needed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.interface import Change, Create, Put, Row, Scan
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.tables import KEYS, REFS
+from holdfast.engine.engine import Engine
+from holdfast.errors import DeniedError
+from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, DestroyedKeys, Keyring, LineEntry, Manifest
+from holdfast.maintenance.backup.repository import Repository
+
+if TYPE_CHECKING:
+    from holdfast.security.encryption.encrypted_rows import EncryptedRows
+    from holdfast.security.encryption.provider import KeyProvider
+    from holdfast.security.encryption.store_keys import KeyRow
+
+_KEYRING, _DESTROYED = b"Y", b"X"
+_MAX_RINGS = 16
+"""How many key rings a backup refers to; then they are merged."""
+
+_DATA = "data"
+"""The kind of a key of a line, which a key of its tenant encrypts."""
+
+_SETTING = "setting"
+_DESTROYED_KEY = "destroyed key "
+
+
+def destroyed_changes(tenant: str, ids: Iterable[bytes], now: int) -> list[Change]:
+    """Return the changes that record in a store that keys are destroyed, so that no backup brings them back. They
+    belong into the batch that deletes the keys."""
+    return [Put(REFS, Row((tenant, "", _SETTING, f"{_DESTROYED_KEY}{id.hex()}", ""), ("", now))) for id in ids]
+
+
+async def destroyed_in_store(engine: Engine, tenants: Iterable[str]) -> set[bytes]:
+    """Return the ids of keys that were destroyed in a store."""
+    start, stop = (_DESTROYED_KEY,), (_DESTROYED_KEY[:-1] + "!",)
+    scans = [Scan(REFS, (tenant, "", _SETTING), start, stop, bodies=False) for tenant in tenants]
+    found = await engine.context.backend.read(scans)
+    return {bytes.fromhex(str(row.key[3])[len(_DESTROYED_KEY) :]) for rows in found for row in rows}
+
+
+class KeyringReader:
+    """Reads the key rings of a store."""
+
+    def __init__(self, repository: Repository, store: str) -> None:
+        self._repository = repository
+        self._store = store
+
+    async def destroyed(self) -> set[bytes]:
+        """Return the ids of keys that are recorded as destroyed."""
+        found: set[bytes] = set()
+        for info in await self._repository.storage.list_objects(f"{DESTROYED}/{self._store}"):
+            record = await self._repository.read_object(_DESTROYED, info.name, DestroyedKeys)
+            found.update(record.ids)
+        return found
+
+    async def rows(self, ring: str) -> list[KeyRow]:
+        """Return the keys in a ring. `CorruptError` if it is gone."""
+        from holdfast.security.encryption.store_keys import KeyRow
+
+        names = await self.names(ring)
+        name = names[-1] if names else f"{KEYRINGS}/{self._store}/{ring}/0"
+        record = await self._repository.read_object(_KEYRING, name, Keyring)
+        return [KeyRow(*row) for row in record.rows]
+
+    async def names(self, ring: str) -> list[str]:
+        """Return the objects of a ring, of which the last one is in use."""
+        found = await self._repository.storage.list_objects(f"{KEYRINGS}/{self._store}/{ring}")
+        return sorted((info.name for info in found), key=lambda name: int(name.rpartition("/")[2]))
+
+    async def rings(self) -> list[str]:
+        """Return the ids of all rings."""
+        found = await self._repository.storage.list_objects(f"{KEYRINGS}/{self._store}")
+        return sorted({info.name.split("/")[2] for info in found})
+
+
+class KeyringWriter:
+    """Writes the keys of one store into key rings."""
+
+    def __init__(self, engine: Engine, repository: Repository, store: str) -> None:
+        from holdfast.security.encryption.encrypted_rows import EncryptedRows
+
+        rows = engine.context.rows
+        self._rows = rows if isinstance(rows, EncryptedRows) else None
+        self._engine = engine
+        self._repository = repository
+        self._store = store
+        self._reader = KeyringReader(repository, store)
+
+    async def record_destroyed(self, tenants: Iterable[str]) -> None:
+        """Record in the repository which keys were destroyed in the store."""
+        new = await destroyed_in_store(self._engine, tenants) - await self._reader.destroyed()
+        if new:
+            name = f"{DESTROYED}/{self._store}/{secrets.token_hex(8)}"
+            record = DestroyedKeys(self._engine.context.clock(), sorted(new))
+            await self._repository.create_object(_DESTROYED, name, record)
+
+    async def write(self, stored: Sequence[Row], before: Sequence[str], needed: Collection[bytes]) -> tuple[str, ...]:
+        """Write new rows of the table `keys` into a ring. Returns the rings that a backup needs, given those of the one
+        before it and the ids of all keys that it needs."""
+        from holdfast.security.encryption.store_keys import KeyRow
+
+        rings = tuple(before)
+        rows = [await self._portable(KeyRow.of(row)) for row in stored]
+        if len(rings) >= _MAX_RINGS:
+            known = [row for ring in rings for row in await self._reader.rows(ring) if row.id in needed]
+            rows, rings = [*{(row.key, row.id): row for row in (*known, *rows)}.values()], ()
+        if not rows:
+            return rings
+        ring = secrets.token_hex(8)
+        await self._repository.create_object(_KEYRING, f"{KEYRINGS}/{self._store}/{ring}/0", Keyring(list(rows)))
+        return (*rings, ring)
+
+    async def _portable(self, row: KeyRow) -> KeyRow:
+        """Return a key as it is stored in a ring."""
+        key = self._repository.key
+        if row.kind == _DATA or key is None or self._rows is None:
+            return row
+        content, provider = await self._rows.store_keys.unwrap(row), key.keyring_keys()
+        return row._replace(wrapped_by=provider.key_id, wrapped=provider.wrap(content, row.context))
+
+
+async def shred_keys(repository: Repository, store: str) -> int:
+    """Remove destroyed keys from the key rings of a store for good. Returns how many there were."""
+    reader = KeyringReader(repository, store)
+    destroyed = await reader.destroyed()
+    count = 0
+    for ring in await reader.rings() if destroyed else ():
+        rows, names = await reader.rows(ring), await reader.names(ring)
+        left = [row for row in rows if row.id not in destroyed]
+        if len(left) < len(rows):
+            count += len(rows) - len(left)
+            number = int(names[-1].rpartition("/")[2]) + 1
+            name = f"{KEYRINGS}/{store}/{ring}/{number}"
+            await repository.create_object(_KEYRING, name, Keyring(list(left)))
+            names.append(name)
+        await repository.storage.delete(names[:-1])
+    return count
+
+
+class BackupKeys:
+    """The keys of one backup: which of them can be used, and the codec of its rows."""
+
+    def __init__(self, repository: Repository, rows: Sequence[KeyRow], destroyed: Collection[bytes]) -> None:
+        self._repository = repository
+        by_hex = {id.hex() for id in destroyed}
+        self._usable = [row for row in rows if row.id not in destroyed and row.wrapped_by not in by_hex]
+        self._ids = {row.id for row in self._usable}
+        self._data = {row.id for row in self._usable if row.kind == _DATA}
+        self.destroyed = {*destroyed, *(row.id for row in rows if row.wrapped_by in by_hex)}
+
+    def is_erased(self, entry: LineEntry) -> bool:
+        """Return whether a line cannot be read any more because its key was destroyed."""
+        if entry.name:
+            return not self.destroyed.isdisjoint(entry.keys)
+        # Those of the settings of a tenant are the keys of the tenant, too.
+        return bool(entry.keys) and self._data.isdisjoint(entry.keys)
+
+    def is_missing(self, entry: LineEntry) -> bool:
+        """Return whether a key of a line is not there, although nobody destroyed it."""
+        return not self.destroyed.issuperset(each for each in entry.keys if each not in self._ids)
+
+    async def codec(self, entries: Iterable[LineEntry], like: Engine) -> EncryptedRows:
+        """Return the codec of the rows of some lines.
+
+        `DeniedError` if the master key of the store is needed for it, and `like`, which is open, does not have it.
+        """
+        from holdfast.security.encryption.encrypted_rows import EncryptedRows
+        from holdfast.security.encryption.settings import Encryption
+
+        rows = like.context.rows
+        provider: KeyProvider | None = None
+        if self._repository.key is not None:
+            provider = self._repository.key.keyring_keys()
+        elif isinstance(rows, EncryptedRows):
+            provider = rows.store_keys.memory.provider
+        if provider is None:
+            raise DeniedError(
+                "the backup is of an encrypted store, and the store's master key is needed to read it",
+                where=self._repository.where,
+                hint="Open the store with encryption=, or set HOLDFAST_ENCRYPTION",
+                code="key-missing",
+            )
+        # A line that was deleted and created again has another key of the same number.
+        needed = {id for entry in entries for id in entry.keys}
+        latest = {row.key: row for row in self._usable if row.kind != _DATA or row.id in needed}
+        memory = MemoryBackend()
+        await memory.apply([Create(KEYS, row.stored()) for row in latest.values()])
+        _, codec = EncryptedRows(Encryption(provider, "turning-on")).bind(memory)
+        assert isinstance(codec, EncryptedRows)  # noqa: S101 - see above
+        return codec
+
+
+async def backup_keys(repository: Repository, manifests: Sequence[Manifest], like: Engine) -> BackupKeys | None:
+    """Return the keys of backups of a store, the oldest first; None if it is not encrypted. Those that were destroyed
+    in the store that is open count as destroyed, too."""
+    rings = list(dict.fromkeys(ring for manifest in manifests for ring in manifest.keyrings))
+    if not rings:
+        return None
+    reader = KeyringReader(repository, manifests[0].store)
+    rows = [row for ring in rings for row in await reader.rows(ring)]
+    destroyed = await reader.destroyed()
+    destroyed |= await destroyed_in_store(like, {row.tenant for row in rows})
+    return BackupKeys(repository, rows, destroyed)

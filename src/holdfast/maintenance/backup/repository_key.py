@@ -1,0 +1,147 @@
+"""The key of an encrypted repository. It is in the repository, encrypted by one or more master keys, which are not."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+from holdfast.backends.interface import BlockingCall
+from holdfast.engine.types import to_datetime
+from holdfast.errors import ConfigError, CorruptError, DeniedError
+from holdfast.maintenance.backup.format import KEYS, REPOSITORY, RepositoryInfo, WrappedKey
+from holdfast.maintenance.backup.object_codec import ObjectCodec
+from holdfast.maintenance.backup.storage import RepositoryStorage
+from holdfast.security.encryption.cipher import Cipher, derive, new_key
+from holdfast.security.encryption.provider import KeyProvider, LocalKeys, wrong_key
+from holdfast.security.encryption.settings import provider_for
+
+_KEY = b"E"
+
+
+class RepositoryKeyInfo(NamedTuple):
+    """A master key that opens a repository: its id, and since when; and the name of the object."""
+
+    master: str
+    created: datetime
+    name: str
+
+
+class RepositoryKey:
+    """The key of one repository, decrypted."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self.cipher = Cipher(key)
+
+    def keyring_keys(self) -> LocalKeys:
+        """Return the master key of the key rings: with it, the keys of an encrypted store can be restored from the
+        repository alone."""
+        return LocalKeys(derive(self._key, b"keyring 1"))
+
+    def mac(self, info: RepositoryInfo) -> bytes:
+        """Return the keyed digest of what says what a repository is."""
+        return self.cipher.digest(f"{info.id} {info.created}".encode())
+
+    async def wrap(self, storage: RepositoryStorage, info: RepositoryInfo, keys: KeyProvider) -> str:
+        """Store the key once more, encrypted by another master key. Returns the id of that."""
+        wrap: BlockingCall[tuple[str, bytes]] = BlockingCall(
+            lambda: (keys.key_id, keys.wrap(self._key, _context(info)))
+        )
+        master, wrapped = await wrap
+        name = f"{KEYS}/{secrets.token_hex(8)}"
+        record = WrappedKey(master, wrapped, time.time_ns())
+        await storage.create(name, ObjectCodec(info.id).encode(_KEY, name, record))
+        return master
+
+
+def provider_of(keys: KeyProvider | str) -> KeyProvider:
+    """Return the provider that a caller names."""
+    if isinstance(keys, KeyProvider):
+        return keys
+    if not isinstance(keys, str):
+        raise ConfigError(f"keys is a provider of keys or its name, not {type(keys).__name__}")
+    return provider_for(keys)
+
+
+async def create_key(storage: RepositoryStorage, info: RepositoryInfo, keys: KeyProvider) -> RepositoryInfo:
+    """Create the key of a new repository, and return what says so."""
+    key = RepositoryKey(new_key())
+    await key.wrap(storage, info, keys)
+    return RepositoryInfo(info.id, info.created, key.cipher.key_id, key.mac(info))
+
+
+async def open_key(storage: RepositoryStorage, info: RepositoryInfo, keys: KeyProvider | None) -> RepositoryKey | None:
+    """Return the key of a repository; None if it is not encrypted.
+
+    `DeniedError` with the code `key-missing` or `key-wrong`; `ConfigError` if there is a key, and it is not encrypted.
+    """
+    if not info.key:
+        if keys is not None:
+            raise ConfigError(
+                "the repository is not encrypted",
+                where=storage.where,
+                hint="Name no key; or start another repository, which is encrypted from its first backup on",
+                code="not-encrypted",
+            )
+        return None
+    if keys is None:
+        raise DeniedError(
+            "the repository is encrypted, and no key is given",
+            where=storage.where,
+            hint="Name where its key is: keys=, --keys or HOLDFAST_BACKUP_KEYS",
+            code="key-missing",
+        )
+    found, damaged = await _load(storage, info)
+    masters: list[str] = []
+    for _, record in found:
+        try:
+            unwrap: BlockingCall[bytes] = BlockingCall(
+                partial(keys.unwrap, record.wrapped, record.master, _context(info))
+            )
+            key = RepositoryKey(await unwrap)
+        except DeniedError as error:
+            if error.code != "key-wrong":
+                raise
+            masters.append(record.master)
+            continue
+        if key.cipher.key_id == info.key:
+            if key.mac(info) != info.mac:
+                raise CorruptError(
+                    "the repository is not what it says it is", where=f"{storage.where}/{REPOSITORY}", code="tampered"
+                )
+            return key
+    if damaged:
+        raise damaged[0]
+    raise wrong_key(" or ".join(dict.fromkeys(masters)) or "that is lost", keys.key_ids(), storage.where)
+
+
+async def list_keys(storage: RepositoryStorage, info: RepositoryInfo) -> Sequence[RepositoryKeyInfo]:
+    """Return the master keys that open a repository. `CorruptError` if one of them is damaged."""
+    found, damaged = await _load(storage, info)
+    if damaged:
+        raise damaged[0]
+    return [RepositoryKeyInfo(record.master, to_datetime(record.created), name) for name, record in found]
+
+
+async def _load(
+    storage: RepositoryStorage, info: RepositoryInfo
+) -> tuple[list[tuple[str, WrappedKey]], list[CorruptError]]:
+    found, damaged = list[tuple[str, WrappedKey]](), list[CorruptError]()
+    for each in await storage.list_objects(KEYS):
+        data = await storage.get(each.name)
+        if data is None:
+            continue
+        try:
+            record = ObjectCodec(info.id).decode(_KEY, each.name, data, WrappedKey, f"{storage.where}/{each.name}")
+            found.append((each.name, record))
+        except CorruptError as error:
+            damaged.append(error)
+    return found, damaged
+
+
+def _context(info: RepositoryInfo) -> dict[str, str]:
+    return {"purpose": "holdfast-backups", "repository": info.id}

@@ -1,0 +1,41 @@
+"""A backup as a source of repairs, by its name: `backup:s3://bucket/backups`, or `backup:/srv/backups#12`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from holdfast.engine.engine import Engine
+from holdfast.maintenance.backup.keyring import backup_keys
+from holdfast.maintenance.backup.reader import backup_engine, entries_of
+from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
+from holdfast.maintenance.backup.store_record import find_store_id
+from holdfast.security.encryption.provider import KeyProvider
+
+PREFIX = "backup:"
+"""The start of the name of a backup as a source."""
+
+
+@asynccontextmanager
+async def open_source(
+    engine: Engine, name: str, tenant: str, keys: KeyProvider | str | None = None
+) -> AsyncIterator[Engine]:
+    """Open the backup that a name means: of this store, if there are several, and the latest, if it has no number. A
+    key that the repository needs is that of the environment, unless it is given."""
+    target, _, number = name.removeprefix(PREFIX).partition("#")
+    async with open_repository(target, {}, keys=keys) as repository:
+        own = await find_store_id(engine, tenant)
+        store = own if own in await repository.stores() else None
+        backup = await repository.find(number or "latest", store)
+        yield await open_backup(repository, backup, engine, tenant)
+
+
+async def open_backup(repository: Repository, backup: Backup, like: Engine, tenant: str) -> Engine:
+    """Return an engine on a backup, or on what it has of a tenant, without what was erased."""
+    keys = await backup_keys(repository, [backup.manifest], like)
+    entries = [
+        entry
+        async for entry in entries_of(repository, backup, tenant or None)
+        if keys is None or not keys.is_erased(entry)
+    ]
+    return await backup_engine(repository, backup.id, entries, like, keys=keys)

@@ -1,0 +1,95 @@
+"""The record that a store has of its own backups: its id, and the last backup in each repository.
+
+A repository cannot prove alone that nothing was taken away from its end, or that it was not put back as it was some
+time ago. The store remembers the digest of its last manifest, and each manifest that of the one before it.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+
+from holdfast.backends.interface import Ensure, Get, Put, Row, Scan
+from holdfast.backends.tables import REFS, Key
+from holdfast.engine.engine import Engine
+from holdfast.errors import CorruptError, NotFoundError
+from holdfast.maintenance.backup.capture import LAST_BACKUP, SETTING
+from holdfast.maintenance.backup.repository import Backup, Repository
+
+_STORE_ID = "store id"
+_RECORD = f"{LAST_BACKUP}in "
+
+
+class BackupRecord(msgspec.Struct):
+    """What a store remembers of its last backup in a repository."""
+
+    store: str
+    number: int
+    digest: str
+    repository: str
+    where: str
+
+
+async def record_backup(engine: Engine, home: str, repository: Repository, made: Backup) -> None:
+    """Remember a backup. `home` is the tenant whose settings have the record."""
+    record = BackupRecord(made.manifest.store, made.manifest.number, made.digest.hex(), repository.id, repository.where)
+    key: Key = (home, "", SETTING, f"{_RECORD}{repository.id}", "")
+    row = Row(key, (msgspec.json.encode(record).decode(), made.manifest.time))
+    await engine.context.backend.apply([Put(REFS, row)])
+
+
+async def last_backups(engine: Engine, home: str) -> list[tuple[BackupRecord, int]]:
+    """Return the last backups that a store remembers, one for each repository, with their times."""
+    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
+    rows = [row for row in found if str(row.key[3]).startswith(_RECORD)]
+    return [(msgspec.json.decode(str(row.columns[0]), type=BackupRecord), int(row.columns[1])) for row in rows]
+
+
+async def find_loss(engine: Engine, home: str, repository: Repository, store: str) -> CorruptError | None:
+    """Compare a repository with the record of a store. Returns an error if backups were removed or replaced there."""
+    records = [record for record, _ in await last_backups(engine, home)]
+    for record in records:
+        if record.repository == repository.id and record.store == store:
+            return None if await _has(repository, record) else _loss(repository, record, "does not have")
+    replaced = [record for record in records if record.where == repository.where and record.store == store]
+    return _loss(repository, replaced[0], "was replaced by another one, without") if replaced else None
+
+
+async def _has(repository: Repository, record: BackupRecord) -> bool:
+    """Return whether a backup is there, or was removed by pruning when there were newer ones."""
+    numbers = await repository.numbers(record.store)
+    if not numbers or numbers[-1] < record.number:
+        return False
+    try:
+        return (await repository.load(record.store, record.number)).digest.hex() == record.digest
+    except NotFoundError:
+        removed = (await repository.removed(record.store)).get(record.number)
+        return removed is not None and removed.digest.hex() == record.digest and numbers[-1] > record.number
+
+
+def _loss(repository: Repository, record: BackupRecord, verb: str) -> CorruptError:
+    return CorruptError(
+        f"the repository {verb} the last backup of this store, {record.store[:8]}.{record.number}",
+        where=repository.where,
+        hint="Somebody removed or replaced backups there. Look into it, then accept it: --accept-loss",
+        code="backups-removed",
+    )
+
+
+async def store_id(engine: Engine, tenant: str) -> str:
+    """Return the id of a store. It gets one, if it has none."""
+    key: Key = (tenant, "", SETTING, _STORE_ID, "")
+    backend = engine.context.backend
+    row = Row(key, (secrets.token_hex(16), engine.context.clock()))
+    (found,) = await backend.read([Get(REFS, [key])])
+    if not found:
+        await backend.apply([Ensure(REFS, row)])
+        (found,) = await backend.read([Get(REFS, [key])])
+    return str(found[0].columns[0])
+
+
+async def find_store_id(engine: Engine, tenant: str) -> str | None:
+    """Return the id of a store, if it has one."""
+    (found,) = await engine.context.backend.read([Get(REFS, [(tenant, "", SETTING, _STORE_ID, "")])])
+    return str(found[0].columns[0]) if found else None

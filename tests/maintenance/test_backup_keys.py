@@ -1,0 +1,237 @@
+"""Encrypted repositories, and backups of encrypted stores."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.interface import Delete, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import KEYS
+from holdfast.encryption import Encryption, FileKeys, LocalKeys, PassphraseKeys, generate_key
+from holdfast.errors import ConfigError, CorruptError, DeniedError, UnsupportedError
+from holdfast.maintenance.backup.format import HEADER
+from holdfast.maintenance.backup.keyring import destroyed_changes
+from holdfast.store import Store
+from tests.interfaces.cli import kit
+from tests.maintenance.test_backup import contents, files, fill
+
+SECRET = "the code of the vault is swordfish"
+MASTER, BACKUP = LocalKeys(generate_key()), LocalKeys(generate_key())
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with holdfast.open(tmp_path / "agents.db", encryption=Encryption(MASTER)) as opened:
+        yield opened
+
+
+def private(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def test_an_encrypted_repository_shows_nothing_and_is_opened_by_its_keys(repository: Path, tmp_path: Path) -> None:
+    with holdfast.open("memory://") as store:
+        store.put("chat", {"text": SECRET})
+        backups = store.backups(repository, keys=BACKUP)
+        backups.create(reason=SECRET)
+        recovery = PassphraseKeys(private(tmp_path / "recovery", "correct horse battery staple"))
+        assert backups.add_key(recovery) == "passphrase"
+        listed = backups.keys()
+        assert {each.master for each in listed} == {BACKUP.key_id, "passphrase"}
+        for path, data in files(repository).items():
+            assert SECRET.encode() not in data, path
+            assert b"chat" not in data
+        for keys in (BACKUP, recovery, f"passphrase:{tmp_path / 'recovery'}"):
+            with holdfast.open("memory://") as new:
+                new.backups(repository, keys=keys).restore()
+                assert new.get("chat").state == {"text": SECRET}
+        backups.remove_key(BACKUP.key_id)
+        with pytest.raises(DeniedError, match="needs master key"):
+            backups.list()
+        assert len(store.backups(repository, keys=recovery).list()) == 1
+
+
+def test_wrong_missing_tampered_and_corrupt_are_four_errors(repository: Path, tmp_path: Path) -> None:
+    with holdfast.open("memory://") as store:
+        store.put("chat", {"n": 1})
+        backups = store.backups(repository, keys=BACKUP)
+        backups.create()
+        with pytest.raises(DeniedError) as missing:
+            store.backups(repository).list()
+        with pytest.raises(DeniedError) as wrong:
+            store.backups(repository, keys=LocalKeys(generate_key())).list()
+        manifest = next(path for path in files(repository) if "backups" in path.relative_to(repository).parts)
+        data = manifest.read_bytes()
+        manifest.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(CorruptError) as corrupt:
+            backups.list()
+        content = data[HEADER:-1] + bytes([data[-1] ^ 1])
+        manifest.write_bytes(data[:6] + hashlib.sha256(content).digest() + content)  # by somebody who knows the format
+        with pytest.raises(CorruptError) as tampered:
+            backups.list()
+        codes = [each.value.code for each in (missing, wrong, corrupt, tampered)]
+        assert codes == ["key-missing", "key-wrong", "corrupt", "tampered"]
+        assert [each.code for each in backups.verify().findings] == ["damaged-manifest"]
+        plain = tmp_path / "plain"
+        store.backups(plain).create()
+        with pytest.raises(ConfigError, match="not encrypted"):
+            store.backups(plain, keys=BACKUP).create()
+
+
+def test_an_object_under_another_name_is_tampered(repository: Path) -> None:
+    with holdfast.open("memory://") as store:
+        backups = store.backups(repository, keys=BACKUP)
+        for number in range(2):
+            store.put("chat", {"n": number})
+            backups.create()
+        first, second = sorted(path for path in files(repository) if "backups" in path.relative_to(repository).parts)
+        second.write_bytes(first.read_bytes())
+        with pytest.raises(CorruptError) as error:
+            backups.restore()
+        assert error.value.code == "tampered"
+
+
+@pytest.mark.parametrize("keys", [BACKUP, None], ids=["encrypted", "plain"])
+def test_a_sealed_store_stays_sealed_and_comes_back(
+    store: Store, keys: LocalKeys | None, repository: Path, tmp_path: Path
+) -> None:
+    fill(store)
+    store.put("vault", {"text": SECRET})
+    backups = store.backups(repository, keys=keys)
+    backups.create()
+    store.keys.rotate()
+    store.put("vault", {"text": SECRET + "!"})
+    backups.create()
+    assert backups.verify(level="decode").ok
+    assert backups.drill().ok
+    for data in files(repository).values():
+        assert SECRET.encode() not in data
+    # Another machine: of an encrypted repository, its key is enough. The target has keys of its own.
+    master = LocalKeys(generate_key()) if keys is not None else LocalKeys(*MASTER.keys())
+    with holdfast.open(tmp_path / "new.db", encryption=Encryption(master)) as new:
+        new.backups(repository, keys=keys).restore()
+        assert contents(new)[1] == contents(store)[1]  # type: ignore[index]
+        new.backups(repository, keys=keys).restore(threads=["vault"], at="HEAD~1", as_thread="other vault")
+        assert new.get("other vault").state == {"text": SECRET}
+        assert new.maintenance.verify(level="decode").ok
+    assert SECRET.encode() not in (tmp_path / "new.db").read_bytes()
+    with holdfast.open("memory://") as clear:
+        with pytest.raises(UnsupportedError, match="not encrypted"):
+            clear.backups(repository, keys=keys).restore()
+        assert clear.backups(repository, keys=keys).verify().ok, "checking needs no key of the store"
+        if keys is None:
+            with pytest.raises(DeniedError, match="master key is needed"):
+                clear.backups(repository).verify(level="decode")
+
+
+def erase(store: Store, thread: str) -> None:
+    """Destroy the keys of a thread, as an erasure of a person does."""
+    keys = store._engine.context.rows.store_keys  # type: ignore[attr-defined]
+    ids = [row.columns[0] for row in run(keys.backend.read([Scan(KEYS, ("", thread))]))[0]]
+    run(store._engine.context.backend.apply([Delete(KEYS, ("", thread)), *destroyed_changes("", ids, 1)]))
+
+
+def test_what_was_erased_by_its_key_is_erased_in_backups(store: Store, repository: Path, tmp_path: Path) -> None:
+    store.put("vault", {"text": SECRET})
+    store.put("deleted", {"n": 1})
+    store.put("other", {"n": 1})
+    backups = store.backups(repository, keys=BACKUP)
+    backups.create()
+    store.delete("deleted")
+    store.put("other", {"n": 2})
+    erase(store, "vault")
+    backups.restore("1", threads=["deleted"])
+    assert store.get("deleted").state == {"n": 1}, "deleting a thread does not reach its backups"
+    store.delete("vault")
+    assert [each.action for each in backups.restore("1", threads=["vault"]).lines] == ["erased"]
+    backups.create()
+    report = backups.verify(level="decode")
+    assert report.ok, report.findings
+    assert report.erased == ("vault",)
+    with holdfast.open(tmp_path / "new.db", encryption=Encryption(LocalKeys(generate_key()))) as new:
+        restored = new.backups(repository, keys=BACKUP).restore("1")
+        assert {each.name: each.action for each in restored.lines if each.kind == "thread"} == {
+            "vault": "erased",
+            "deleted": "create",
+            "other": "create",
+        }
+        assert new.backups(repository, keys=BACKUP).drill("1").ok
+    rings = sum(len(data) for path, data in files(repository).items() if "keyrings" in path.parts)
+    assert backups.prune(keep_last=5).shredded == 1
+    assert sum(len(data) for path, data in files(repository).items() if "keyrings" in path.parts) < rings
+    assert backups.verify(level="decode").erased == ("vault",)
+    assert backups.prune(keep_last=5).shredded == 0
+
+
+def test_a_destroyed_key_does_not_come_back(store: Store, repository: Path, tmp_path: Path) -> None:
+    store.put("chat", {"n": 1})
+    old = store.keys.list()[0].id
+    backups = store.backups(repository, keys=BACKUP)
+    backups.create()
+    store.keys.rotate()
+    store.keys.reencrypt()
+    store.keys.destroy(old, wait=0)
+    store.keys.destroy(old, wait=0)
+    assert old not in [each.id for each in store.keys.list()]
+    store.put("chat", {"n": 2})
+    backups.create()
+    with holdfast.open(tmp_path / "new.db", encryption=Encryption(LocalKeys(generate_key()))) as new:
+        restored = new.backups(repository, keys=BACKUP).restore("1").lines
+        assert {each.name: each.action for each in restored}["chat"] == "erased"
+        new.backups(repository, keys=BACKUP).restore("2")
+        assert new.get("chat", at="HEAD~1").state == {"n": 1}, "it was encrypted anew before"
+    assert old not in [each.id for each in store.keys.list()]
+
+
+def test_files_of_keys(tmp_path: Path, repository: Path) -> None:
+    path = private(tmp_path / "backup.key", generate_key())
+    short = private(tmp_path / "short", "1234")
+    with holdfast.open("memory://") as store:
+        store.backups(repository, keys=f"file:{path}").create()
+        os.environ["HOLDFAST_BACKUP_KEYS"] = f"file:{path}"
+        try:
+            assert len(store.backups(repository).list()) == 1
+        finally:
+            del os.environ["HOLDFAST_BACKUP_KEYS"]
+        backups = store.backups(repository, keys=FileKeys(path))
+        with pytest.raises(ConfigError, match="12 characters"):
+            backups.add_key(PassphraseKeys(short))
+        with pytest.raises(DeniedError, match="no master key"):
+            backups.add_key(PassphraseKeys(tmp_path / "nothing"))
+        with pytest.raises(holdfast.errors.InvalidError):
+            backups.remove_key(backups.keys()[0].master)
+
+
+def test_keys_on_the_command_line(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = private(tmp_path / "backup.key", generate_key())
+    private(tmp_path / "recovery", "correct horse battery staple")
+    monkeypatch.setenv("HOLDFAST_BACKUPS", str(repository))
+    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "agents.db"))
+    with holdfast.open(tmp_path / "agents.db") as store:
+        store.put("chat", {"n": 1})
+    assert kit.run("backup", "create", "-k", f"file:{path}").code == 0
+    assert kit.run("--json", "backup", "list").error["code"] == "key-missing"
+    (added,) = kit.run(
+        "--json", "backup", "add-key", f"passphrase:{tmp_path / 'recovery'}", "-k", f"file:{path}"
+    ).records
+    assert added == {"key": "passphrase"}
+    monkeypatch.setenv("HOLDFAST_BACKUP_KEYS", f"passphrase:{tmp_path / 'recovery'}")
+    listed = kit.run("--json", "backup", "keys").records
+    assert {each["key"] for each in listed} == {"passphrase", FileKeys(path).key_id}
+    assert "passphrase" in kit.run("backup", "keys").out
+    assert kit.run("backup", "keys", "--remove", FileKeys(path).key_id).code == 0
+    assert kit.run("--json", "backup", "list", "-k", f"file:{path}").error["code"] == "key-wrong"
+    assert kit.run("backup", "verify").code == 0

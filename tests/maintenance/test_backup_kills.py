@@ -1,0 +1,136 @@
+"""Backups, following, pruning and restoring, each killed in the middle: repository and target stay OK."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import holdfast
+from tests.maintenance.test_backup import contents, fill
+
+CHILD = """
+import sys, time
+import holdfast
+from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.maintenance.backup.storage import RepositoryStorage
+
+def announce(what):
+    print(what, flush=True)
+
+def watch(cls, method, name):
+    original = getattr(cls, method)
+    async def call(self, *arguments):
+        announce(name(arguments))
+        return await original(self, *arguments)
+    setattr(cls, method, call)
+
+def folder(arguments):
+    first = arguments[0] if isinstance(arguments[0], str) else next(iter(arguments[0]), "nothing")
+    return first.partition("/")[0]
+
+url, repository, kind = sys.argv[1:]
+with holdfast.open(url) as store:
+    backups = store.backups(repository)
+    if kind == "restore":
+        watch(SQLiteBackend, "apply", lambda arguments: "apply")
+    else:
+        watch(RepositoryStorage, "create", lambda arguments: f"create {folder(arguments)}")
+        watch(RepositoryStorage, "delete", lambda arguments: f"delete {folder(arguments)}")
+
+    def put():
+        store.put("chat", {"n": time.time(), "text": "x" * 1000})
+
+    while True:
+        if kind == "create":
+            put()
+            backups.create()
+        elif kind == "prune":
+            put()
+            backups.create()
+            backups.prune(keep_last=2, grace=0)
+        elif kind == "follow":
+            rounds = []
+            def stop():
+                put()
+                rounds.append(1)
+                return len(rounds) > 3
+            backups.follow(interval=0.001, stop=stop)
+        else:
+            backups.restore("1", progress=lambda done, total, what: announce(what.split()[0]))
+            for thread in list(store.threads()):
+                store.delete(thread.thread)
+"""
+
+PHASES = {
+    "create": {"create locks", "create packs", "create backups"},
+    "follow": {"create locks", "create packs", "create backups"},
+    "prune": {
+        "create locks",
+        "create packs",
+        "create backups",
+        "create removed",
+        "create sweeps",
+        "delete backups",
+        "delete packs",
+        "delete sweeps",
+        "delete locks",
+    },
+    "restore": {"copied", "apply"},
+}
+
+KILLS = 200
+
+
+def strike(kind: str, url: str, repository: Path, after: int) -> str:
+    """Run a process, and kill it in the middle of the phase that it announces after some others. Returns that."""
+    command = [sys.executable, "-c", CHILD, url, str(repository), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        phase = ""
+        for _ in range(after):
+            phase = process.stdout.readline().strip()
+            assert phase, f"it ended by itself, with {process.wait()}"
+        process.send_signal(signal.SIGKILL)
+    return phase
+
+
+@pytest.mark.parametrize("kind", PHASES)
+@pytest.mark.parametrize("kills", [1, pytest.param(KILLS, marks=pytest.mark.nightly)])
+def test_killed(kind: str, kills: int, tmp_path: Path) -> None:
+    repository, url = tmp_path / "repository", f"sqlite:///{tmp_path / 'agents.db'}"
+    with holdfast.open(url) as store:
+        fill(store)
+        store.backups(repository).create()
+        first = contents(store)
+    target = f"sqlite:///{tmp_path / 'target.db'}" if kind == "restore" else url
+    struck, random = Counter[str](), Random(kind)
+    for _ in range(kills):
+        struck[strike(kind, target, repository, random.randint(1, 30))] += 1
+        with holdfast.open(target) as store:
+            report = store.backups(repository).verify()
+            assert report.ok, report.findings
+            if kind == "restore":
+                assert len(store.threads()) in range(4)
+                store.maintenance.sweep_orphans(grace=0)
+            assert store.maintenance.verify().ok
+    with holdfast.open(target) as store, holdfast.open("memory://") as new:
+        if kind == "restore":
+            for thread in list(store.threads()):
+                store.delete(thread.thread)
+            store.backups(repository).restore("1")
+            threads, states = contents(store)  # type: ignore[misc]
+            assert states == first[1]  # type: ignore[index]
+            assert threads
+        else:
+            store.backups(repository).create()
+            new.backups(repository).restore()
+            assert contents(new) == contents(store)
+    assert struck.keys() <= PHASES[kind] | {""}
+    if kills == KILLS:
+        assert struck.keys() >= PHASES[kind], f"never struck: {PHASES[kind] - struck.keys()}"
