@@ -30,7 +30,8 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.tables import JOURNAL, KEYS, READABLE, WORDS, Key, Scalar, Table
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import JOURNAL, KEYS, READABLE, SIGNING, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
@@ -80,8 +81,10 @@ class RowCodec:
 
         `DeniedError` with the code `key-missing` if they are encrypted.
         """
-        (keys,) = await backend.read([Scan(KEYS, () if tenant is None else (tenant, ""), limit=1, bodies=False)])
-        if keys:
+        prefix = () if tenant is None else (tenant, "")
+        async for row in scan_rows(backend, KEYS, prefix, bodies=False):
+            if row.key[2] == SIGNING:
+                continue
             raise DeniedError(
                 "the store is encrypted, and it is opened without a key",
                 where=backend.url,

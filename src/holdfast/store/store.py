@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.backups import AsyncBackups, Backups
     from holdfast.store.checkpoint_fields import CheckpointFields
+    from holdfast.store.erasure import AsyncErasure, Erasure
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.keys import AsyncKeys, Keys
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
@@ -291,6 +292,19 @@ class StoreOperations(ThreadListing, ScopedOperations):
         return AsyncKeys(self._handle)
 
     keys = sync_or_async_property(_keys, _async_keys)
+
+    def _erasure(self) -> Erasure:
+        """Erasing the data of one person, and whose data it is."""
+        from holdfast.store.erasure import Erasure
+
+        return Erasure(self)
+
+    def _async_erasure(self) -> AsyncErasure:
+        from holdfast.store.erasure import AsyncErasure
+
+        return AsyncErasure(self)
+
+    erasure = sync_or_async_property(_erasure, _async_erasure)
 
     # The whole store ------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.projection.rows import clear_state
-from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, Line, StepRef, open_writes, write_row
+from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, SUBJECT, Line, StepRef, open_writes, write_row
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -505,7 +505,8 @@ def _of_steps(table: Table, listing: _Listing, steps: _Listing) -> _Listing:
         return {key: columns for key, columns in listing.items() if key in steps}
     if table is REFS:
         ids = {columns[0] for columns in steps.values()}
-        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] in (HOLD, OWNER)}
+        kinds = (HOLD, OWNER, SUBJECT)
+        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] in kinds}
     if table is EVENTS:
         # They stay when their steps are pruned; and ids increase.
         last = max((str(columns[0]) for columns in steps.values()), default="")

@@ -214,7 +214,7 @@ class StoreKeys:
     async def has_rows(self, tenant: str) -> bool:
         """Return whether a store has lines, and no keys."""
         keys, lines = await self.backend.read(
-            [Scan(KEYS, (tenant,), limit=1, bodies=False), Scan(LINES, (tenant,), limit=1, bodies=False)]
+            [Scan(KEYS, (tenant, "", WRAPPING), limit=1, bodies=False), Scan(LINES, (tenant,), limit=1, bodies=False)]
         )
         return bool(lines) and not keys
 
