@@ -46,7 +46,8 @@ class ErasureOperations:
         Threads whose checkpoints name one person in their metadata (`metadata={"subject": "u-1842"}`), and scopes in
         which the person is the user (`state(user="u-1842")`), need not be assigned.
         """
-        from holdfast.security.erasure.subjects import assign, check_subject
+        from holdfast.security.erasure.names import check_subject
+        from holdfast.security.erasure.subjects import assign
 
         await assign(self._handle.engine, self._line(name, kind), check_subject(subject))
 
@@ -54,7 +55,8 @@ class ErasureOperations:
     async def mark_mixed(self, name: str, *, kind: LineKind = "thread") -> None:
         """Say that a thread, or a line of another kind, contains the data of several persons, such as a group chat: an
         erasure then removes the steps of one of them, and not the whole."""
-        from holdfast.security.erasure.subjects import MIXED, assign
+        from holdfast.security.erasure.names import MIXED
+        from holdfast.security.erasure.subjects import assign
 
         await assign(self._handle.engine, self._line(name, kind), MIXED)
 
@@ -68,7 +70,8 @@ class ErasureOperations:
     @sync_and_async
     async def subject(self, name: str | None = None, *, kind: LineKind = "thread") -> str | None:
         """Return the person that a thread, or a line of another kind, or the tenant is assigned to; None for nobody."""
-        from holdfast.security.erasure.subjects import MIXED, read_subjects
+        from holdfast.security.erasure.names import MIXED
+        from holdfast.security.erasure.subjects import read_subjects
 
         line = self._line(name, kind)
         found = (await read_subjects(self._handle.engine, [line])).get(line)
@@ -98,7 +101,7 @@ class ErasureOperations:
         """
         from holdfast.maintenance.erasure.eraser import Eraser, report_of
         from holdfast.maintenance.jobs.execution import run_job
-        from holdfast.security.erasure.subjects import check_subject
+        from holdfast.security.erasure.names import check_subject
 
         name, keys = check_subject(subject), validation.require_names(metadata_keys, "metadata_keys")
         if dry_run:

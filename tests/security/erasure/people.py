@@ -8,9 +8,13 @@ from typing import Any
 
 from holdfast import PersistentAgent
 from holdfast.backends.interface import Scan
+from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import TABLES
+from holdfast.backends.tables import KEYS, TABLES
+from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import DeniedError
+from holdfast.security.encryption.store_keys import BY_SUBJECT, KeyRow
+from holdfast.security.encryption.subject_keys import subject_digest
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from tests.security.encryption.planted import _expanded
@@ -158,3 +162,22 @@ def states_of(store: Store, user: str) -> Mapping[str, Any]:
         "session": (store.sessions.get(f"s {user}").metadata, dict(store.sessions.get(f"s {user}").state.items())),
         "global": store.state()[f"by {user}"],
     }
+
+
+def collect_garbage(store: Store) -> None:
+    """Delete what files and object storage keep for other readers, as if the time for that had passed."""
+    backend: Any = store._engine.context.stored
+    while isinstance(backend, Wrapper):
+        backend = backend.inner
+    if isinstance(backend, ObjectStoreBackend):
+        for _ in range(3):
+            run(backend._run_once(lambda: backend._opened().garbage_collector.tidy(0)))
+
+
+def by_subject(store: Store, user: str) -> set[str]:
+    """Return the lines whose keys are encrypted by the key of a person."""
+    rows: Any = store._engine.context.rows
+    keys, tenant = rows.store_keys, run(rows.store_keys.require_tenant(""))
+    found = run(keys.backend.read([Scan(KEYS, ())]))[0]
+    by = BY_SUBJECT + subject_digest(tenant, user)
+    return {row.line for row in map(KeyRow.of, found) if row.wrapped_by == by}

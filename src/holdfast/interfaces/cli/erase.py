@@ -46,13 +46,13 @@ def erase(
     if subject is None:
         raise click.UsageError("Name the person: --subject NAME")
     store = session.open(write=not dry_run)
-    options = {"metadata_keys": keys} if keys else {}
+    names = keys or ("subject",)
     if dry_run:
-        _show_plan(session, store.erasure.erase(subject, dry_run=True, **options))
+        _show_plan(session, store.erasure.erase(subject, dry_run=True, metadata_keys=names))
         return
     session.confirm(f"Erase everything of {safe(subject)}?", yes=yes)
     with session.progress("Erasing") as progress:
-        report = store.erasure.erase(subject, progress=progress, **options)
+        report = store.erasure.erase(subject, progress=progress, metadata_keys=names)
     certificate = report.certificate
     assert certificate is not None  # noqa: S101 - it was no dry run
     if out is not None:

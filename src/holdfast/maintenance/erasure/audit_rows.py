@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.security.audit.retain import REMOVE, STEP
 from holdfast.security.audit.verify import ACTION, ACTOR, TARGET
 from holdfast.security.erasure.ledger import ErasureLedger
-from holdfast.security.erasure.subjects import subject_of_name
+from holdfast.security.erasure.names import subject_of_name
 
 _AT_ONCE = 50
 """The number of steps whose rows are changed together."""

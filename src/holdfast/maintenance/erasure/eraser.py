@@ -33,8 +33,8 @@ from holdfast.maintenance.erasure.removal import (
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.erasure.certificate import Certificate, new_salt
 from holdfast.security.erasure.ledger import ErasureLedger, LedgerEntry, digest_line, digest_subject
+from holdfast.security.erasure.names import METADATA_KEY
 from holdfast.security.erasure.signing_key import signing_key
-from holdfast.security.erasure.subjects import METADATA_KEY
 from holdfast.security.handle import StoreHandle
 
 _ROUNDS = 5
@@ -173,6 +173,19 @@ class Eraser:
             await LineEraser(self._engine, line, detail, steps).erase()
             done = self._report(done, total, short_name(line.name))
 
+    async def _destroy_key(self) -> int:
+        """Destroy the person's key, if the store is encrypted. Returns the number of keys."""
+        rows = self._engine.context.rows
+        if not rows.hides_columns:
+            return 0
+        from holdfast.security.encryption.encrypted_rows import EncryptedRows
+
+        return (
+            await rows.store_keys.subjects.destroy(self._tenant, self._subject)
+            if isinstance(rows, EncryptedRows)
+            else 0
+        )
+
     def _report(self, done: int, total: int, what: str) -> int:
         if self._progress is not None:
             self._progress(done + 1, total, what)
@@ -192,6 +205,7 @@ class Eraser:
                 threads.add(part.name)
         audit = AuditEraser(engine, tenant, ledger, self._is_subject, threads)
         erased["details of audit records"] = await audit.erase(f"{started:020}-{erasure}")
+        keys = await self._destroy_key()
         remains = await engine.context.backend.purge()
         now, salt = engine.context.clock(), new_salt()
         certificate = Certificate(
@@ -204,6 +218,7 @@ class Eraser:
             _iso(now),
             _sorted(erased),
             _sorted(rewritten),
+            keys,
             retained=(_RETAINED,),
             unreachable=tuple(remains),
         ).sign(await signing_key(engine, tenant))
@@ -213,7 +228,11 @@ class Eraser:
         return certificate
 
 
-_COUNTED: dict[str, str] = {**COUNTS, "artifact": "artifacts", "session record": "session records"}
+_COUNTED = {
+    **{str(kind): name for kind, name in COUNTS.items()},
+    "artifact": "artifacts",
+    "session record": "session records",
+}
 
 
 def _describe(line: Line) -> str:

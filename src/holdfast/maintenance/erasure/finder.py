@@ -20,15 +20,14 @@ from holdfast.engine.types import Progress
 from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.schemas.registry import LINE as SCHEMAS
 from holdfast.security.erasure.ledger import LINE as LEDGER
-from holdfast.security.erasure.subjects import (
+from holdfast.security.erasure.names import (
     METADATA_KEY,
     MIXED,
-    read_subjects,
     subject_of_line,
     subject_of_name,
     subjects_of_step,
-    tenant_key,
 )
+from holdfast.security.erasure.subjects import read_subjects, tenant_key
 from holdfast.state.artifacts.content import CONTENT_PREFIX
 from holdfast.state.sessions.records import LINE as SESSIONS
 

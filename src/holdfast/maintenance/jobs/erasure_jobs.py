@@ -13,7 +13,7 @@ ERASE = "erase"
 
 def _check(settings: Mapping[str, Any]) -> None:
     from holdfast.errors import InvalidError
-    from holdfast.security.erasure.subjects import check_subject
+    from holdfast.security.erasure.names import check_subject
 
     known_only(settings, subject=str, id=str, started=int, metadata_keys=list)
     if "id" not in settings or "started" not in settings:
