@@ -376,12 +376,17 @@ class StoreOperations(ThreadListing, ScopedOperations):
             only = await self._engine.lines.of_threads(self.tenant, names)
         if only is not None and tenant is None:
             raise InvalidError("threads are named where those of one tenant are copied, not of all")
+        from holdfast.maintenance.erasure.reapply import CopiedErasures
+
+        erasures = CopiedErasures(self._engine, tenant)
         if isinstance(other, str | os.PathLike):
             from holdfast.backends.config import resolve
             from holdfast.engine.copy.between_stores import copy_to_url
 
             await self._record_copy(only, redacted_url(resolve(other)))
-            return await copy_to_url(self._engine, resolve(other), options, tenant, progress, only)
+            return await copy_to_url(
+                self._engine, resolve(other), options, tenant, progress, only, erasures.leave_out, erasures.apply
+            )
         if not isinstance(other, StoreOperations):
             raise InvalidError(f"the other store is an open store, a URL or a path, not {type(other).__name__}")
         if options:
@@ -394,7 +399,10 @@ class StoreOperations(ThreadListing, ScopedOperations):
         from holdfast.engine.copy.between_stores import StoreCopier
 
         await self._record_copy(only, redacted_url(other._engine.context.backend.url))
-        return await StoreCopier(self._engine, other._engine, progress).copy(tenant, only)
+        copier = StoreCopier(self._engine, other._engine, progress, leave_out=erasures.leave_out)
+        report = await copier.copy(tenant, only)
+        await erasures.apply(other._engine)
+        return report
 
     async def _record_copy(self, lines: Sequence[Line] | None, to: str) -> None:
         """Record a copy to another store, of some threads or of all, if there is something to say about it."""

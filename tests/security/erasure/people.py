@@ -52,8 +52,30 @@ class Notes(PersistentAgent, name="erasure-notes"):
     text: str = ""
 
 
+def plant_few(store: Store) -> None:
+    """Save data of both, in the most usual places."""
+    store.put("group", {"messages": ["ours"]})
+    for user in ("u-1", "u-2"):
+        store.put(f"{user} chat", {"text": f"planted-{user}-message."}, metadata={"subject": user})
+        store.put(f"{user} file", {"text": f"planted-{user}-assigned."})
+        store.erasure.assign(user, f"{user} file")
+        store.state(user=user)["note"] = f"planted-{user}-state."
+        before = store.get("group").state["messages"]
+        store.put("group", {"messages": [*before, f"planted-{user}-group."]}, metadata={"subject": user})
+
+
+def few_states(store: Store, user: str) -> Mapping[str, Any]:
+    """Return what a person has of it."""
+    return {
+        "chat": [(each.id, each.hash) for each in store.log(f"{user} chat")],
+        "state": dict(store.state(user=user).items()),
+        "texts": [store.get(f"{user} {name}").state for name in ("chat", "file")],
+        "group": [each for each in store.get("group").state["messages"] if user in each or each == "ours"],
+    }
+
+
 def plant(store: Store) -> None:
-    """Save data of `u-1` and of `u-2`."""
+    """Save data of `u-1` and of `u-2`, wherever data can be."""
     store.hooks.before("state.set", record=True, inline=True, name="watch")(lambda _: None)
     store.hooks.after("state.set", record=True, name="follow")(lambda _: None)
     for number, user in enumerate(("u-1", "u-2")):

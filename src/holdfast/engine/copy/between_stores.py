@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -111,14 +111,18 @@ class StoreCopier:
         target: Engine,
         progress: OnCopyProgress | None = None,
         apply: Callable[[Line], Apply] | None = None,
+        leave_out: Callable[[Engine], Awaitable[Set[Line]]] | None = None,
     ) -> None:
-        """`apply` returns how the batch is applied that makes a line visible or current in the target."""
+        """`apply` returns how the batch is applied that makes a line visible or current in the target. `leave_out`
+        returns the lines that are not copied, given the target."""
         self._source = source.context.backend
         self._source_writes = source.writes
         self._target = target.context.backend
         self._engine = target
         self._progress = progress
         self._apply = apply
+        self._leave_out = leave_out
+        self._left_out: Set[Line] = frozenset()
         self._only: Sequence[Line] | None = None
         self._written: set[Line] = set()
         """Lines that were copied in this run."""
@@ -136,6 +140,8 @@ class StoreCopier:
         if self._source is self._target or (self._source.url == self._target.url and self._target.capabilities.shared):
             raise InvalidError("a store is not copied to itself", where=self._source.url)
         self._only = only
+        if self._leave_out is not None:
+            self._left_out = await self._leave_out(self._engine)
         await self._check_sizes(tenant)
         damaged: dict[Line, CorruptError] = {}
         left_out: set[Line] = set()
@@ -211,10 +217,11 @@ class StoreCopier:
 
     async def _lines(self, tenant: str | None) -> list[Line]:
         if self._only is not None:
-            return [line for line in self._only if await self._exists(line)]
+            return [line for line in self._only if line not in self._left_out and await self._exists(line)]
         prefix: Key = () if tenant is None else (tenant,)
         found = scan_rows(self._source, LINES, prefix, bodies=False)
-        return [Line(str(row.key[0]), str(row.key[1])) async for row in found]
+        lines = [Line(str(row.key[0]), str(row.key[1])) async for row in found]
+        return [line for line in lines if line not in self._left_out]
 
     async def _exists(self, line: Line) -> bool:
         try:
@@ -407,8 +414,11 @@ async def copy_to_url(
     tenant: str | None,
     progress: OnCopyProgress | None,
     only: Sequence[Line] | None = None,
+    leave_out: Callable[[Engine], Awaitable[Set[Line]]] | None = None,
+    finish: Callable[[Engine], Awaitable[None]] | None = None,
 ) -> CopyReport:
-    """Copy lines to a store, which is opened for it."""
+    """Copy lines to a store, which is opened for it. `leave_out` returns the lines that are not copied; `finish` is
+    called with the store before it is closed."""
     kind = backend_for(url)
     if kind.takes_tenant and tenant is not None:
         options = {"tenant": tenant, **options}
@@ -418,7 +428,11 @@ async def copy_to_url(
             backend, codec=source.context.codec, project=backend.capabilities.projected, rows=source.context.rows
         )
         await context.rows.check_store(context.stored, tenant)
-        return await StoreCopier(source, Engine(context), progress).copy(tenant, only)
+        target = Engine(context)
+        report = await StoreCopier(source, target, progress, leave_out=leave_out).copy(tenant, only)
+        if finish is not None:
+            await finish(target)
+        return report
     finally:
         await backend.close()
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from holdfast.backends.interface import Delete
+from holdfast.backends.tables import REFS
 from holdfast.backends.urls import redacted_url
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
@@ -32,9 +34,10 @@ from holdfast.maintenance.erasure.removal import (
 )
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.erasure.certificate import Certificate, new_salt
-from holdfast.security.erasure.ledger import ErasureLedger, LedgerEntry, digest_line, digest_subject
+from holdfast.security.erasure.ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.erasure.names import METADATA_KEY
 from holdfast.security.erasure.signing_key import signing_key
+from holdfast.security.erasure.subjects import tenant_key
 from holdfast.security.handle import StoreHandle
 
 _ROUNDS = 5
@@ -127,14 +130,15 @@ class Eraser:
                 break
             if not number:
                 await self._require_no_hold(found)
-            await self._delete(found, erasure)
+            await self._delete(found, erasure, await ledger.key())
         else:
             raise ConflictError(
                 "others keep storing data of the subject", where=self._engine.context.backend.url, hint="Try again"
             )
-        detail = {ERASURE: erasure, "kind": HISTORIES}
-        await erase_records(self._engine, self._tenant, self._finder().is_record, detail)
-        return await self._certify(ledger, erasure, started)
+        finder = self._finder()
+        await finder.read_tenant()
+        await erase_records(self._engine, self._tenant, finder.is_record, {ERASURE: erasure, "kind": HISTORIES})
+        return await self._certify(ledger, erasure, started, owns_tenant=finder.owns_tenant)
 
     def _finder(self) -> SubjectFinder:
         return SubjectFinder(self._engine, self._tenant, self._is_subject, metadata_keys=self._keys)
@@ -154,13 +158,13 @@ class Eraser:
                     f"nothing was erased: {error.what}", where=error.where, hint=error.hint, code="erase-held"
                 ) from None
 
-    async def _delete(self, found: SubjectData, erasure: str) -> None:
+    async def _delete(self, found: SubjectData, erasure: str, key: bytes) -> None:
         families: dict[Line, list[Line]] = {}
         for line in found.lines:
             families.setdefault(root_of(line), []).append(line)
         total, done = len(families) + len(found.artifacts) + len(found.sessions) + len(found.steps), 0
         for family in families.values():
-            await delete_lines(self._engine, family, erasure, "")
+            await delete_lines(self._engine, family, erasure, key)
             done = self._report(done, total, short_name(family[0].name))
         for id in found.artifacts:
             await delete_artifact(self._handle, id, erasure)
@@ -191,7 +195,7 @@ class Eraser:
             self._progress(done + 1, total, what)
         return done + 1
 
-    async def _certify(self, ledger: ErasureLedger, erasure: str, started: int) -> Certificate:
+    async def _certify(self, ledger: ErasureLedger, erasure: str, started: int, *, owns_tenant: bool) -> Certificate:
         engine, tenant = self._engine, self._tenant
         key = await ledger.key()
         erased, rewritten, lines, threads = Counter[str](), Counter[str](), set[bytes](), set[str]()
@@ -200,10 +204,10 @@ class Eraser:
                 rewritten[_COUNTED[part.kind.removeprefix(REWRITTEN)]] += 1
             elif part.kind != HISTORIES:
                 erased[_COUNTED[part.kind]] += 1
-            if part.created:
-                lines.add(digest_line(key, part.name, part.created))
+            if part.line:
+                lines.add(part.line)
                 threads.add(part.name)
-        audit = AuditEraser(engine, tenant, ledger, self._is_subject, threads)
+        audit = AuditEraser(engine, tenant, ledger, self._is_subject, threads, owns_tenant=owns_tenant)
         erased["details of audit records"] = await audit.erase(f"{started:020}-{erasure}")
         keys = await self._destroy_key()
         remains = await engine.context.backend.purge()
@@ -223,6 +227,8 @@ class Eraser:
             unreachable=tuple(remains),
         ).sign(await signing_key(engine, tenant))
         entry = LedgerEntry(now, key, digest_subject(key, self._subject), frozenset(lines), certificate.to_json())
+        if owns_tenant:  # it has the name of the person
+            await engine.context.backend.apply([Delete(REFS, tenant_key(tenant))])
         await ledger.add([entry])
         await record(engine, [Line(tenant, AUDIT)], "erased", {ERASURE: erasure})
         return certificate

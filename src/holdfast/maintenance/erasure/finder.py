@@ -14,7 +14,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, is_thread, root_of
-from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.row_format import Line, StepRef, info_of
 from holdfast.engine.system_line import SystemLine, read_latest
 from holdfast.engine.types import Progress
 from holdfast.hooks.execution_log import LINE as HOOKS
@@ -74,6 +74,7 @@ class SubjectFinder:
     """Finds the data of a person, by all names that `is_subject` accepts.
 
     `until` leaves out lines that were created later, and steps that were saved later: in nanoseconds since 1970.
+    `known_line` says by the salt of a line whether it is the person's, whatever else is known of it.
     `metadata_keys` are the entries of a checkpoint's metadata that name its subject.
     """
 
@@ -85,7 +86,7 @@ class SubjectFinder:
         *,
         until: int | None = None,
         metadata_keys: Iterable[str] = (METADATA_KEY,),
-        known_line: Callable[[str, int], bool] | None = None,
+        known_line: Callable[[bytes], bool] | None = None,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
@@ -93,14 +94,16 @@ class SubjectFinder:
         self._until = until
         self._keys = tuple(metadata_keys)
         self._known_line = known_line
-        self._owns_all = False
+        self.owns_tenant = False
+        self._known: set[Line] = set()
+        """Lines that `known_line` knows."""
 
     async def find(self, progress: Progress | None = None) -> SubjectData:
         """Find everything. Reads the metadata of every step of the tenant."""
         created = await self._creation_times()
         found = SubjectData()
         names = list(created)
-        self._owns_all = await self._owns_tenant()
+        await self.read_tenant()
         sessions = await self._find_sessions(found)
         await self._find_artifacts(found)
         steps = await self._read_steps(created, progress)
@@ -115,8 +118,7 @@ class SubjectFinder:
                 if self._is_subject(subject):
                     found.lines += family
                 continue
-            is_known = self._known_line is not None and self._known_line(family[0].name, created[family[0]])
-            if self._owns_all or is_known:
+            if self.owns_tenant or any(line in self._known for line in family):
                 found.lines += family
             elif is_thread(root.name):
                 self._add_thread(family, steps, found, mixed=subject == MIXED)
@@ -129,8 +131,11 @@ class SubjectFinder:
     async def _creation_times(self) -> dict[Line, int]:
         """Return when lines were created that may be somebody's."""
         found: dict[Line, int] = {}
-        async for row in scan_rows(self._engine.context.backend, LINES, (self._tenant,), bodies=False):
+        known_line = self._known_line
+        async for row in scan_rows(self._engine.context.backend, LINES, (self._tenant,), bodies=known_line is not None):
             time, name = int(row.columns[0]), str(row.key[1])
+            if known_line is not None and known_line(info_of(row).salt):
+                self._known.add(Line(self._tenant, name))
             if (
                 name not in KEPT
                 and not name.startswith(CONTENT_PREFIX)
@@ -161,9 +166,10 @@ class SubjectFinder:
         if line in steps and (mine := steps[line].mine_named | steps[line].mine_made):
             found.steps[line] = mine
 
-    async def _owns_tenant(self) -> bool:
+    async def read_tenant(self) -> None:
+        """Read whether everything of the tenant is the person's."""
         (rows,) = await self._engine.context.backend.read([Get(REFS, [tenant_key(self._tenant)])])
-        return bool(rows) and self._is_subject(str(rows[0].columns[0]))
+        self.owns_tenant = bool(rows) and self._is_subject(str(rows[0].columns[0]))
 
     async def _read_steps(self, created: Mapping[Line, int], progress: Progress | None) -> dict[Line, _LineSteps]:
         found: dict[Line, _LineSteps] = {}
@@ -211,8 +217,8 @@ class SubjectFinder:
     def is_record(self, stored: object) -> bool:
         """Return whether the record of an artifact or a session is the person's: by its metadata, or else by the scope
         or an identity."""
-        if not isinstance(stored, Mapping) or self._owns_all:
-            return self._owns_all
+        if not isinstance(stored, Mapping) or self.owns_tenant:
+            return self.owns_tenant
         metadata = stored.get("metadata")
         named = metadata.get(METADATA_KEY) if isinstance(metadata, Mapping) else None
         if isinstance(named, str) and named:

@@ -6,9 +6,11 @@ removed again. What the person has stored since is theirs to keep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import LINES
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import Line
@@ -17,6 +19,7 @@ from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
 from holdfast.maintenance.erasure.record_lines import erase_records
 from holdfast.maintenance.erasure.removal import ERASURE, delete_artifact, delete_lines, delete_session
+from holdfast.security.erasure.ledger import LINE as LEDGER
 from holdfast.security.erasure.ledger import ErasureLedger, LedgerEntry
 from holdfast.security.handle import StoreHandle
 
@@ -37,9 +40,7 @@ class ReapplyReport:
     def plus(self, found: SubjectData) -> ReapplyReport:
         """Return the report with more that was removed."""
         records = len(found.artifacts) + len(found.sessions)
-        return ReapplyReport(
-            self.lines + len(found.lines), self.rewritten + len(found.steps), self.records + records
-        )
+        return ReapplyReport(self.lines + len(found.lines), self.rewritten + len(found.steps), self.records + records)
 
 
 async def read_ledger(engine: Engine, tenant: str) -> list[LedgerEntry]:
@@ -63,15 +64,40 @@ async def apply_ledger(engine: Engine, tenant: str, *sources: Iterable[LedgerEnt
     return report
 
 
-async def lines_to_leave_out(
-    engine: Engine, tenant: str, entries: Iterable[LedgerEntry], lines: Sequence[Line]
-) -> set[Line]:
-    """Return those lines of a store that belong to erased persons as a whole, so that they are not copied."""
-    out: set[Line] = set()
-    for entry in entries:
-        found = await _finder(engine, tenant, entry).find()
-        out.update(found.lines)
-    return out.intersection(lines)
+class CopiedErasures:
+    """The erasures that a copy of a store must respect: those of the target, and those of the source.
+
+    Without a tenant, the copy is that of all tenants.
+    """
+
+    def __init__(self, source: Engine, tenant: str | None) -> None:
+        self._source = source
+        self._tenant = tenant
+
+    async def leave_out(self, target: Engine) -> set[Line]:
+        """Return the lines that are not copied: what was erased in the target as a whole. Its ledger stays its own; it
+        gets the entries of the other."""
+        out: set[Line] = set()
+        for tenant in await self._tenants():
+            entries = await read_ledger(target, tenant)
+            for entry in entries:
+                out.update((await _finder(self._source, tenant, entry).find()).lines)
+            if entries:
+                out.add(Line(tenant, LEDGER))
+        return out
+
+    async def apply(self, target: Engine) -> None:
+        """Remove from the target what was erased, once it is copied."""
+        for tenant in await self._tenants():
+            entries = await read_ledger(self._source, tenant)
+            if entries or await read_ledger(target, tenant):
+                await apply_ledger(target, tenant, entries)
+
+    async def _tenants(self) -> list[str]:
+        if self._tenant is not None:
+            return [self._tenant]
+        found = scan_rows(self._source.context.backend, LINES, (), bodies=False)
+        return sorted({str(row.key[0]) async for row in found})
 
 
 def _finder(engine: Engine, tenant: str, entry: LedgerEntry) -> SubjectFinder:
@@ -90,7 +116,7 @@ async def _apply(
     for line in found.lines:
         families.setdefault(root_of(line), []).append(line)
     for family in families.values():
-        await delete_lines(engine, family, entry.name, "")
+        await delete_lines(engine, family, entry.name, entry.key)
     for id in found.artifacts:
         await delete_artifact(handle, id, entry.name)
     for id in found.sessions:

@@ -1,7 +1,7 @@
 """Deleting what a person has in a store, each piece together with its record in the audit.
 
-A record of the action `erase` has the id of the erasure, the kind of what was deleted, and when a line was created. So
-an erasure that was killed can tell, when it is resumed, what was deleted before.
+A record of the action `erase` has the id of the erasure, the kind of what was deleted, and a digest of a line. So an
+erasure that was killed can tell, when it is resumed, what was deleted before.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
 from holdfast.engine.row_format import ERASE, Line, open_body
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
+from holdfast.security.erasure.ledger import digest_line
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords
 from holdfast.state.sessions.lifecycle import SessionLifecycle
@@ -32,29 +33,25 @@ _SLACK = 60 * 10**9
 
 
 class ErasedPart(NamedTuple):
-    """A record of something that was erased: its kind, and its name and creation time if it was a line."""
+    """A record of something that was erased: its kind; and its name and digest in the ledger, if it was a line."""
 
     kind: str
     name: str
-    created: int
-    steps: int
+    line: bytes
 
 
-async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, actor: str) -> None:
+async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key: bytes) -> None:
     """Delete lines that belong together, such as a thread and its namespaces. Their audit stays, without content.
-    `DeniedError` if one is held."""
-    infos = [tip.info for line in lines if (tip := await engine.lines.load_tip(line)) is not None]
-    about = {ERASURE: erasure, "kind": line_kind(lines[0].name), "created": infos[0].created if infos else 0}
-    if is_thread(lines[0].name):
-        for line in lines:
-            tip = await engine.lines.load_tip(line)
-            if tip is not None:
-                steps = 0 if tip.point is None else tip.point.depth + 1
-                detail = {**about, "created": tip.info.created, "steps": steps}
-                await engine.lines.delete(line, apply=recorded(engine, line, ERASE, detail))
-        return
-    await engine.writer.save(removal_request(engine, lines, actor, action=ERASE, detail=about, erase=True))
-    engine.context.cache.drop_all(*lines)
+    `key` is that of the ledger. `DeniedError` if one is held."""
+    for line in lines:
+        tip = await engine.lines.load_tip(line)
+        salt = b"" if tip is None else tip.info.salt
+        detail = {ERASURE: erasure, "kind": line_kind(line.name), "line": digest_line(key, salt) if salt else b""}
+        if is_thread(line.name):
+            await engine.lines.delete(line, apply=recorded(engine, line, ERASE, detail))
+        else:
+            await engine.writer.save(removal_request(engine, [line], "", action=ERASE, detail=detail, erase=True))
+            engine.context.cache.drop_all(line)
 
 
 async def delete_artifact(handle: StoreHandle, id: str, erasure: str) -> None:
@@ -82,7 +79,7 @@ async def erased_parts(engine: Engine, tenant: str, erasure: str, since: int) ->
             detail: Mapping[str, Any] = engine.context.codec.unpack(open_body(row, engine.context.max_bytes))
             if detail.get(ERASURE) == erasure:
                 name = _line_name(str(target).removesuffix(BETWEEN))
-                yield ErasedPart(detail["kind"], name, int(detail.get("created", 0)), int(detail.get("steps", 0)))
+                yield ErasedPart(detail["kind"], name, detail.get("line", b""))
         if len(rows) < _PAGE:
             return
         id, number = rows[-1].key[2:]

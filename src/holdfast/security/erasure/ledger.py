@@ -16,7 +16,7 @@ from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import ERASE, Line
-from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
+from holdfast.engine.system_line import EditEntries, LineChange, SystemLine, SystemLineEntries
 
 LINE = f"{MARK}erasures"
 """The name of the line."""
@@ -36,7 +36,7 @@ class LedgerEntry:
     """The key of the digests."""
     subject: bytes
     lines: frozenset[bytes]
-    """Digests of the names of lines that were erased, with the times when they were created."""
+    """Digests of the lines that were erased, whatever they are called in a copy."""
     certificate: str
 
     @property
@@ -48,9 +48,9 @@ class LedgerEntry:
         """Return whether it is the erasure of a subject."""
         return hmac.compare_digest(digest_subject(self.key, subject), self.subject)
 
-    def has_line(self, name: str, created: int) -> bool:
-        """Return whether a line was erased."""
-        return digest_line(self.key, name, created) in self.lines
+    def has_line(self, salt: bytes) -> bool:
+        """Return whether a line was erased, by its salt, which copies keep."""
+        return digest_line(self.key, salt) in self.lines
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> LedgerEntry:
@@ -76,9 +76,9 @@ def digest_subject(key: bytes, subject: str) -> bytes:
     return hmac.digest(key, b"holdfast subject 1\0" + subject.encode(), "sha256")
 
 
-def digest_line(key: bytes, name: str, created: int) -> bytes:
-    """Return the keyed digest of a line."""
-    return hmac.digest(key, f"holdfast line 1\0{created}\0{name}".encode(), "sha256")[:_SIZE]
+def digest_line(key: bytes, salt: bytes) -> bytes:
+    """Return the keyed digest of a line, by its salt."""
+    return hmac.digest(key, b"holdfast line 1\0" + salt, "sha256")[:_SIZE]
 
 
 class ErasureLedger:
@@ -93,25 +93,32 @@ class ErasureLedger:
         return [LedgerEntry.of(each) for each in found.values()]
 
     async def key(self) -> bytes:
-        """Return the key of the digests in this ledger; a new one, if it has no entry yet."""
-        return await self._line.read(lambda entries: entries.find(_KEY)) or os.urandom(32)
+        """Return the key of the digests in this ledger, which is created first."""
+
+        async def edit(entries: SystemLineEntries) -> LineChange:
+            found = await entries.find(_KEY)
+            return LineChange({} if found else self._line.pack({_KEY: os.urandom(32)}))
+
+        key = await self._line.read(lambda entries: entries.find(_KEY))
+        while not key:
+            await self._change(edit)
+            key = await self._line.read(lambda entries: entries.find(_KEY))
+        return bytes(key)
 
     async def add(self, new: Sequence[LedgerEntry]) -> None:
         """Append entries that it does not have."""
 
         async def edit(entries: SystemLineEntries) -> LineChange:
-            put: dict[str, Any] = {}
-            for each in new:
-                if not await entries.has(_ENTRY + each.name):
-                    put[_ENTRY + each.name] = each.to_record()
-            if put and not await entries.has(_KEY):
-                put[_KEY] = new[0].key
-            return LineChange(self._line.pack(put))
+            missing = [each for each in new if not await entries.has(_ENTRY + each.name)]
+            return LineChange(self._line.pack({_ENTRY + each.name: each.to_record() for each in missing}))
 
-        request = self._line.request(ERASE, edit)
-        request.if_changed = True
         if new:
-            await self._line.engine.writer.save(request)
+            await self._change(edit)
+
+    async def _change(self, edit: EditEntries) -> None:
+        request = self._line.request(ERASE, edit)
+        request.if_changed, request.is_limited = True, False
+        await self._line.engine.writer.save(request)
 
     # Records of the audit whose content was erased ------------------------------------------------------------
 
