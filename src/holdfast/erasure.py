@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.maintenance import ErasureReport
+from holdfast.maintenance import ErasureReport, SubjectExportReport
 from holdfast.security import Certificate
 from holdfast.store import AsyncErasure, Erasure
 
-__all__ = ["AsyncErasure", "Certificate", "Erasure", "ErasureReport"]
+__all__ = ["AsyncErasure", "Certificate", "Erasure", "ErasureReport", "SubjectExportReport"]

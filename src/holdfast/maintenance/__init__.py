@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.doctor.result import CheckLevel as CheckLevel
     from holdfast.maintenance.doctor.result import CheckResult as CheckResult
     from holdfast.maintenance.erasure.eraser import ErasureReport as ErasureReport
+    from holdfast.maintenance.erasure.subject_export import SubjectExportReport as SubjectExportReport
     from holdfast.maintenance.explain.explanations import Explanation as Explanation
     from holdfast.maintenance.explain.explanations import explain as explain
     from holdfast.maintenance.explain.explanations import explanations as explanations
@@ -71,6 +72,7 @@ _MODULES = {
     "holdfast.maintenance.backup.restorer": ("RestoreAction", "RestoredLine", "RestoreReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
     "holdfast.maintenance.erasure.eraser": ("ErasureReport",),
+    "holdfast.maintenance.erasure.subject_export": ("SubjectExportReport",),
     "holdfast.maintenance.explain.explanations": ("Explanation", "explain", "explanations"),
     "holdfast.maintenance.keys.reencryption": ("ReencryptReport",),
     "holdfast.maintenance.keys.rotation": ("KeyCheck", "KeyInfo"),

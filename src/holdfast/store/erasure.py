@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
+from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.namespaces import LineKind, line_name, root_of
 from holdfast.engine.row_format import Line
-from holdfast.errors import NotFoundError
+from holdfast.errors import DeniedError, NotFoundError
 from holdfast.maintenance.jobs.types import JobHost
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Progress
+    from holdfast.maintenance.archive.format import ArchiveFile
     from holdfast.maintenance.erasure.eraser import ErasureReport
+    from holdfast.maintenance.erasure.subject_export import SubjectExportReport
     from holdfast.maintenance.jobs.jobs import Job, JobTable
     from holdfast.security.erasure.certificate import Certificate
 
@@ -141,6 +146,40 @@ class ErasureOperations:
         from holdfast.maintenance.jobs.jobs import JobTable
 
         return JobTable(self._store)
+
+    # Exporting ------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def export(
+        self,
+        subject: str,
+        file: ArchiveFile,
+        *,
+        metadata_keys: Iterable[str] = _METADATA_KEYS,
+        progress: Progress | None = None,
+    ) -> SubjectExportReport:
+        """Write everything of one person to a file, as JSON that people can read, a document a line.
+
+        It has what `erase` would erase: every state of threads, agents, scopes and sessions, what the person wrote
+        where others write too, artifacts with their content, and records of the audit. A path is replaced when the file
+        is complete, and compressed if it ends in `.gz`. The file is not encrypted: of an encrypted store, it is refused
+        with the code `clear-refused`, unless `Encryption(clear=["export"])` allows it.
+        """
+        from holdfast.maintenance.erasure.subject_export import SubjectExporter
+        from holdfast.security.audit.thread_audit import record
+        from holdfast.security.erasure.names import check_subject
+
+        engine = self._handle.engine
+        if not engine.context.rows.may_be_clear("export"):
+            raise clear_refused("export")
+        keys = validation.require_names(metadata_keys, "metadata_keys")
+        exporter = SubjectExporter(self._handle, check_subject(subject), keys, progress)
+        found = await exporter.find()
+        if found.every_line:
+            with suppress(DeniedError):  # the store is open for reading only: it records nothing
+                name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
+                await record(engine, found.every_line, "export", {"file": str(name), "format": "subject"})
+        return await exporter.export(found, file)
 
     # Certificates ---------------------------------------------------------------------------------------------
 

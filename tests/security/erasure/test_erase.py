@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -36,7 +37,8 @@ _CASES += [(kind, False) for kind in _COMPOSITIONS]
 
 @pytest.mark.parametrize(("kind", "encrypted"), mostly_nightly(_CASES, daily=[("sqlite", True)]))
 def test_one_person_is_gone_and_the_other_is_not(kind: str, encrypted: bool, tmp_path: Path) -> None:
-    url, encryption = place(kind, tmp_path), Encryption(LocalKeys(b"1" * 32)) if encrypted else False
+    url = place(kind, tmp_path)
+    encryption: Encryption | Literal[False] = Encryption(LocalKeys(b"1" * 32)) if encrypted else False
     with holdfast.open(url, encryption=encryption) as store:
         plant(store)
         before = states_of(store, "u-2")

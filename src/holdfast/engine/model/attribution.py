@@ -299,3 +299,24 @@ def _without_runs(packed: Packed, mark: TextMark) -> bytes | None:
     if msgpack.is_bin(packed):
         return msgpack.binary(new)
     return msgpack.text(new.decode(errors="ignore").encode())  # a run may end inside of a character
+
+
+def only_marked(packed: Packed, mark: Mark) -> Packed | None:
+    """Return what is marked of a value; None if that is nothing. Large values must have been loaded."""
+    if not is_marked(mark):
+        return None
+    match mark:
+        case MapMark():
+            entries = {
+                key: only_marked(value, mark.keys.get(key, mark.rest)) for key, value in (as_map(packed) or {}).items()
+            }
+            return {key: value for key, value in entries.items() if value is not None}
+        case ListMark():
+            pairs = zip(as_items(packed) or [], mark.items, strict=False)
+            return [flatten(left) for item, each in pairs if (left := only_marked(item, each)) is not None]
+        case TextMark():
+            return _without_runs(packed, TextMark(tuple((length, not marked) for length, marked in mark.runs)))
+        case SetMark():
+            typed = msgpack.split_ext(flatten(packed))
+            return None if typed is None else msgpack.ext(typed[0], msgpack.join_array(sorted(mark.items)))
+    return packed

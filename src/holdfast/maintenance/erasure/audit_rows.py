@@ -80,11 +80,11 @@ class AuditEraser:
             bool(row.body)
             and row.columns[ACTION] not in _KEPT
             and (self._until is None or int(row.columns[0]) <= self._until)
-            and self._is_about(row)
+            and self.is_about(row)
             and self._kept_detail(row) != self._detail(row)
         )
 
-    def _is_about(self, row: Row) -> bool:
+    def is_about(self, row: Row) -> bool:
         """Return whether a row is about the person: about something of theirs, or something that they did."""
         if self._owns_tenant:
             return True

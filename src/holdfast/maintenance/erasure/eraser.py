@@ -135,6 +135,7 @@ class Eraser:
             raise ConflictError(
                 "others keep storing data of the subject", where=self._engine.context.backend.url, hint="Try again"
             )
+        self._report(0, 0, "histories of records")
         finder = self._finder()
         await finder.read_tenant()
         await erase_records(self._engine, self._tenant, finder.is_record, {ERASURE: erasure, "kind": HISTORIES})
@@ -192,7 +193,7 @@ class Eraser:
 
     def _report(self, done: int, total: int, what: str) -> int:
         if self._progress is not None:
-            self._progress(done + 1, total, what)
+            self._progress(done + bool(total), total or None, what)
         return done + 1
 
     async def _certify(self, ledger: ErasureLedger, erasure: str, started: int, *, owns_tenant: bool) -> Certificate:
@@ -207,10 +208,14 @@ class Eraser:
             if part.line:
                 lines.add(part.line)
                 threads.add(part.name)
+        self._report(0, 0, "audit records")
         audit = AuditEraser(engine, tenant, ledger, self._is_subject, threads, owns_tenant=owns_tenant)
         erased["details of audit records"] = await audit.erase(f"{started:020}-{erasure}")
+        self._report(0, 0, "keys")
         keys = await self._destroy_key()
+        self._report(0, 0, "purge")
         remains = await engine.context.backend.purge()
+        self._report(0, 0, "certificate")
         now, salt = engine.context.clock(), new_salt()
         certificate = Certificate(
             erasure,
