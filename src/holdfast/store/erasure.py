@@ -18,8 +18,8 @@ from holdfast.maintenance.jobs.types import JobHost
 if TYPE_CHECKING:
     from holdfast.engine.types import Progress
     from holdfast.maintenance.archive.format import ArchiveFile
+    from holdfast.maintenance.archive.subject_export import SubjectExportReport
     from holdfast.maintenance.erasure.eraser import ErasureReport
-    from holdfast.maintenance.erasure.subject_export import SubjectExportReport
     from holdfast.maintenance.jobs.jobs import Job, JobTable
     from holdfast.security.erasure.certificate import Certificate
 
@@ -51,7 +51,7 @@ class ErasureOperations:
         Threads whose checkpoints name one person in their metadata (`metadata={"subject": "u-1842"}`), and scopes in
         which the person is the user (`state(user="u-1842")`), need not be assigned.
         """
-        from holdfast.security.erasure.names import check_subject
+        from holdfast.engine.subject_names import check_subject
         from holdfast.security.erasure.subjects import assign
 
         await assign(self._handle.engine, self._line(name, kind), check_subject(subject))
@@ -60,7 +60,7 @@ class ErasureOperations:
     async def mark_mixed(self, name: str, *, kind: LineKind = "thread") -> None:
         """Say that a thread, or a line of another kind, contains the data of several persons, such as a group chat: an
         erasure then removes the steps of one of them, and not the whole."""
-        from holdfast.security.erasure.names import MIXED
+        from holdfast.engine.subject_names import MIXED
         from holdfast.security.erasure.subjects import assign
 
         await assign(self._handle.engine, self._line(name, kind), MIXED)
@@ -75,7 +75,7 @@ class ErasureOperations:
     @sync_and_async
     async def subject(self, name: str | None = None, *, kind: LineKind = "thread") -> str | None:
         """Return the person that a thread, or a line of another kind, or the tenant is assigned to; None for nobody."""
-        from holdfast.security.erasure.names import MIXED
+        from holdfast.engine.subject_names import MIXED
         from holdfast.security.erasure.subjects import read_subjects
 
         line = self._line(name, kind)
@@ -104,9 +104,9 @@ class ErasureOperations:
         a checkpoint's metadata that name its subject. If it is interrupted, call it again: it resumes. `DeniedError`
         with the code `erase-held` if a legal hold protects anything of it: then nothing is erased.
         """
+        from holdfast.engine.subject_names import check_subject
         from holdfast.maintenance.erasure.eraser import Eraser, report_of
         from holdfast.maintenance.jobs.execution import run_job
-        from holdfast.security.erasure.names import check_subject
 
         name, keys = check_subject(subject), validation.require_names(metadata_keys, "metadata_keys")
         if dry_run:
@@ -165,9 +165,9 @@ class ErasureOperations:
         is complete, and compressed if it ends in `.gz`. The file is not encrypted: of an encrypted store, it is refused
         with the code `clear-refused`, unless `Encryption(clear=["export"])` allows it.
         """
-        from holdfast.maintenance.erasure.subject_export import SubjectExporter
+        from holdfast.engine.subject_names import check_subject
+        from holdfast.maintenance.archive.subject_export import SubjectExporter
         from holdfast.security.audit.thread_audit import record
-        from holdfast.security.erasure.names import check_subject
 
         engine = self._handle.engine
         if not engine.context.rows.may_be_clear("export"):
@@ -186,8 +186,8 @@ class ErasureOperations:
     @sync_and_async
     async def certificates(self) -> Sequence[Certificate]:
         """List the certificates of all erasures, the oldest first."""
+        from holdfast.security.audit.erasure_ledger import ErasureLedger
         from holdfast.security.erasure.certificate import Certificate
-        from holdfast.security.erasure.ledger import ErasureLedger
 
         entries = await ErasureLedger(self._handle.engine, self._handle.tenant).entries()
         return [Certificate.from_json(entry.certificate) for entry in entries]

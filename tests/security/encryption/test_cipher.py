@@ -19,7 +19,7 @@ from holdfast.errors import CorruptError, DeniedError, InvalidError
 from holdfast.security.encryption import cipher as module
 from holdfast.security.encryption.cipher import Cipher, derive, new_key
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.security.encryption.store_keys import KeyRow
+from holdfast.security.encryption.key_rows import KeyRow
 
 HERE = RecordContext("steps", ("", "t", 0, 0))
 

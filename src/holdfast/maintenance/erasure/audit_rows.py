@@ -16,11 +16,11 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, digest
 from holdfast.engine.model.scopes import parse_place
 from holdfast.engine.row_format import ERASE, Line, event_body, open_body
+from holdfast.engine.subject_names import subject_of_name
 from holdfast.errors import HoldfastError
+from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
 from holdfast.security.audit.verify import ACTION, ACTOR, TARGET
-from holdfast.security.erasure.ledger import ErasureLedger
-from holdfast.security.erasure.names import subject_of_name
 
 _AT_ONCE = 50
 """The number of steps whose rows are changed together."""

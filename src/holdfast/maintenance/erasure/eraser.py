@@ -19,6 +19,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import AUDIT, COUNTS, line_kind, root_of, short_name
 from holdfast.engine.row_format import Line
+from holdfast.engine.subject_names import METADATA_KEY
 from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, DeniedError
 from holdfast.maintenance.erasure.audit_rows import AuditEraser
@@ -32,10 +33,9 @@ from holdfast.maintenance.erasure.removal import (
     delete_session,
     erased_parts,
 )
+from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.erasure.certificate import Certificate, new_salt
-from holdfast.security.erasure.ledger import ErasureLedger, LedgerEntry, digest_subject
-from holdfast.security.erasure.names import METADATA_KEY
 from holdfast.security.erasure.signing_key import signing_key
 from holdfast.security.erasure.subjects import tenant_key
 from holdfast.security.handle import StoreHandle

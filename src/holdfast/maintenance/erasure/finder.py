@@ -15,18 +15,18 @@ from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, is_thread, root_of
 from holdfast.engine.row_format import Line, StepRef, info_of
-from holdfast.engine.system_line import SystemLine, read_latest
-from holdfast.engine.types import Progress
-from holdfast.hooks.execution_log import LINE as HOOKS
-from holdfast.schemas.registry import LINE as SCHEMAS
-from holdfast.security.erasure.ledger import LINE as LEDGER
-from holdfast.security.erasure.names import (
+from holdfast.engine.subject_names import (
     METADATA_KEY,
     MIXED,
     subject_of_line,
     subject_of_name,
     subjects_of_step,
 )
+from holdfast.engine.system_line import SystemLine, read_latest
+from holdfast.engine.types import Progress
+from holdfast.hooks.execution_log import LINE as HOOKS
+from holdfast.schemas.registry import LINE as SCHEMAS
+from holdfast.security.audit.erasure_ledger import LINE as LEDGER
 from holdfast.security.erasure.subjects import read_subjects, tenant_key
 from holdfast.state.artifacts.content import CONTENT_PREFIX
 from holdfast.state.sessions.records import LINE as SESSIONS

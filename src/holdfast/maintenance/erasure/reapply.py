@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import LINES
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import Line
@@ -19,8 +17,7 @@ from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
 from holdfast.maintenance.erasure.record_lines import erase_records
 from holdfast.maintenance.erasure.removal import ERASURE, delete_artifact, delete_lines, delete_session
-from holdfast.security.erasure.ledger import LINE as LEDGER
-from holdfast.security.erasure.ledger import ErasureLedger, LedgerEntry
+from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.handle import StoreHandle
 
 
@@ -64,50 +61,15 @@ async def apply_ledger(engine: Engine, tenant: str, *sources: Iterable[LedgerEnt
     return report
 
 
-class CopiedErasures:
-    """The erasures that a copy of a store must respect: those of the target, and those of the source.
-
-    Without a tenant, the copy is that of all tenants.
-    """
-
-    def __init__(self, source: Engine, tenant: str | None) -> None:
-        self._source = source
-        self._tenant = tenant
-
-    async def leave_out(self, target: Engine) -> set[Line]:
-        """Return the lines that are not copied: what was erased in the target as a whole. Its ledger stays its own; it
-        gets the entries of the other."""
-        out: set[Line] = set()
-        for tenant in await self._tenants():
-            entries = await read_ledger(target, tenant)
-            for entry in entries:
-                out.update((await _finder(self._source, tenant, entry).find()).lines)
-            if entries:
-                out.add(Line(tenant, LEDGER))
-        return out
-
-    async def apply(self, target: Engine) -> None:
-        """Remove from the target what was erased, once it is copied."""
-        for tenant in await self._tenants():
-            entries = await read_ledger(self._source, tenant)
-            if entries or await read_ledger(target, tenant):
-                await apply_ledger(target, tenant, entries)
-
-    async def _tenants(self) -> list[str]:
-        if self._tenant is not None:
-            return [self._tenant]
-        found = scan_rows(self._source.context.backend, LINES, (), bodies=False)
-        return sorted({str(row.key[0]) async for row in found})
-
-
-def _finder(engine: Engine, tenant: str, entry: LedgerEntry) -> SubjectFinder:
+def finder_of(engine: Engine, tenant: str, entry: LedgerEntry) -> SubjectFinder:
+    """Return what finds data that an erasure erased."""
     return SubjectFinder(engine, tenant, entry.is_of, until=entry.time, known_line=entry.has_line)
 
 
 async def _apply(
     engine: Engine, tenant: str, ledger: ErasureLedger, entry: LedgerEntry, report: ReapplyReport
 ) -> ReapplyReport:
-    finder, handle = _finder(engine, tenant, entry), StoreHandle(engine, tenant)
+    finder, handle = finder_of(engine, tenant, entry), StoreHandle(engine, tenant)
     found = await finder.find()
     if found.is_empty:
         return report

@@ -17,9 +17,9 @@ from holdfast.engine.ids import new_id
 from holdfast.engine.model.scopes import MARK, parse_place
 from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
 from holdfast.engine.row_format import ERASE, Line, open_body
+from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
-from holdfast.security.erasure.ledger import digest_line
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords
 from holdfast.state.sessions.lifecycle import SessionLifecycle

@@ -12,8 +12,8 @@ ERASE = "erase"
 
 
 def _check(settings: Mapping[str, Any]) -> None:
+    from holdfast.engine.subject_names import check_subject
     from holdfast.errors import InvalidError
-    from holdfast.security.erasure.names import check_subject
 
     known_only(settings, subject=str, id=str, started=int, metadata_keys=list)
     if "id" not in settings or "started" not in settings:

@@ -23,15 +23,8 @@ from holdfast.engine.types import Progress
 from holdfast.errors import TransientError
 from holdfast.maintenance.keys.rotation import encrypted_rows
 from holdfast.security.audit.thread_audit import record
-from holdfast.security.encryption.store_keys import (
-    ACTIVE,
-    DATA,
-    RETIRED,
-    SUBJECT,
-    KeyRow,
-    StoreKeys,
-)
-from holdfast.security.encryption.subject_keys import SUBJECT_LINE
+from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, SUBJECT_LINE, KeyRow
+from holdfast.security.encryption.store_keys import StoreKeys
 
 _ATTEMPTS = 20
 _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20

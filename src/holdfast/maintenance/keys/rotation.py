@@ -16,16 +16,8 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidError, NotFoundError, TransientError
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.security.encryption.store_keys import (
-    ACTIVE,
-    DATA,
-    DESTROYING,
-    RETIRED,
-    SUBJECT,
-    WRAPPING,
-    KeyRow,
-    StoreKeys,
-)
+from holdfast.security.encryption.key_rows import ACTIVE, DATA, DESTROYING, RETIRED, SUBJECT, WRAPPING, KeyRow
+from holdfast.security.encryption.store_keys import StoreKeys
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 _ATTEMPTS = 20

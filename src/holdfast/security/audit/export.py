@@ -25,6 +25,7 @@ from holdfast.engine.model.steps import StepHeader, StepParent, StubProof, commi
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import ERASE, Line
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
+from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
 from holdfast.security.audit.verify import (
     AuditedStep,
@@ -37,7 +38,6 @@ from holdfast.security.audit.verify import (
     find_mismatches,
     packed_detail,
 )
-from holdfast.security.erasure.ledger import ErasureLedger
 
 _MARK, _FORMAT = "holdfast audit", 1
 _COLUMNS = tuple(EVENTS.columns)

@@ -23,8 +23,8 @@ from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.engine.namespaces import ACCESS, AUDIT
 from holdfast.engine.row_format import ERASE, Line, StepRef, open_body, open_step
 from holdfast.errors import CorruptError, HoldfastError
+from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
-from holdfast.security.erasure.ledger import ErasureLedger
 
 _PAGE = 256
 

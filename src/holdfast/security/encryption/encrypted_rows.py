@@ -12,9 +12,10 @@ from holdfast.codec.envelope import RecordContext, Sealer, missing_key, sealed_k
 from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.errors import DeniedError
+from holdfast.security.encryption.key_rows import LineKey, LineName
 from holdfast.security.encryption.line_subject import subject_in_batch
 from holdfast.security.encryption.settings import Encryption, Mode
-from holdfast.security.encryption.store_keys import KeyMemory, LineKey, LineName, StoreKeys, not_encrypted
+from holdfast.security.encryption.store_keys import KeyMemory, StoreKeys, not_encrypted
 
 _WRITES = (Create, Ensure, Put)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.backends.interface import Batch, Create, Ensure, Put
 from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.row_format import SUBJECT, Line, StepRef
-from holdfast.security.erasure.names import MIXED, subject_of_line, subjects_of_step
+from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_step
 
 _WRITES = (Create, Ensure, Put)
 

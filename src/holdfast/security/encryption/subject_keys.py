@@ -8,52 +8,58 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from msgspec.msgpack import encode
 
-from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Change, Create, Delete, Get, Put, Scan
+from holdfast.backends.interface import Backend, Change, Create, Delete, Get, Put, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import KEYS
-from holdfast.engine.model.scopes import MARK
 from holdfast.errors import TransientError
 from holdfast.security.encryption.cipher import Cipher, new_key
-from holdfast.security.encryption.store_keys import (
+from holdfast.security.encryption.key_rows import (
     ACTIVE,
     BY_SUBJECT,
     DATA,
     DESTROYING,
     SUBJECT,
+    SUBJECT_LINE,
     WRAPPING,
     KeyRow,
     LineKey,
     LineName,
-    StoreKeys,
+    SubjectKey,
     TenantKeys,
 )
-
-SUBJECT_LINE = f"{MARK}subject:"
-"""The beginning of what stands for the name of a line; the digest follows."""
 
 _ATTEMPTS = 10
 
 
-class SubjectKey(NamedTuple):
-    """The key of a person's lines."""
+class TenantKeySource(Protocol):
+    """The keys of a store, without those of persons."""
 
-    row: KeyRow
-    cipher: Cipher
+    backend: Backend
 
-    @property
-    def wrapped_by(self) -> str:
-        """What keys say that it encrypts."""
-        return BY_SUBJECT + self.row.line.removeprefix(SUBJECT_LINE)
+    async def require_tenant(self, tenant: str) -> TenantKeys:
+        """Return the keys of a tenant, and create them if there are none."""
+
+    async def load_tenant(self, tenant: str) -> TenantKeys | None:
+        """Read the keys of a tenant again."""
+
+    async def wrapping_of(self, row: KeyRow, tenant: TenantKeys) -> Cipher | None:
+        """Return the key that encrypts the key of a line."""
+
+    def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
+        """Decrypt the key of a line."""
+
+    def forget_line(self, name: LineName) -> None:
+        """Read the key of a line again when it is needed."""
 
 
 class SubjectKeys:
     """The keys of persons in one store."""
 
-    def __init__(self, keys: StoreKeys) -> None:
+    def __init__(self, keys: TenantKeySource) -> None:
         self._keys = keys
         self._loaded: dict[tuple[str, str, int], SubjectKey] = {}
         """By tenant, digest and number."""

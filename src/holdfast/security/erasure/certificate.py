@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from holdfast._lazy import missing_extra
 from holdfast.errors import CorruptError, InvalidError
-from holdfast.security.erasure.ledger import digest_subject
+from holdfast.security.audit.erasure_ledger import digest_subject
 
 try:
     from cryptography.exceptions import InvalidSignature

@@ -10,7 +10,7 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError
 from holdfast.security.encryption.cipher import Cipher, new_key
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.security.encryption.store_keys import ACTIVE, KeyRow
+from holdfast.security.encryption.key_rows import ACTIVE, KeyRow
 
 _ATTEMPTS = 10
 

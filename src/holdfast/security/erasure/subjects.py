@@ -9,8 +9,8 @@ from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import Line, subject_key
+from holdfast.engine.subject_names import MIXED
 from holdfast.security.audit.thread_audit import recorded
-from holdfast.security.erasure.names import MIXED
 
 _BATCH = 500
 

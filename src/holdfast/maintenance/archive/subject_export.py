@@ -25,7 +25,7 @@ from holdfast.engine.types import Progress, to_datetime
 from holdfast.maintenance.archive.format import ArchiveFile, ArchiveWriter
 from holdfast.maintenance.erasure.audit_rows import AuditEraser
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
-from holdfast.security.erasure.ledger import ErasureLedger
+from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords
 from holdfast.state.sessions.records import SessionRecords
