@@ -36,7 +36,7 @@ def test_one_person_is_exported_and_erased(tmp_path: Path) -> None:
     hf("hold", "notes", "--release")
     assert hf("erase").code == 2
     done = hf("erase", "--subject", "u-1", "--yes", "--out", str(file))
-    assert "Erased 2 threads, 1 threads rewritten" in done.err
+    assert "2 threads, 1 threads rewritten" in done.err
     certificate = json.loads(file.read_text())
     assert hf("erase", "list", "--json").records == [certificate]
     assert certificate["id"] in hf("erase", "list").out
