@@ -21,6 +21,7 @@ ROOTS = (
     "holdfast.state",
     "holdfast.access",
     "holdfast.encryption",
+    "holdfast.erasure",
     "holdfast.sensitive",
     "holdfast.hooks",
     "holdfast.schemas",

@@ -76,7 +76,7 @@ from holdfast.engine.sealed_rows import SealedRowCodec
 from holdfast.errors import NotFoundError
 from holdfast.interfaces.langgraph.contents import SerializedValue
 from holdfast.security.encryption.cipher import Cipher
-from holdfast.security.encryption.store_keys import KeyRow
+from holdfast.security.encryption.key_rows import KeyRow
 from tests.codec import app
 from tests.codec.values import identical
 from tests.support.cases import case

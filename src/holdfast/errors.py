@@ -285,6 +285,8 @@ FINER_CODES = {
     "key-wrong": DeniedError,
     "key-in-use": ConflictError,
     "tampered": CorruptError,
+    "erase-held": DeniedError,
+    "certificate-invalid": CorruptError,
     "clear-refused": UnsupportedError,
     "under-way": ConflictError,
     "lease-lost": ConflictError,

@@ -171,6 +171,9 @@ KEYS = Table(
 not in the store, and those of lines by the tenant's. They are never copied: whoever deletes a key here erases what is
 encrypted with it, everywhere."""
 
+SIGNING = "signing"
+"""The kind of the key that signs certificates. A store that is not encrypted has this one only."""
+
 # Readable rows, for people and dashboards to query. They are derived from the log and can be rebuilt.
 
 _THREAD: dict[str, type] = {"tenant": str, "thread": str}

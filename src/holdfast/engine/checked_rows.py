@@ -30,7 +30,7 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.tables import JOURNAL, KEYS, READABLE, WORDS, Key, Scalar, Table
+from holdfast.backends.tables import JOURNAL, KEYS, READABLE, SIGNING, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
@@ -40,6 +40,8 @@ UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
 to wrappers, which are below the engine."""
 
 _WRITES = (Create, Ensure, Put)
+
+_PAGE = 100
 
 _ATTEMPTS = 20
 """How often a batch is applied whose keys others change at the same time."""
@@ -80,8 +82,15 @@ class RowCodec:
 
         `DeniedError` with the code `key-missing` if they are encrypted.
         """
-        (keys,) = await backend.read([Scan(KEYS, () if tenant is None else (tenant, ""), limit=1, bodies=False)])
-        if keys:
+        prefix: Key = () if tenant is None else (tenant, "")
+        start: Key = ()
+        while True:
+            (rows,) = await backend.read([Scan(KEYS, prefix, start, limit=_PAGE, bodies=False)])
+            if all(row.key[2] == SIGNING for row in rows):
+                if len(rows) < _PAGE:
+                    return
+                start = (*rows[-1].key[len(prefix) : 3], int(rows[-1].key[3]) + 1)
+                continue
             raise DeniedError(
                 "the store is encrypted, and it is opened without a key",
                 where=backend.url,

@@ -59,8 +59,8 @@ def check_name(text: object, what: str) -> str:
     return text
 
 
-MERGE, PRUNED = "merge", "pruned"
-"""The kinds of a merge, and of the stub of a pruned step."""
+MERGE, PRUNED, ERASE = "merge", "pruned", "erase"
+"""The kinds of a merge, of the stub of a pruned step, and of a step that removes what is erased from a state."""
 
 
 class LineInfo(NamedTuple):
@@ -198,13 +198,18 @@ class Branch(NamedTuple):
         return Row((*line, self.branch), self[1:])
 
 
-PIN, HOLD, LEASE, OWNER = "pin", "hold", "lease", "owner"
-"""Kinds of references. The names of pins and holds are reasons. Holds, leases and owners refer to no step."""
+PIN, HOLD, LEASE, OWNER, SUBJECT = "pin", "hold", "lease", "owner", "subject"
+"""Kinds of references. The names of pins and holds are reasons. Holds, leases, owners and subjects refer to no step."""
 
 
 def owner_key(root: Line) -> Key:
     """Return the key of the reference to the identity that owns a thread, by the thread's root line."""
     return (*root, OWNER, "", "")
+
+
+def subject_key(root: Line) -> Key:
+    """Return the key of the reference to the person whose data a line contains, by the root line of a thread."""
+    return (*root, SUBJECT, "", "")
 
 
 def may_be_hold(ref: Row) -> bool:
@@ -214,7 +219,7 @@ def may_be_hold(ref: Row) -> bool:
 
 def is_about_step(ref: Row) -> bool:
     """Return whether a reference refers to a step, and is removed with it."""
-    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE, OWNER)
+    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE, OWNER, SUBJECT)
 
 
 def info_of(row: Row) -> LineInfo:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.archive.export import ExportReport as ExportReport
     from holdfast.maintenance.archive.import_ import ArchiveEntry as ArchiveEntry
     from holdfast.maintenance.archive.import_ import ImportReport as ImportReport
+    from holdfast.maintenance.archive.subject_export import SubjectExportReport as SubjectExportReport
     from holdfast.maintenance.backup.checker import BackupFinding as BackupFinding
     from holdfast.maintenance.backup.checker import RepositoryReport as RepositoryReport
     from holdfast.maintenance.backup.drill import DrillReport as DrillReport
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.restorer import RestoreReport as RestoreReport
     from holdfast.maintenance.doctor.result import CheckLevel as CheckLevel
     from holdfast.maintenance.doctor.result import CheckResult as CheckResult
+    from holdfast.maintenance.erasure.eraser import ErasureReport as ErasureReport
     from holdfast.maintenance.explain.explanations import Explanation as Explanation
     from holdfast.maintenance.explain.explanations import explain as explain
     from holdfast.maintenance.explain.explanations import explanations as explanations
@@ -71,6 +73,8 @@ _MODULES = {
     "holdfast.maintenance.backup.repository_key": ("RepositoryKeyInfo",),
     "holdfast.maintenance.backup.restorer": ("RestoreAction", "RestoredLine", "RestoreReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
+    "holdfast.maintenance.erasure.eraser": ("ErasureReport",),
+    "holdfast.maintenance.archive.subject_export": ("SubjectExportReport",),
     "holdfast.maintenance.explain.explanations": ("Explanation", "explain", "explanations"),
     "holdfast.maintenance.keys.reencryption": ("ReencryptReport",),
     "holdfast.maintenance.keys.rotation": ("KeyCheck", "KeyInfo"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.security.encryption.settings import Clear as Clear
     from holdfast.security.encryption.settings import Encryption as Encryption
     from holdfast.security.encryption.settings import Mode as Mode
+    from holdfast.security.erasure.certificate import Certificate as Certificate
     from holdfast.security.sensitive.detector import Recognizer as Recognizer
     from holdfast.security.sensitive.detector import SensitiveSpan as SensitiveSpan
     from holdfast.security.sensitive.detector import find as find
@@ -55,6 +56,7 @@ _MODULES = {
         "LocalKeys",
         "generate_key",
     ),
+    "holdfast.security.erasure.certificate": ("Certificate",),
     "holdfast.security.encryption.settings": ("Clear", "Encryption", "Mode"),
 }
 

@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from holdfast.store.checkpointer import CheckpointTuple as CheckpointTuple
     from holdfast.store.doctor import doctor as doctor
     from holdfast.store.doctor import examine as examine
+    from holdfast.store.erasure import AsyncErasure as AsyncErasure
+    from holdfast.store.erasure import Erasure as Erasure
+    from holdfast.store.erasure import ErasureOperations as ErasureOperations
     from holdfast.store.graph_schemas import GraphSchemas as GraphSchemas
     from holdfast.store.graph_schemas import RenamedTask as RenamedTask
     from holdfast.store.graph_schemas import TaskPlace as TaskPlace
@@ -141,6 +144,7 @@ _MODULES = {
     ),
     "holdfast.store.checkpointer": ("AsyncCheckpointer", "CheckpointTuple", "Checkpointer"),
     "holdfast.store.doctor": ("doctor", "examine"),
+    "holdfast.store.erasure": ("AsyncErasure", "Erasure", "ErasureOperations"),
     "holdfast.store.graph_schemas": ("GraphSchemas", "RenamedTask", "TaskPlace"),
     "holdfast.store.identity_view": ("AsyncIdentityView", "IdentityOperations", "IdentityView"),
     "holdfast.store.keys": ("AsyncKeys", "Keys", "KeysOperations"),

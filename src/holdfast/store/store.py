@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
@@ -18,7 +18,6 @@ from holdfast.engine import validation
 from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import (
-    AUDIT,
     CONTENT_KINDS,
     LineKinds,
     count_stored,
@@ -28,7 +27,6 @@ from holdfast.engine.namespaces import (
 )
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path
-from holdfast.engine.row_format import Line
 from holdfast.engine.types import Checkpoint, Revision, S, StoreStats
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
@@ -59,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.backups import AsyncBackups, Backups
     from holdfast.store.checkpoint_fields import CheckpointFields
+    from holdfast.store.erasure import AsyncErasure, Erasure
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.keys import AsyncKeys, Keys
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
@@ -293,6 +292,19 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     keys = sync_or_async_property(_keys, _async_keys)
 
+    def _erasure(self) -> Erasure:
+        """Erasing the data of one person, and whose data it is."""
+        from holdfast.store.erasure import Erasure
+
+        return Erasure(self)
+
+    def _async_erasure(self) -> AsyncErasure:
+        from holdfast.store.erasure import AsyncErasure
+
+        return AsyncErasure(self)
+
+    erasure = sync_or_async_property(_erasure, _async_erasure)
+
     # The whole store ------------------------------------------------------------------------------------------
 
     def _maintenance(self) -> Maintenance:
@@ -368,14 +380,14 @@ class StoreOperations(ThreadListing, ScopedOperations):
             only = await self._engine.lines.of_threads(self.tenant, names)
         if only is not None and tenant is None:
             raise InvalidError("threads are named where those of one tenant are copied, not of all")
-        from holdfast.schemas.registry_copy import copy_registries
+        from holdfast.backends.config import resolve
+        from holdfast.maintenance.erasure.store_copy import copy_store, record_copy
 
+        target: Engine | str
         if isinstance(other, str | os.PathLike):
-            from holdfast.backends.config import resolve
-            from holdfast.engine.copy.between_stores import copy_to_url
-
-            await self._record_copy(only, redacted_url(resolve(other)))
-            return await copy_to_url(self._engine, resolve(other), options, tenant, progress, only, copy_registries)
+            target = resolve(other)
+            await record_copy(self._engine, self.tenant, only, redacted_url(target))
+            return await copy_store(self._engine, target, options, tenant, progress, only)
         if not isinstance(other, StoreOperations):
             raise InvalidError(f"the other store is an open store, a URL or a path, not {type(other).__name__}")
         if options:
@@ -385,22 +397,9 @@ class StoreOperations(ThreadListing, ScopedOperations):
                 f"the other store was opened for tenant {other._handle.tenant!r}, and would not see what is copied",
                 hint=f"Open it with tenant={self._handle.tenant!r}, or give its URL",
             )
-        from holdfast.engine.copy.between_stores import StoreCopier
-
-        await self._record_copy(only, redacted_url(other._engine.context.backend.url))
-        return await StoreCopier(self._engine, other._engine, progress, None, copy_registries).copy(tenant, only)
-
-    async def _record_copy(self, lines: Sequence[Line] | None, to: str) -> None:
-        """Record a copy to another store, of some threads or of all, if there is something to say about it."""
-        from holdfast.engine import trace_context
-
-        trace = trace_context.current()
-        if trace.correlation or trace.cause:
-            from holdfast.security.audit.thread_audit import record
-
-            place = [Line(self.tenant, AUDIT)] if lines is None else lines
-            with suppress(DeniedError):  # the store is open for reading only: it records nothing
-                await record(self._engine, place, "copy", {"to": to})
+        target = other._engine
+        await record_copy(self._engine, self.tenant, only, redacted_url(target.context.backend.url))
+        return await copy_store(self._engine, target, {}, tenant, progress, only)
 
     @sync_and_async
     async def export(

@@ -187,6 +187,9 @@ backup pin 1 -r repository
 backup freeze -r repository
 backup unfreeze --yes -r repository
 backup schedule -r repository
+erase --subject nobody --yes
+erase list
+erase key
 doctor
 explain no-store
 completion bash
@@ -196,6 +199,8 @@ help log
 NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve", "backup follow"}
 """The first two need an id: their records are those of `grant list` and `token list`. The others run until they are
 stopped: tests/interfaces/web runs them."""
+NO_RECORDS |= {"erase assign", "erase show", "erase verify"}
+"""They need a thread, or a certificate: test_erase.py runs them."""
 NO_RECORDS |= {f"keys {each}" for each in ("list", "add", "rotate", "reencrypt", "destroy", "check")}
 """They need an encrypted store: test_keys.py runs them."""
 NO_RECORDS |= {"backup add-key", "backup keys"}

@@ -19,7 +19,7 @@ from holdfast.errors import CorruptError, DeniedError, InvalidError
 from holdfast.security.encryption import cipher as module
 from holdfast.security.encryption.cipher import Cipher, derive, new_key
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.security.encryption.store_keys import KeyRow
+from holdfast.security.encryption.key_rows import KeyRow
 
 HERE = RecordContext("steps", ("", "t", 0, 0))
 
@@ -133,7 +133,7 @@ def test_a_stored_key_is_the_one_that_its_id_says() -> None:
     row = Row(("", "t", 0, 0), ("1", 0, 0, b"h" * 32, 0, "", "", 0, 0, -1))
     keys = rows.store_keys
     tenant = run(keys.require_tenant(""))
-    run(keys.backend.apply([each.condition() for each in run(keys.line_keys([("", "t")])).values()]))
+    run(keys.backend.apply([each.conditions()[0] for each in run(keys.line_keys([("", "t")])).values()]))
     run(backend.apply([Put(STEPS, rows.encode(STEPS, row))]))
     (found,) = run(backend.read([Scan(KEYS, ("", "t"))]))[0]
     mine = KeyRow.of(found)

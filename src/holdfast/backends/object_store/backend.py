@@ -84,6 +84,13 @@ class ObjectStoreBackend(LoopBackend):
     async def tidy(self) -> None:
         await self._run_once(self._tidy)
 
+    async def purge(self) -> list[str]:
+        """Rewrite objects with deleted rows. Those that they replace are deleted after the grace period: until then,
+        other processes may be reading them."""
+        await self.tidy()
+        later = f"replaced objects of {self.url}, which `tidy` deletes after {self._grace:g} seconds"
+        return [later, f"versions, logs and backups of the bucket or disk of {self.url}"]
+
     async def damaged_shards(self, tenant: str) -> list[str]:
         """List the folders of the shards of a tenant with a damaged or missing object."""
         return await self._run_once(lambda: self._opened().rebuild.damaged_shards(tenant))

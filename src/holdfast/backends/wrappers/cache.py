@@ -119,6 +119,10 @@ class CacheBackend(Wrapper):
         inner = self.inner.capabilities
         return inner._replace(fresh=inner.fresh and not self._max_age)
 
+    async def purge(self) -> list[str]:
+        """Purge the store. Answers in the cache are out of date when a row changes, and replaced later."""
+        return [*await self.inner.purge(), f"the cache {self._storage.url}, until its entries are replaced"]
+
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         marks = self._marks(queries)
         if marks is None:

@@ -238,6 +238,12 @@ class TieredBackend(Wrapper):
         await self.inner.tidy()
         await self.cold.tidy()
 
+    async def purge(self) -> list[str]:
+        """Sweep unreferenced bodies, and purge both stores."""
+        await self._mover.sweep_all()
+        self._unswept = 0
+        return [*await self.inner.purge(), *await self.cold.purge()]
+
     async def status(self) -> dict[str, int | float | str]:
         """Return what this process moved, brought back, fetched and swept, and the deletions that wait for `tidy`."""
         mover = self._mover

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -41,7 +41,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.projection.rows import clear_state
-from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, Line, StepRef, open_writes, write_row
+from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, SUBJECT, Line, StepRef, open_writes, write_row
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -83,9 +83,11 @@ class StoreCopier:
         progress: OnCopyProgress | None = None,
         apply: Callable[[Line], Apply] | None = None,
         copy_registries: CopyRegistries | None = None,
+        leave_out: Callable[[Engine], Awaitable[Set[Line]]] | None = None,
     ) -> None:
         """`apply` returns how the batch is applied that makes a line visible or current in the target;
-        `copy_registries` adds the schemas of what is copied to those that the target has."""
+        `copy_registries` adds the schemas of what is copied to those that the target has. `leave_out` returns the lines
+        that are not copied, given the target."""
         self._source = source.context.backend
         self._source_engine = source
         self._copy_registries = copy_registries
@@ -94,6 +96,8 @@ class StoreCopier:
         self._engine = target
         self._progress = progress
         self._apply = apply
+        self._leave_out = leave_out
+        self._left_out: Set[Line] = frozenset()
         self._only: Sequence[Line] | None = None
         self._written: set[Line] = set()
         """Lines that were copied in this run."""
@@ -111,6 +115,8 @@ class StoreCopier:
         if self._source is self._target or (self._source.url == self._target.url and self._target.capabilities.shared):
             raise InvalidError("a store is not copied to itself", where=self._source.url)
         self._only = only
+        if self._leave_out is not None:
+            self._left_out = await self._leave_out(self._engine)
         await self._check_sizes(tenant)
         damaged: dict[Line, CorruptError] = {}
         left_out: set[Line] = set()
@@ -211,10 +217,11 @@ class StoreCopier:
 
     async def _lines(self, tenant: str | None) -> list[Line]:
         if self._only is not None:
-            return [line for line in self._only if await self._exists(line)]
+            return [line for line in self._only if line not in self._left_out and await self._exists(line)]
         prefix: Key = () if tenant is None else (tenant,)
         found = scan_rows(self._source, LINES, prefix, bodies=False)
-        return [Line(str(row.key[0]), str(row.key[1])) async for row in found]
+        lines = [Line(str(row.key[0]), str(row.key[1])) async for row in found]
+        return [line for line in lines if line not in self._left_out]
 
     async def _exists(self, line: Line) -> bool:
         try:
@@ -408,8 +415,11 @@ async def copy_to_url(
     progress: OnCopyProgress | None,
     only: Sequence[Line] | None = None,
     copy_registries: CopyRegistries | None = None,
+    leave_out: Callable[[Engine], Awaitable[Set[Line]]] | None = None,
+    finish: Callable[[Engine], Awaitable[None]] | None = None,
 ) -> CopyReport:
-    """Copy lines to a store, which is opened for it."""
+    """Copy lines to a store, which is opened for it. `leave_out` returns the lines that are not copied; `finish` is
+    called with the store before it is closed."""
     kind = backend_for(url)
     if kind.takes_tenant and tenant is not None:
         options = {"tenant": tenant, **options}
@@ -419,7 +429,11 @@ async def copy_to_url(
             backend, codec=source.context.codec, project=backend.capabilities.projected, rows=source.context.rows
         )
         await context.rows.check_store(context.stored, tenant)
-        return await StoreCopier(source, Engine(context), progress, None, copy_registries).copy(tenant, only)
+        target = Engine(context)
+        report = await StoreCopier(source, target, progress, None, copy_registries, leave_out).copy(tenant, only)
+        if finish is not None:
+            await finish(target)
+        return report
     finally:
         await backend.close()
 
@@ -506,7 +520,8 @@ def _of_steps(table: Table, listing: _Listing, steps: _Listing) -> _Listing:
         return {key: columns for key, columns in listing.items() if key in steps}
     if table is REFS:
         ids = {columns[0] for columns in steps.values()}
-        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] in (HOLD, OWNER)}
+        kinds = (HOLD, OWNER, SUBJECT)
+        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] in kinds}
     if table is EVENTS:
         # They stay when their steps are pruned; and ids increase.
         last = max((str(columns[0]) for columns in steps.values()), default="")

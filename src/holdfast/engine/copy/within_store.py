@@ -16,7 +16,7 @@ from holdfast.engine.context import Apply
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
-from holdfast.engine.row_format import OWNER, Line, StepRef, info_row, is_about_step, origin_mark
+from holdfast.engine.row_format import OWNER, SUBJECT, Line, StepRef, info_row, is_about_step, origin_mark
 from holdfast.errors import ConflictError, QuotaError
 
 _DEPENDENT = (FOLDS, NODES, OBJECTS, WRITES)
@@ -96,7 +96,9 @@ class LineCopier:
         last += [
             Create(REFS, rename_row(row, new))
             async for row in scan_rows(self._backend, REFS, old)
-            if (is_about_step(row) and row.columns[0] in ids) or (row.key[2] == OWNER and self._owned)
+            if (is_about_step(row) and row.columns[0] in ids)
+            or (row.key[2] == OWNER and self._owned)
+            or row.key[2] == SUBJECT
         ]
         (marks,) = await self._backend.read([Get(LINKS, [origin_mark(old)])])
         last += [Put(LINKS, rename_row(row, new)) for row in marks]

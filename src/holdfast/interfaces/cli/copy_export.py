@@ -64,7 +64,10 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
     show_default=True,
     help="holdfast can be imported; json has only the states, for other tools.",
 )
-def export(session: CliContext, file: str, threads: tuple[str, ...], kinds: tuple[str, ...], form: str) -> None:
+@click.option("--subject", metavar="NAME", help="Export everything of this person instead, as JSON to read.")
+def export(
+    session: CliContext, file: str, threads: tuple[str, ...], kinds: tuple[str, ...], form: str, subject: str | None
+) -> None:
     """Write threads to a file: all, or some. The file `-` is stdout.
 
     A file whose name ends in .gz is compressed. Every thread is verified as it is written. `holdfast import` imports
@@ -74,12 +77,21 @@ def export(session: CliContext, file: str, threads: tuple[str, ...], kinds: tupl
     holdfast export agents.gz
     holdfast export - chat | ssh elsewhere holdfast import -
     holdfast export agents.gz --kind thread --kind agent --kind scope
+    holdfast export alice.json --subject u-1842
     """
     to_stdout = file == "-"
     if to_stdout and session.json:
         raise click.UsageError("--json needs a file: the export would mix with the record on stdout")
     store = session.open_to_record()
     target = sys.stdout.buffer if to_stdout else file
+    if subject is not None:
+        if threads or kinds or form != "holdfast":
+            raise click.UsageError("With --subject, give the file alone.")
+        with session.progress("Exporting") as progress:
+            found = store.erasure.export(subject, target, progress=progress)
+        count = sum(found.records.values())
+        session.tell(f"Exported {plural(count, 'record')} of {safe(subject)}: {size(found.bytes)}", found)
+        return
     with session.progress("Exporting") as progress:
         exported = store.export(
             target, threads=threads or None, kinds=parse_kinds(kinds), format=form, progress=progress

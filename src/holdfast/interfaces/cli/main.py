@@ -76,6 +76,7 @@ COMMANDS = {
         "heads": ("verify", "Export the heads of threads, to detect lost ends later."),
         "repair": ("verify", "Repair damage, from a copy or by salvage."),
         "delete": ("copy_export", "Delete threads."),
+        "erase": ("erase", "Erase everything of one person."),
         "quota": ("quota", "Show or set how much a tenant may store."),
         "keys": ("keys", "List, rotate and destroy the keys of an encrypted store."),
         "jobs": ("jobs", "List, run or pause scheduled jobs."),

@@ -208,6 +208,7 @@ _DECLARATIONS: dict[str, _Declaration] = {
             "access": f"{_OWN}rights are given by the host.",
             "audit": f"{_OWN}the host examines what was done.",
             "keys": f"{_OWN}keys are the host's.",
+            "erasure": f"{_OWN}the host decides who is erased.",
             "backups": f"{_OWN}jobs make backups.",
             "maintenance": f"{_OWN}jobs run maintenance.",
             "schemas": f"{_OWN}schemas are classes of the program.",

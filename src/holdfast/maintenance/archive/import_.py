@@ -46,6 +46,7 @@ from holdfast.maintenance.archive.format import (
     row_of,
 )
 from holdfast.maintenance.archive.schema_check import check_schemas
+from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.security.audit import thread_audit
 
 
@@ -117,6 +118,7 @@ async def import_threads(
                 await _check_main(scratch, engine, line, archive)
                 if progress is not None:
                     progress(number, len(lines), f"verified {line.name}")
+            lines = await _without_erased(scratch, engine, selection.tenant, lines)
             on_copy = None if progress is None else _copy_progress(progress)
             copier = StoreCopier(scratch, engine, on_copy)
             lacking = [line for line in lines if await copier.lacks(line)]
@@ -146,6 +148,15 @@ async def import_threads(
             return ImportReport(imported, skipped, rows, size, reader.contents())
     finally:
         archive.close()
+
+
+async def _without_erased(scratch: Engine, engine: Engine, tenant: str, lines: list[Line]) -> list[Line]:
+    """Remove from a file what was erased since it was exported, and return the lines that are left."""
+    entries = await read_ledger(engine, tenant)
+    if not entries:
+        return lines
+    await apply_ledger(scratch, tenant, entries)
+    return [line for line in lines if await scratch.lines.load_tip(line) is not None]
 
 
 async def _check_main(scratch: Engine, engine: Engine, line: Line, archive: ArchiveReader) -> None:

@@ -14,6 +14,7 @@ from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
+from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
 from holdfast.maintenance.keys.reencryption import Reencryption
 from holdfast.maintenance.orphans import sweep
@@ -361,6 +362,7 @@ _ALL = (
         },
     ),
     *BACKUP_JOBS,
+    *ERASURE_JOBS,
 )
 
 KINDS: Mapping[str, JobType] = {kind.name: kind for kind in _ALL}

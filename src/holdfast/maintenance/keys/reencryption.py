@@ -23,7 +23,8 @@ from holdfast.engine.types import Progress
 from holdfast.errors import TransientError
 from holdfast.maintenance.keys.rotation import encrypted_rows
 from holdfast.security.audit.thread_audit import record
-from holdfast.security.encryption.store_keys import ACTIVE, DATA, RETIRED, KeyRow, StoreKeys
+from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, SUBJECT_LINE, KeyRow
+from holdfast.security.encryption.store_keys import StoreKeys
 
 _ATTEMPTS = 20
 _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
@@ -62,7 +63,19 @@ class Reencryption:
                 self._progress(number, len(names), name)
         if self._rows.mode != "on":
             await self._finish_change()
+        else:
+            await self._delete_old_subject_keys()
         return self._report
+
+    async def _delete_old_subject_keys(self) -> None:
+        """Delete keys of persons that encrypt no key of a line any more."""
+        found = [KeyRow.of(row) async for row in scan_rows(self._keys.backend, KEYS, (self._tenant,))]
+        used = {(row.wrapped_by.partition(":")[2], row.number) for row in found if row.kind == DATA}
+        newest = await self._current()
+        for row in found:
+            digest = row.line.removeprefix(SUBJECT_LINE)
+            if row.kind == SUBJECT and row.number < newest and (digest, row.number) not in used:
+                await self._keys.backend.apply([row.unchanged(), Delete(KEYS, row.key)])
 
     async def _names(self) -> AsyncIterator[str]:
         """Yield the names of all lines that have rows."""
@@ -71,7 +84,8 @@ class Reencryption:
             async for row in scan_rows(self._keys.backend, table, (self._tenant,), bodies=False):
                 names.add(str(row.key[1]))
         for name in sorted(names):
-            yield name
+            if not name.startswith(SUBJECT_LINE):
+                yield name
 
     # One line -------------------------------------------------------------------------------------------------
 

@@ -17,10 +17,14 @@ from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidEr
 from holdfast.maintenance.backup.keyring import destroyed_changes
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.security.encryption.store_keys import ACTIVE, DATA, DESTROYING, RETIRED, WRAPPING, KeyRow, StoreKeys
+from holdfast.security.encryption.key_rows import ACTIVE, DATA, DESTROYING, RETIRED, SUBJECT, WRAPPING, KeyRow
+from holdfast.security.encryption.store_keys import StoreKeys
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 _ATTEMPTS = 20
+
+_OF_LINES = (DATA, SUBJECT)
+"""The kinds of keys of lines, and of the persons whose lines they are."""
 
 WAIT: Duration = "7d"
 """How long a key that is to be destroyed can be saved."""
@@ -86,8 +90,8 @@ class TenantKeyring:
     async def list_keys(self) -> list[KeyInfo]:
         """Return the keys of the tenant, the newest first."""
         rows = await self.rows()
-        counts = Counter(row.wrapped_by for row in rows if row.kind == DATA)
-        mine = [row for row in rows if row.kind != DATA]
+        counts = Counter(row.wrapped_by for row in rows if row.kind in _OF_LINES)
+        mine = [row for row in rows if row.kind not in _OF_LINES]
         mine.sort(key=lambda row: (row.kind != WRAPPING, -row.number))
         return [_info(row, counts[row.id.hex()]) for row in mine]
 
@@ -158,12 +162,13 @@ class TenantKeyring:
         tenant = await self._keys.load_tenant(self._tenant)
         for row in rows:
             try:
-                if row.kind != DATA:
-                    await self._keys.unwrap(row)
-                elif tenant is None or row.wrapped_by not in tenant.wrapping:
+                if row.kind not in _OF_LINES:
+                    if row.wrapped_by:  # that of certificates, if the store was not encrypted when it was created
+                        await self._keys.unwrap(row)
+                elif tenant is None or (wrapping := await self._keys.wrapping_of(row, tenant)) is None:
                     problems.append(f"line {row.line!r}: its key {row.wrapped_by[:16]} is missing")
                 else:
-                    self._keys.open_line_key(row, tenant.wrapping[row.wrapped_by])
+                    self._keys.open_line_key(row, wrapping)
             except TransientError:
                 raise
             except HoldfastError as error:
@@ -172,12 +177,12 @@ class TenantKeyring:
 
     async def _find(self, id: str) -> tuple[KeyRow, int]:
         rows = await self.rows()
-        found = [row for row in rows if row.kind != DATA and row.id.hex().startswith(id)]
+        found = [row for row in rows if row.kind not in _OF_LINES and row.id.hex().startswith(id)]
         if len(found) != 1 or len(id) < 4:
             raise NotFoundError(
                 f"there is no key {id!r}", where=self._keys.backend.url, hint="`holdfast keys list` shows them"
             )
-        return found[0], sum(row.wrapped_by == found[0].id.hex() for row in rows if row.kind == DATA)
+        return found[0], sum(row.wrapped_by == found[0].id.hex() for row in rows if row.kind in _OF_LINES)
 
     async def _apply(self, action: str, detail: dict[str, str], changes: list[Change]) -> bool:
         apply = recorded(self._engine, Line(self._tenant, KEYS_PLACE), action, detail)

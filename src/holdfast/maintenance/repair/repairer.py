@@ -31,6 +31,7 @@ from holdfast.engine.namespaces import CONTENT_KINDS, line_kind
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError
+from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.maintenance.repair.line import repair_line
 from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport
 from holdfast.maintenance.repair.sources import RepairSource
@@ -136,6 +137,11 @@ async def repair(
         await remove_mark(own, tenant)
     run = _Repair(engine, tenant, [RepairSource(each) for each in sources], heads, dry_run=dry_run)
     await run.run(threads, progress)
+    if not dry_run and sources:
+        # What was restored from them may be older than an erasure.
+        ledgers = [await read_ledger(each, tenant) for each in sources]
+        if any(ledgers) or await read_ledger(engine, tenant):
+            await apply_ledger(engine, tenant, *ledgers)
     run.done.seconds = time.monotonic() - start
     return run.done
 

@@ -18,13 +18,14 @@ from typing import Any
 from holdfast.backends.tables import EVENTS
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import BETWEEN
+from holdfast.engine.events import BETWEEN, digest
 from holdfast.engine.integrity.check import find_salt
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import StepHeader, StepParent, StubProof, commit_hash
 from holdfast.engine.namespaces import AUDIT
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import ERASE, Line
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
+from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
 from holdfast.security.audit.verify import (
     AuditedStep,
@@ -70,18 +71,22 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
 
         write({"kind": _MARK, "format": _FORMAT, "tenant": tenant, "columns": ["number", *_COLUMNS, "detail"]})
         lines = await audited_lines(engine, tenant)
+        replaced = await ErasureLedger(engine, tenant).replaced_digests()
         for line in lines:
             salt = await find_salt(engine.context, line)
             async for audited in audited_steps(engine, line):
-                write(_document(engine, line, salt, audited))
+                document = _document(engine, line, salt, audited)
+                if left := replaced.get((line.name, document.get("id", ""))):
+                    document["erased"] = left
+                write(document)
                 heads[chain_name(line, audited.point.branch)] = (audited.point.seq + 1, audited.point.hash.hex())
                 steps += 1
                 rows += len(audited.rows)
         write({"heads": heads})
-        digest = whole.hexdigest()
-        file.write(json.dumps({"digest": digest}).encode() + b"\n")
+        sha = whole.hexdigest()
+        file.write(json.dumps({"digest": sha}).encode() + b"\n")
     temporary.replace(path)
-    return AuditExport(str(path), len(lines), steps, rows, digest, heads)
+    return AuditExport(str(path), len(lines), steps, rows, sha, heads)
 
 
 def _document(engine: Engine, line: Line, salt: bytes, audited: AuditedStep) -> dict[str, Any]:
@@ -107,7 +112,7 @@ def _document(engine: Engine, line: Line, salt: bytes, audited: AuditedStep) -> 
         "key_schemas": [[_base64(name), schema] for name, schema in header.key_schemas],
         "metadata": _base64(header.metadata),
         "about": engine.context.codec.to_plain(engine.context.codec.unpack(header.metadata)),
-        "operations": [[_base64(name), digest.hex()] for name, digest in step.digests(salt)],
+        "operations": [[_base64(name), each.hex()] for name, each in step.digests(salt)],
         "events": header.events,
         "salt": _base64(header.salt),
     }
@@ -125,6 +130,8 @@ class AuditCheck:
     steps: int = 0
     rows: int = 0
     pruned: int = 0
+    erased: int = 0
+    """Steps from whose rows content was erased, as the file says: compare it with the certificates of erasure."""
     findings: list[AuditFinding] = field(default_factory=list)
     heads: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The head of each line in the file: the number of its steps, and the hash of the last."""
@@ -201,9 +208,14 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
         wrong.append(f"steps {len(chain_hashes)} to {seq - 1} are missing")
     before = chain_hashes.get(seq - 1)
     chain_hashes[seq] = commit
+    if "erased" in document and document["erased"] == digest(_rows_of(document)[1]):
+        checked.erased += 1
+        expected = str(document["erased"])
+    else:
+        expected = str(document.get("events", ""))
     if document.get("pruned"):
         checked.pruned += 1
-        wrong += _check_pruned(document, line, before)
+        wrong += _check_pruned(document, line, before, erased=expected != document.get("events", ""))
     elif "damaged" in document:
         wrong.append(str(document["damaged"]))
     else:
@@ -221,9 +233,7 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
             b64decode(document["salt"], validate=True),
             key_schemas=tuple((b64decode(name, validate=True), schema) for name, schema in document["key_schemas"]),
         )
-        digests = tuple(
-            (b64decode(name, validate=True), bytes.fromhex(digest)) for name, digest in document["operations"]
-        )
+        digests = tuple((b64decode(name, validate=True), bytes.fromhex(each)) for name, each in document["operations"])
         if commit_hash(header, digests, b"").hex() != commit:
             wrong.append("its hash is not that of its content")
         follows = parents[0].hex() if parents else None
@@ -231,14 +241,14 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
             wrong.append("it does not follow the step before it")
         if seq == 0 and BETWEEN in line and not _belongs_to(line, follows, hashes):
             wrong.append("its branch does not go on from a step of the line")
-        wrong += _check_rows(default_codec, metadata, document)
+        wrong += _check_rows(default_codec, metadata, document, expected)
         if line == AUDIT:
             checked.removed |= _removed_lines(default_codec, document)
     checked.rows += len(document.get("rows", ()))
     checked.findings += (AuditFinding(line, id, what) for what in wrong)
 
 
-def _check_pruned(document: dict[str, Any], line: str, before: str | None) -> list[str]:
+def _check_pruned(document: dict[str, Any], line: str, before: str | None, *, erased: bool) -> list[str]:
     """Check what a pruned step left. The first step of a branch is not compared with the one that it followed."""
     proof = None
     if "content" in document:
@@ -247,7 +257,7 @@ def _check_pruned(document: dict[str, Any], line: str, before: str | None) -> li
     first = None if not known else () if before is None else (bytes.fromhex(before),)
     merged = [StepParent(0, 0, bytes.fromhex(parent)) for parent in document["merged"]]
     name, commit = line.partition(BETWEEN)[0], bytes.fromhex(document["hash"])
-    return check_stub(name, commit, proof, first, merged, *_rows_of(document))
+    return check_stub(name, commit, proof, first, merged, *_rows_of(document), erased=erased)
 
 
 def _rows_of(document: dict[str, Any]) -> tuple[list[int], list[tuple[Sequence[Any], bytes]]]:
@@ -269,12 +279,12 @@ def _removed_lines(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
     found = {}
     for _, _, kind, _, action, target, *_, detail in document["rows"]:
         about = codec.unpack(b64decode(detail, validate=True)) if detail else {}
-        if (kind, action) == ("change", REMOVE) and STEP not in about:
+        if kind == "change" and action in (REMOVE, ERASE) and "steps" in about and STEP not in about:
             found[MARK + target.removesuffix(BETWEEN)] = int(about["steps"])
     return found
 
 
-def _check_rows(codec: Codec, metadata: bytes, document: dict[str, Any]) -> list[str]:
+def _check_rows(codec: Codec, metadata: bytes, document: dict[str, Any], expected: str) -> list[str]:
     about = codec.unpack(metadata)
     wrong = [] if codec.to_plain(about) == document["about"] else ["what it says about itself is not its metadata"]
-    return wrong + find_mismatches(document["events"], *_rows_of(document), about)
+    return wrong + find_mismatches(expected, *_rows_of(document), about)

@@ -7,7 +7,8 @@ to the line of the audit, whose hashes cover them from then on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from holdfast.backends.interface import Change, Delete, Expect, Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS, TABLES
@@ -32,12 +33,21 @@ STEP = "\0step"
 
 
 def removal_request(
-    engine: Engine, lines: Sequence[Line], actor: str, guards: Preconditions | None = None
+    engine: Engine,
+    lines: Sequence[Line],
+    actor: str,
+    guards: Preconditions | None = None,
+    *,
+    action: str = REMOVE,
+    detail: Mapping[str, Any] | None = None,
+    erase: bool = False,
 ) -> AppendRequest:
     """Return the request for the step of the audit that removes lines, to be saved alone or with others. `DeniedError`
     if one is held.
 
-    A row for each line says who removed it, and what its last step was. The caller drops the lines from the cache.
+    A row for each line says who removed it, and what its last step was; `action` and `detail` are for this row. With
+    `erase`, the other rows are retained without their details, which may have content. The caller drops the lines from
+    the cache.
     """
     line, unchanged = SystemLine(engine, Line(lines[0].tenant, AUDIT), actor), list[Change]()
 
@@ -46,8 +56,12 @@ def removal_request(
         held, ends = await require_no_hold(engine.context.backend, lines), await _last_steps(engine, lines)
         nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
         unchanged[:] = [*held, *(Expect(STEPS, key, None) for key in nexts)]
-        gone = [_removal_event(engine, actor, line, end) for line, end in ends.items() if end is not None]
-        return await add_events(line, entries, [*await _retained_events(engine, lines), *gone])
+        about = detail or {}
+        gone = [
+            _removal_event(engine, actor, line, end, action, about) for line, end in ends.items() if end is not None
+        ]
+        retained = await _retained_events(engine, lines, details=not erase)
+        return await add_events(line, entries, [*retained, *gone])
 
     async def conditions(again: bool) -> list[Change]:
         more = [] if guards is None else await guards(again)
@@ -71,19 +85,21 @@ async def _last_steps(engine: Engine, lines: Sequence[Line]) -> dict[Line, StepR
     return {line: StepRef.of(rows[0]) if rows else None for line, rows in zip(lines, heads, strict=True)}
 
 
-def _removal_event(engine: Engine, actor: str, line: Line, end: StepRef) -> Event:
-    detail = engine.context.codec.pack({"steps": end.seq + 1, "head": end.hash.hex()})
-    return Event("change", actor, REMOVE, f"{line.name.removeprefix(MARK)}{BETWEEN}", detail=detail)
+def _removal_event(
+    engine: Engine, actor: str, line: Line, end: StepRef, action: str, about: Mapping[str, Any]
+) -> Event:
+    detail = engine.context.codec.pack({"steps": end.seq + 1, "head": end.hash.hex(), **about})
+    return Event("change", actor, action, f"{line.name.removeprefix(MARK)}{BETWEEN}", detail=detail)
 
 
-async def _retained_events(engine: Engine, lines: Iterable[Line]) -> list[Event]:
+async def _retained_events(engine: Engine, lines: Iterable[Line], *, details: bool) -> list[Event]:
     """Return the audit of lines as events, in the order in which they were written."""
     found = await engine.context.stored.read([Scan(EVENTS, tuple(line)) for line in lines])
     rows = sorted((row for rows in found for row in rows), key=lambda row: row.key[2:])
-    return [_retained_event(engine, row) for row in rows]
+    return [_retained_event(engine, row, details=details) for row in rows]
 
 
-def _retained_event(engine: Engine, row: Row) -> Event:
+def _retained_event(engine: Engine, row: Row, *, details: bool) -> Event:
     """Return a row as an event of another line."""
     name, id = str(row.key[1]), str(row.key[2])
     rows, codec, detail = engine.context.rows, engine.context.codec, {}
@@ -91,7 +107,7 @@ def _retained_event(engine: Engine, row: Row) -> Event:
     time, kind, actor, action, target, outcome, correlation, cause, duration = columns
     try:
         row = rows.decode(EVENTS, row)
-        if row.body:
+        if row.body and details:
             detail = codec.unpack(open_body(row, engine.context.max_bytes))
     except HoldfastError as error:  # it is damaged: the columns say the rest all the same
         detail = {"damaged": error.what}

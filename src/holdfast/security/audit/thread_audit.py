@@ -25,7 +25,9 @@ from holdfast.engine.system_line import SystemLine
 from holdfast.security.audit.recorder import add_events
 
 _OF_KEYS = {"rotate-keys", "schedule-key", "keep-key", "destroy-key"}
-ALWAYS = _OF_KEYS | {"delete", "delete-branch", "prune", "export", "import", "hold", "release", "unpin", "set-owner"}
+_OF_SUBJECTS = {"erase", "erased", "set-subject"}
+_OF_THREADS = {"delete", "delete-branch", "prune", "export", "import", "hold", "release", "unpin", "set-owner"}
+ALWAYS = _OF_KEYS | _OF_SUBJECTS | _OF_THREADS
 """The actions that are always recorded."""
 
 _AT_ONCE = 500

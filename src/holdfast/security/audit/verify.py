@@ -21,8 +21,9 @@ from holdfast.engine.integrity.check import find_salt
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.engine.namespaces import ACCESS, AUDIT
-from holdfast.engine.row_format import Line, StepRef, open_body, open_step
+from holdfast.engine.row_format import ERASE, Line, StepRef, open_body, open_step
 from holdfast.errors import CorruptError, HoldfastError
+from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
 
 _PAGE = 256
@@ -48,6 +49,8 @@ class AuditReport:
     rows: int = 0
     pruned: int = 0
     """Steps that were pruned. Their rows are verified all the same."""
+    erased: int = 0
+    """Steps from whose rows content was erased. The ledger of erasures has the digests of what is left."""
     unproven: int = 0
     """Rows of steps that left nothing: nothing covers them any more."""
     compared: int | None = None
@@ -124,12 +127,14 @@ Heads: TypeAlias = Mapping[str, tuple[int, str]]
 async def verify(engine: Engine, tenant: str, heads: Heads | None = None) -> AuditReport:
     """Verify the audit. Writers may continue meanwhile. With heads, the ends of lines are compared with them."""
     report = AuditReport()
+    replaced = await ErasureLedger(engine, tenant).replaced_digests()
     expected = heads or {}
     found: dict[str, str] = {}
     removed: dict[str, int] = {}
     for line in await audited_lines(engine, tenant):
         report.lines += 1
-        await _verify_line(engine, line, report, expected, found, removed)
+        digests = {id: digest for (name, id), digest in replaced.items() if name == line.name}
+        await _verify_line(engine, line, report, expected, found, removed, digests)
     if heads is not None:
         report.compared = len(heads)
         report.findings += compare_heads(heads, lambda name, _: found.get(name), removed)
@@ -148,10 +153,17 @@ def compare_heads(
 
 
 async def _verify_line(
-    engine: Engine, line: Line, report: AuditReport, heads: Heads, ends: dict[str, str], removed: dict[str, int]
+    engine: Engine,
+    line: Line,
+    report: AuditReport,
+    heads: Heads,
+    ends: dict[str, str],
+    removed: dict[str, int],
+    replaced: Mapping[str, str],
 ) -> None:
     """Verify a line. Adds its hashes where heads end to `ends`, and the lines that it says were removed to `removed`,
-    with the number of their steps."""
+    with the number of their steps. `replaced` has the digests of rows whose content was erased, by the ids of their
+    steps."""
     codec, limit = engine.context.codec, engine.context.max_bytes
     before: StepRef | None = None
     ids: set[str] = set()
@@ -184,14 +196,16 @@ async def _verify_line(
             wrong.append(f"the details of a row: {error.what}")
         else:
             numbers = [int(row.key[3]) for row in rows]
+            erased = bool(rows) and replaced.get(_id_of(audited)) == digest(contents)
+            report.erased += erased
             if step is not None:
                 about = codec.unpack(step.header.metadata)
-                wrong += find_mismatches(step.header.events, numbers, contents, about)
+                wrong += find_mismatches(digest(contents) if erased else step.header.events, numbers, contents, about)
                 removed.update(_removed_lines(line, rows, contents, codec))
             elif point.pruned and not problem:
                 report.pruned += 1
                 first = None if before is None and (point.seq or point.branch) else _hash_of(before)
-                wrong += check_stub(line.name, point.hash, proof, first, point.merged, numbers, contents)
+                wrong += check_stub(line.name, point.hash, proof, first, point.merged, numbers, contents, erased=erased)
         hashes.add(point.hash)
         report.findings += (AuditFinding(line.name, _id_of(audited), what) for what in wrong)
         before = point
@@ -210,6 +224,8 @@ def check_stub(
     merged: Sequence[StepParent],
     numbers: Sequence[int],
     contents: Sequence[tuple[Sequence[Any], bytes]],
+    *,
+    erased: bool = False,
 ) -> list[str]:
     """Return what is wrong with the stub of a pruned step. `first` has the hash of its first parent, if it has one;
     None if that is unknown."""
@@ -219,7 +235,7 @@ def check_stub(
         return ["it is marked as pruned, and nothing proves which records it had"]
     if first is not None and proof.commit([*first, *(parent.commit for parent in merged)]) != commit:
         return ["it is marked as pruned, and what it left is not that of the step"]
-    return find_mismatches(proof.events, numbers, contents, {})
+    return find_mismatches(digest(contents) if erased else proof.events, numbers, contents, {})
 
 
 def _removed_lines(
@@ -231,7 +247,7 @@ def _removed_lines(
     found = {}
     for row, (columns, packed) in zip(rows, contents, strict=True):
         about = codec.unpack(packed) if packed else {}
-        if (columns[KIND], columns[ACTION]) == ("change", REMOVE) and STEP not in about:
+        if columns[KIND] == "change" and columns[ACTION] in (REMOVE, ERASE) and "steps" in about and STEP not in about:
             found[MARK + str(row.columns[TARGET]).removesuffix(BETWEEN)] = int(about["steps"])
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row
 from holdfast.backends.tables import KEYS, Key, Scalar, Table
@@ -11,8 +12,10 @@ from holdfast.codec.envelope import RecordContext, Sealer, missing_key, sealed_k
 from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.errors import DeniedError
+from holdfast.security.encryption.key_rows import LineKey, LineName
+from holdfast.security.encryption.line_subject import subject_in_batch
 from holdfast.security.encryption.settings import Encryption, Mode
-from holdfast.security.encryption.store_keys import KeyMemory, LineKey, LineName, StoreKeys, not_encrypted
+from holdfast.security.encryption.store_keys import KeyMemory, StoreKeys, not_encrypted
 
 _WRITES = (Create, Ensure, Put)
 
@@ -78,8 +81,9 @@ class EncryptedRows(SealedRowCodec):
                 nothing = Delete(KEYS, (*lines[0], "none"))
                 batch = [nothing if _deletes_keys(other, lines) else other for other in batch]
                 break
-        used = await keys.line_keys(lines)
-        return PreparedBatch([key.condition() for key in used.values()], batch, SealingKeys(self, used))
+        used = await keys.line_keys(lines, partial(subject_in_batch, batch))
+        conditions = [each for key in used.values() for each in key.conditions()]
+        return PreparedBatch(conditions, batch, SealingKeys(self, used))
 
     def settle(self, prepared: PreparedBatch, *, applied: bool) -> None:
         if isinstance(prepared.encode, SealingKeys):

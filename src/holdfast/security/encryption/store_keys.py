@@ -1,8 +1,9 @@
 """The keys of a store: where they are stored, and which of them are in memory.
 
 Each tenant has *wrapping keys*, numbered, of which the latest is in use, and one for digests; the provider encrypts
-them. Each line has *data keys*, encrypted by the wrapping key of the same number. They are rows of `KEYS`, in the line
-that they belong to: deleting a line deletes them, and they are stored in one batch with the first row of the line.
+them. Each line has *data keys*, encrypted by the wrapping key of the same number; or, if the line is the data of one
+person, by a *subject key*, which that wrapping key encrypts (`subject_keys`). They are rows of `KEYS`, in the line that
+they belong to: deleting a line deletes them, and they are stored in one batch with the first row of the line.
 
 Every batch has a condition for each line that the key still exists and is in use, so no row is ever stored with a key
 that was destroyed or replaced meanwhile.
@@ -11,125 +12,41 @@ that was destroyed or replaced meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import cached_property
 
-from msgspec.msgpack import encode
-
-from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import (
     Backend,
     BlockingCall,
-    Change,
     Create,
-    Expect,
     Get,
     Query,
     Row,
     Scan,
 )
 from holdfast.backends.tables import KEYS, LINES, Key
-from holdfast.codec.envelope import BodyKind, unwrap, wrap
-from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
 from holdfast.security.encryption.cipher import Cipher, new_key
+from holdfast.security.encryption.key_rows import (
+    ACTIVE,
+    BY_SUBJECT,
+    DATA,
+    DIGEST,
+    WRAPPING,
+    KeyRow,
+    LineKey,
+    LineName,
+    SubjectKey,
+    TenantKeys,
+)
 from holdfast.security.encryption.provider import KeyProvider, altered_key
-
-WRAPPING, DIGEST, DATA = "wrapping", "digest", "data"
-ACTIVE, RETIRED, DESTROYING = "active", "retired", "destroying"
+from holdfast.security.encryption.subject_keys import SubjectKeys
 
 _CAPACITY = 20_000
 """How many data keys are in memory, at least; older ones are read again."""
 
 _ATTEMPTS = 10
-
-LineName: TypeAlias = tuple[str, str]
-"""Tenant and line."""
-
-
-class KeyRow(NamedTuple):
-    """A row of `KEYS`: what is known of a key without decrypting it."""
-
-    tenant: str
-    line: str
-    kind: str
-    number: int
-    id: bytes
-    wrapped_by: str
-    state: str
-    time: int
-    wrapped: bytes
-
-    @classmethod
-    def of(cls, row: Row) -> KeyRow:
-        """Return the content of a stored row."""
-        opened = CHECKSUMS.decode(KEYS, row)
-        (tenant, line, kind, number), (id, by, state, time) = opened.key, opened.columns
-        content = unwrap(opened.body).content
-        return cls(tenant, line, kind, number, id, by, state, time, content)  # type: ignore[arg-type]
-
-    @property
-    def key(self) -> Key:
-        """The key of the row."""
-        return self[:4]
-
-    @property
-    def columns(self) -> tuple[bytes, str, str, int]:
-        """The columns of the row."""
-        return self[4:8]
-
-    def row(self) -> Row:
-        """Return the row, for the engine to store."""
-        return Row(self.key, self.columns, wrap(self.wrapped, codec=BodyKind.RAW))
-
-    def stored(self) -> Row:
-        """Return the row as it is stored."""
-        return CHECKSUMS.encode(KEYS, self.row())
-
-    def unchanged(self) -> Expect:
-        """Return the condition that the row is still there, as it is."""
-        return Expect(KEYS, self.key, self.columns)
-
-    @property
-    def context(self) -> dict[str, str]:
-        """What a provider binds a tenant's key to."""
-        named = {"purpose": f"holdfast-{self.kind}", "number": str(self.number)}
-        return {**named, "tenant": self.tenant} if self.tenant else named
-
-    def associated(self) -> bytes:
-        """Return what the key of a line is bound to."""
-        return encode(("holdfast key 1", *self[:5]))
-
-
-@dataclass(slots=True)
-class TenantKeys:
-    """The keys of a tenant, decrypted."""
-
-    rows: list[KeyRow]
-    wrapping: dict[str, Cipher]
-    """By id, in hex."""
-    digest: Cipher
-    current: int
-    read_at: float
-    uses: int = 0
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of the keys that a line may have."""
-        return [row.number for row in self.rows if row.kind == WRAPPING]
-
-
-class LineKey(NamedTuple):
-    """The data key that a line's rows are sealed with, and whether its row is stored."""
-
-    row: KeyRow
-    cipher: Cipher
-    stored: bool
-
-    def condition(self) -> Change:
-        """Return the condition that the key is there and in use; its row, if it is new."""
-        return self.row.unchanged() if self.stored else Create(KEYS, self.row.stored())
 
 
 class CipherCache:
@@ -171,6 +88,16 @@ class StoreKeys:
         self._older: dict[LineName, LineKey] = {}
         self._stale: set[str] = set()
         """Tenants whose keys were changed."""
+
+    @cached_property
+    def subjects(self) -> SubjectKeys:
+        """The keys of persons."""
+        return SubjectKeys(self)
+
+    def forget_line(self, name: LineName) -> None:
+        """Read the key of a line again when it is needed."""
+        self._lines.pop(name, None)
+        self._older.pop(name, None)
 
     # Tenants --------------------------------------------------------------------------------------------------
 
@@ -214,7 +141,7 @@ class StoreKeys:
     async def has_rows(self, tenant: str) -> bool:
         """Return whether a store has lines, and no keys."""
         keys, lines = await self.backend.read(
-            [Scan(KEYS, (tenant,), limit=1, bodies=False), Scan(LINES, (tenant,), limit=1, bodies=False)]
+            [Scan(KEYS, (tenant, "", WRAPPING), limit=1, bodies=False), Scan(LINES, (tenant,), limit=1, bodies=False)]
         )
         return bool(lines) and not keys
 
@@ -326,8 +253,11 @@ class StoreKeys:
                 self._lines.pop(name, None)
             await self.load(missing, again=again)
 
-    async def line_keys(self, lines: Iterable[LineName]) -> dict[LineName, LineKey]:
-        """Return the keys that lines are to be sealed with: new ones for those that have none yet, or an old one."""
+    async def line_keys(
+        self, lines: Iterable[LineName], subject_of: Callable[[LineName], str] = lambda _: ""
+    ) -> dict[LineName, LineKey]:
+        """Return the keys that lines are to be sealed with: new ones for those that have none yet, or an old one.
+        `subject_of` says whose data a new line is, if it is one person's."""
         names = list(lines)
         used = self._used_before(names)
         if len(used) == len(names):
@@ -337,7 +267,8 @@ class StoreKeys:
         for name in names:
             current, key = tenants[name[0]].current, self._lines.get(name)
             if key is None or (key.row.number < current and key.stored):
-                key = self._lines[name] = self._new_line_key(name, tenants[name[0]])
+                subject = await self.subjects.of_new_key(key, name, subject_of, tenants[name[0]])
+                key = self._lines[name] = self._new_line_key(name, tenants[name[0]], subject)
             used[name] = key
         return used
 
@@ -357,23 +288,29 @@ class StoreKeys:
         for name, key in used.items():
             if not applied:
                 self._lines.pop(name, None)
+                self.subjects.forget()
                 self._stale.add(name[0])
             elif not key.stored and self._lines.get(name) is key:
                 self._lines[name] = key._replace(stored=True)
 
     async def new_line_row(self, name: LineName) -> KeyRow:
         """Return the row of a new key of a line, which is not stored yet."""
-        return self._new_line_key(name, await self.require_tenant(name[0])).row
+        tenant = await self.require_tenant(name[0])
+        subject = await self.subjects.of_new_key(self._lines.get(name), name, lambda _: "", tenant)
+        return self._new_line_key(name, tenant, subject).row
 
-    def _new_line_key(self, name: LineName, tenant: TenantKeys) -> LineKey:
+    def _new_line_key(self, name: LineName, tenant: TenantKeys, subject: SubjectKey | None) -> LineKey:
         key = new_key()
         cipher = Cipher(key)
-        by = next(row for row in tenant.rows if row.kind == WRAPPING and row.number == tenant.current)
-        row = KeyRow(*name, DATA, by.number, cipher.key_id, by.id.hex(), ACTIVE, time.time_ns(), b"")
-        row = row._replace(wrapped=tenant.wrapping[by.id.hex()].seal(key, row.associated()))
+        by = tenant.current_row
+        wrapping, wrapped_by = tenant.wrapping[by.id.hex()], by.id.hex()
+        if subject is not None:
+            wrapping, wrapped_by = subject.cipher, subject.wrapped_by
+        row = KeyRow(*name, DATA, by.number, cipher.key_id, wrapped_by, ACTIVE, time.time_ns(), b"")
+        row = row._replace(wrapped=wrapping.seal(key, row.associated()))
         tenant.uses += 1
         self.memory.ciphers.recent[cipher.key_id] = cipher
-        return LineKey(row, cipher, stored=False)
+        return LineKey(row, cipher, False, None if subject is None else subject.row)
 
     async def _open_lines(self, tenant: str, rows: Iterable[KeyRow]) -> None:
         keys = self._tenants.get(tenant) or self.memory.tenants[tenant]
@@ -382,7 +319,7 @@ class StoreKeys:
         for row in rows:
             cipher = self.memory.ciphers.recent.get(row.id)
             if cipher is None:
-                wrapping = keys.wrapping.get(row.wrapped_by)
+                wrapping = await self.wrapping_of(row, keys)
                 if wrapping is None:
                     continue  # rows that need it say that it is missing
                 cipher = self.open_line_key(row, wrapping)
@@ -392,6 +329,13 @@ class StoreKeys:
             before = self._lines.get(name)
             if row.state == ACTIVE and (before is None or before.row.number <= row.number):
                 self._lines[name] = LineKey(row, cipher, stored=True)
+
+    async def wrapping_of(self, row: KeyRow, tenant: TenantKeys) -> Cipher | None:
+        """Return the key that encrypts the key of a line, or a subject key; None if there is none any more."""
+        if not row.wrapped_by.startswith(BY_SUBJECT):
+            return tenant.wrapping.get(row.wrapped_by)
+        found = await self.subjects.load(row.tenant, row.wrapped_by.removeprefix(BY_SUBJECT), row.number, tenant)
+        return None if found is None else found.cipher
 
     def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
         """Decrypt the key of a line. `DeniedError` if it is not the key that its id commits to."""

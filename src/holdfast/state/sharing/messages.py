@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from holdfast.engine import trace_context
 from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import pack_name, unpack
-from holdfast.engine.row_format import StepRef, open_step
+from holdfast.engine.row_format import ERASE, StepRef, open_step
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError
 from holdfast.state.sharing.resource import SharedResource
@@ -55,11 +55,16 @@ def reader_log(place: SharedResource, name: str) -> SegmentedLog:
 
 
 async def read_messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
-    """Return the messages of some steps."""
+    """Return the messages of some steps. Those that were erased are left out."""
     handle, found = place.handle, []
     for number, row in enumerate(page.rows, page.first + 1):
-        point, step = StepRef.of(row), open_step(page.line, row, handle.engine.context.max_bytes)
+        point = StepRef.of(row)
+        if point.pruned:
+            continue  # it was erased
+        step = open_step(page.line, row, handle.engine.context.max_bytes)
         packed = dict(step.edit.put).get(_PACKED)
+        if packed is None and step.header.kind == ERASE:
+            continue
         if type(packed) is not Set:
             raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.name}")
         resolved = await handle.engine.states.resolve_pointers(page.line, {_PACKED: packed.value})

@@ -67,6 +67,11 @@ class LogPage(NamedTuple):
     line: Line
     rows: list[StoredRow]
 
+    @property
+    def next(self) -> int:
+        """The number of the first step after the page."""
+        return min(self.first + len(self.rows), self.first - self.first % LENGTH + LENGTH)
+
 
 class SegmentedLog:
     """A log in lines below a name that no scope has."""
@@ -138,15 +143,16 @@ class SegmentedLog:
 
     async def _last_step(self, number: int) -> StepRef | None:
         """Return the last step of a full segment; None if there is no such segment."""
-        (rows,) = await self._backend.read([Get(STEPS, [(*self.line(number), 0, LENGTH - 1)])])
-        return StepRef.of(rows[0]) if rows else None
+        # If that was erased, a step without content follows it.
+        (rows,) = await self._backend.read([Scan(STEPS, (*self.line(number), 0), start=(LENGTH - 1,), limit=2)])
+        return StepRef.of(rows[-1]) if rows else None
 
     # Reading ----------------------------------------------------------------------------------------------------
 
     async def length(self) -> int:
         """Return the number of steps, with those that were deleted."""
         latest = await self._latest()
-        return 0 if latest is None else latest[0] * LENGTH + latest[1].seq + 1
+        return 0 if latest is None else latest[0] * LENGTH + min(latest[1].seq + 1, LENGTH)
 
     async def read_latest(self, read: Callable[[ScopeView], Awaitable[T]]) -> T:
         """Read the state after the last step."""

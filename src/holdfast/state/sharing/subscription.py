@@ -129,7 +129,12 @@ class SubscriptionOperations:
 
     async def _fetch(self) -> bool | None:
         """Read new messages."""
-        self._waiting += await read_messages(self._resource, await self._topic.read(self._received, _PAGE))
+        while not self._waiting:
+            page = await self._topic.read(self._received, _PAGE)
+            self._waiting += await read_messages(self._resource, page)
+            if self._waiting or not page.rows:
+                break
+            self._received = page.next  # all of them were erased
         return True if self._waiting else None
 
     async def _ack(self) -> None:

@@ -78,7 +78,11 @@ class TopicOperations:
         if type(after) is not int or after < 0 or type(limit) is not int or limit < 1:
             raise InvalidError("a page starts after a number from 0 up, and has 1 message or more")
         await self._resource.require("read", MESSAGE)
-        found = await read_messages(self._resource, await self._log.read(after, limit))
+        page = await self._log.read(after, limit)
+        found = await read_messages(self._resource, page)
+        while page.rows and not found:  # they were erased
+            page = await self._log.read(page.next, limit)
+            found = await read_messages(self._resource, page)
         await self._resource.handle_for(MESSAGE).guard.saw(self.scope, ())
         return found
 

@@ -1,0 +1,1 @@
+"""Erasing the data of one person, and exporting it."""

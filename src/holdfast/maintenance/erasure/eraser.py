@@ -1,0 +1,259 @@
+"""Erasing everything of one person from a store.
+
+Every part can be interrupted and done again: an erasure that was killed is resumed by its job, finds what is left, and
+reads from the audit what was done before. The certificate comes last, together with the record in the ledger.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from holdfast.backends.interface import Delete
+from holdfast.backends.tables import REFS
+from holdfast.backends.urls import redacted_url
+from holdfast.engine.engine import Engine
+from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.namespaces import AUDIT, COUNTS, line_kind, root_of, short_name
+from holdfast.engine.row_format import Line
+from holdfast.engine.subject_names import METADATA_KEY
+from holdfast.engine.types import Progress, to_datetime
+from holdfast.errors import ConflictError, DeniedError
+from holdfast.maintenance.erasure.audit_rows import AuditEraser
+from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
+from holdfast.maintenance.erasure.mixed_lines import LineEraser
+from holdfast.maintenance.erasure.record_lines import erase_records
+from holdfast.maintenance.erasure.removal import (
+    ERASURE,
+    delete_artifact,
+    delete_lines,
+    delete_session,
+    erased_parts,
+)
+from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
+from holdfast.security.audit.thread_audit import record
+from holdfast.security.erasure.certificate import Certificate, new_salt
+from holdfast.security.erasure.signing_key import signing_key
+from holdfast.security.erasure.subjects import tenant_key
+from holdfast.security.handle import StoreHandle
+
+_ROUNDS = 5
+"""How often it is searched again for what others stored meanwhile."""
+
+REWRITTEN, HISTORIES = "rewritten ", "histories"
+"""Kinds of records in the audit: the beginning for lines that others share, and lines of records of artifacts."""
+
+_RETAINED = "records of the audit: who did what to which name, and when, without content"
+
+
+@dataclass(frozen=True)
+class ErasureReport:
+    """What was erased of a person, or would be."""
+
+    subject: str
+    dry_run: bool
+    erased: Mapping[str, int]
+    """How much was deleted, by kind."""
+    rewritten: Mapping[str, int]
+    """From how many lines that others share, by kind, the person's data was removed."""
+    names: tuple[str, ...] = ()
+    """Of a dry run, what would be deleted or rewritten: `thread chat-1`."""
+    held: tuple[str, ...] = ()
+    """Of a dry run, what a legal hold protects: as long as there is one, nothing is erased."""
+    certificate: Certificate | None = None
+
+
+def new_erasure_id() -> str:
+    """Return the id of a new erasure, by which its records in the audit are found."""
+    return uuid.uuid4().hex
+
+
+def report_of(subject: str, certificate: Certificate) -> ErasureReport:
+    """Return the report of an erasure that is done."""
+    return ErasureReport(subject, False, certificate.erased, certificate.rewritten, certificate=certificate)
+
+
+class Eraser:
+    """Erases one person's data of a tenant."""
+
+    def __init__(
+        self,
+        handle: StoreHandle,
+        subject: str,
+        *,
+        metadata_keys: Sequence[str] = (METADATA_KEY,),
+        progress: Progress | None = None,
+    ) -> None:
+        # Without hooks, schemas and policies of the program: none of them may veto or alter an erasure.
+        self._handle = StoreHandle(Engine(handle.engine.context), handle.tenant)
+        self._engine = self._handle.engine
+        self._tenant = handle.tenant
+        self._subject = subject
+        self._keys = metadata_keys
+        self._progress = progress
+
+    # Dry run ------------------------------------------------------------------------------------------------------
+
+    async def plan(self) -> ErasureReport:
+        """Return what would be erased."""
+        found = await self._find()
+        held = []
+        for line in found.every_line:
+            try:
+                await require_no_hold(self._engine.context.backend, [line])
+            except DeniedError:
+                held.append(_describe(line))
+        erased = Counter(_COUNTED[line_kind(line.name)] for line in found.lines)
+        erased["artifacts"] += len(found.artifacts)
+        erased["session records"] += len(found.sessions)
+        rewritten = Counter(_COUNTED[line_kind(line.name)] for line in found.steps)
+        names = [*map(_describe, found.every_line), *(f"artifact {id}" for id in found.artifacts)]
+        names += [f"session {id}" for id in found.sessions]
+        return ErasureReport(self._subject, True, _sorted(erased), _sorted(rewritten), tuple(names), tuple(held))
+
+    # Erasing ------------------------------------------------------------------------------------------------------
+
+    async def erase(self, erasure: str, started: int) -> Certificate:
+        """Erase everything, and return the certificate. `DeniedError` with the code `erase-held` if anything is held:
+        then nothing is erased, unless the hold came meanwhile."""
+        ledger = ErasureLedger(self._engine, self._tenant)
+        for entry in await ledger.entries():
+            certificate = Certificate.from_json(entry.certificate)
+            if certificate.id == erasure:
+                return certificate  # it was killed after this
+        for number in range(_ROUNDS):
+            found = await self._find()
+            if found.is_empty:
+                break
+            if not number:
+                await self._require_no_hold(found)
+            await self._delete(found, erasure, await ledger.key())
+        else:
+            raise ConflictError(
+                "others keep storing data of the subject", where=self._engine.context.backend.url, hint="Try again"
+            )
+        self._report(0, 0, "histories of records")
+        finder = self._finder()
+        await finder.read_tenant()
+        await erase_records(self._engine, self._tenant, finder.is_record, {ERASURE: erasure, "kind": HISTORIES})
+        return await self._certify(ledger, erasure, started, owns_tenant=finder.owns_tenant)
+
+    def _finder(self) -> SubjectFinder:
+        return SubjectFinder(self._engine, self._tenant, self._is_subject, metadata_keys=self._keys)
+
+    def _is_subject(self, name: str) -> bool:
+        return name == self._subject
+
+    async def _find(self) -> SubjectData:
+        return await self._finder().find(self._progress)
+
+    async def _require_no_hold(self, found: SubjectData) -> None:
+        for line in found.every_line:
+            try:
+                await require_no_hold(self._engine.context.backend, [line])
+            except DeniedError as error:
+                raise DeniedError(
+                    f"nothing was erased: {error.what}", where=error.where, hint=error.hint, code="erase-held"
+                ) from None
+
+    async def _delete(self, found: SubjectData, erasure: str, key: bytes) -> None:
+        families: dict[Line, list[Line]] = {}
+        for line in found.lines:
+            families.setdefault(root_of(line), []).append(line)
+        total, done = len(families) + len(found.artifacts) + len(found.sessions) + len(found.steps), 0
+        for family in families.values():
+            await delete_lines(self._engine, family, erasure, key)
+            done = self._report(done, total, short_name(family[0].name))
+        for id in found.artifacts:
+            await delete_artifact(self._handle, id, erasure)
+            done = self._report(done, total, f"artifact {id}")
+        for id in found.sessions:
+            await delete_session(self._handle, id, erasure)
+            done = self._report(done, total, f"session {id}")
+        for line, steps in found.steps.items():
+            detail = {ERASURE: erasure, "kind": f"{REWRITTEN}{line_kind(line.name)}"}
+            await LineEraser(self._engine, line, detail, steps).erase()
+            done = self._report(done, total, short_name(line.name))
+
+    async def _destroy_key(self) -> int:
+        """Destroy the person's key, if the store is encrypted. Returns the number of keys."""
+        rows = self._engine.context.rows
+        if not rows.hides_columns:
+            return 0
+        from holdfast.security.encryption.encrypted_rows import EncryptedRows
+
+        return (
+            await rows.store_keys.subjects.destroy(self._tenant, self._subject)
+            if isinstance(rows, EncryptedRows)
+            else 0
+        )
+
+    def _report(self, done: int, total: int, what: str) -> int:
+        if self._progress is not None:
+            self._progress(done + bool(total), total or None, what)
+        return done + 1
+
+    async def _certify(self, ledger: ErasureLedger, erasure: str, started: int, *, owns_tenant: bool) -> Certificate:
+        engine, tenant = self._engine, self._tenant
+        key = await ledger.key()
+        erased, rewritten, lines, threads = Counter[str](), Counter[str](), set[bytes](), set[str]()
+        async for part in erased_parts(engine, tenant, erasure, started):
+            if part.kind.startswith(REWRITTEN):
+                rewritten[_COUNTED[part.kind.removeprefix(REWRITTEN)]] += 1
+            elif part.kind != HISTORIES:
+                erased[_COUNTED[part.kind]] += 1
+            if part.line:
+                lines.add(part.line)
+                threads.add(part.name)
+        self._report(0, 0, "audit records")
+        audit = AuditEraser(engine, tenant, ledger, self._is_subject, threads, owns_tenant=owns_tenant)
+        erased["details of audit records"] = await audit.erase(f"{started:020}-{erasure}")
+        self._report(0, 0, "keys")
+        keys = await self._destroy_key()
+        self._report(0, 0, "purge")
+        remains = await engine.context.backend.purge()
+        self._report(0, 0, "certificate")
+        now, salt = engine.context.clock(), new_salt()
+        certificate = Certificate(
+            erasure,
+            redacted_url(engine.context.backend.url),
+            tenant,
+            salt.hex(),
+            digest_subject(salt, self._subject).hex(),
+            _iso(started),
+            _iso(now),
+            _sorted(erased),
+            _sorted(rewritten),
+            keys,
+            retained=(_RETAINED,),
+            unreachable=tuple(remains),
+        ).sign(await signing_key(engine, tenant))
+        entry = LedgerEntry(now, key, digest_subject(key, self._subject), frozenset(lines), certificate.to_json())
+        if owns_tenant:  # it has the name of the person
+            await engine.context.backend.apply([Delete(REFS, tenant_key(tenant))])
+        await ledger.add([entry])
+        await record(engine, [Line(tenant, AUDIT)], "erased", {ERASURE: erasure})
+        return certificate
+
+
+_COUNTED = {
+    **{str(kind): name for kind, name in COUNTS.items()},
+    "artifact": "artifacts",
+    "session record": "session records",
+}
+
+
+def _describe(line: Line) -> str:
+    return f"{line_kind(line.name)} {short_name(line.name)}"
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return {kind: count for kind, count in sorted(counts.items()) if count}
+
+
+def _iso(time: int) -> str:
+    moment: datetime = to_datetime(time)
+    return moment.astimezone(UTC).isoformat()

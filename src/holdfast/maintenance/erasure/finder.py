@@ -1,0 +1,248 @@
+"""Finding the data of a person in a store: whole lines, steps of lines that others share, artifacts and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.backends.interface import Get
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import LINES, REFS
+from holdfast.engine.artifact_links import LINE as ARTIFACTS
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.packed_state import pack_name, unpack
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, is_thread, root_of
+from holdfast.engine.row_format import Line, StepRef, info_of
+from holdfast.engine.subject_names import (
+    METADATA_KEY,
+    MIXED,
+    subject_of_line,
+    subject_of_name,
+    subjects_of_step,
+)
+from holdfast.engine.system_line import SystemLine, read_latest
+from holdfast.engine.types import Progress
+from holdfast.hooks.execution_log import LINE as HOOKS
+from holdfast.schemas.registry import LINE as SCHEMAS
+from holdfast.security.audit.erasure_ledger import LINE as LEDGER
+from holdfast.security.erasure.subjects import read_subjects, tenant_key
+from holdfast.state.artifacts.content import CONTENT_PREFIX
+from holdfast.state.sessions.records import LINE as SESSIONS
+
+KEPT = frozenset({ACCESS, AUDIT, LEDGER, SCHEMAS, ARTIFACTS, SESSIONS, HOOKS})
+"""Lines that are nobody's: rights, the audit, schemas and the ledger of erasures; and lines of records, each of which
+has a subject of its own."""
+
+IsSubject = Callable[[str], bool]
+"""Returns whether a name is that of the person."""
+
+
+@dataclass
+class SubjectData:
+    """What a store has of a person."""
+
+    lines: list[Line] = field(default_factory=list)
+    """Lines that are the person's as a whole; first threads, each followed by its namespaces."""
+    steps: dict[Line, set[tuple[int, int]]] = field(default_factory=dict)
+    """The person's steps in lines that others share, by their positions."""
+    artifacts: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing."""
+        return not (self.lines or self.steps or self.artifacts or self.sessions)
+
+    @property
+    def every_line(self) -> list[Line]:
+        """All lines that are deleted or rewritten."""
+        return [*self.lines, *self.steps]
+
+
+@dataclass
+class _LineSteps:
+    """What the steps of a line say of its subjects."""
+
+    named: set[str] = field(default_factory=set)
+    mine_named: set[tuple[int, int]] = field(default_factory=set)
+    mine_made: set[tuple[int, int]] = field(default_factory=set)
+
+
+class SubjectFinder:
+    """Finds the data of a person, by all names that `is_subject` accepts.
+
+    `until` leaves out lines that were created later, and steps that were saved later: in nanoseconds since 1970.
+    `known_line` says by the salt of a line whether it is the person's, whatever else is known of it.
+    `metadata_keys` are the entries of a checkpoint's metadata that name its subject.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str,
+        is_subject: IsSubject,
+        *,
+        until: int | None = None,
+        metadata_keys: Iterable[str] = (METADATA_KEY,),
+        known_line: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._is_subject = is_subject
+        self._until = until
+        self._keys = tuple(metadata_keys)
+        self._known_line = known_line
+        self.owns_tenant = False
+        self._known: set[Line] = set()
+        """Lines that `known_line` knows."""
+
+    async def find(self, progress: Progress | None = None) -> SubjectData:
+        """Find everything. Reads the metadata of every step of the tenant."""
+        created = await self._creation_times()
+        found = SubjectData()
+        names = list(created)
+        await self.read_tenant()
+        sessions = await self._find_sessions(found)
+        await self._find_artifacts(found)
+        steps = await self._read_steps(created, progress)
+        assigned = await read_subjects(self._engine, names)
+        agents = await self._agent_subjects([line for line in names if line.name.startswith(AGENTS)])
+        threads: dict[Line, list[Line]] = {}
+        for line in names:
+            threads.setdefault(root_of(line), []).append(line)
+        for root, family in threads.items():
+            subject = assigned.get(root, assigned.get(family[0]))
+            if subject is not None and subject != MIXED:
+                if self._is_subject(subject):
+                    found.lines += family
+                continue
+            if self.owns_tenant or any(line in self._known for line in family):
+                found.lines += family
+            elif is_thread(root.name):
+                self._add_thread(family, steps, found, mixed=subject == MIXED)
+            elif self._is_mine(root, sessions, agents):
+                found.lines += family
+            else:
+                self._add_steps(root, steps, found)
+        return found
+
+    async def _creation_times(self) -> dict[Line, int]:
+        """Return when lines were created that may be somebody's."""
+        found: dict[Line, int] = {}
+        known_line = self._known_line
+        async for row in scan_rows(self._engine.context.backend, LINES, (self._tenant,), bodies=known_line is not None):
+            time, name = int(row.columns[0]), str(row.key[1])
+            if known_line is not None and known_line(info_of(row).salt):
+                self._known.add(Line(self._tenant, name))
+            if (
+                name not in KEPT
+                and not name.startswith(CONTENT_PREFIX)
+                and (self._until is None or time <= self._until)
+            ):
+                found[Line(self._tenant, name)] = time
+        return found
+
+    def _is_mine(self, line: Line, sessions: Sequence[str], agents: Mapping[Line, str]) -> bool:
+        """Return whether a line that is no thread is the person's by its name, its session or its agent."""
+        by_name = subject_of_line(line) or agents.get(line, "")
+        if by_name:
+            return self._is_subject(by_name)
+        return any(line.name == name or line.name.startswith(f"{name}/") for name in sessions)
+
+    def _add_thread(
+        self, family: Sequence[Line], steps: Mapping[Line, _LineSteps], found: SubjectData, *, mixed: bool
+    ) -> None:
+        seen = [steps[line] for line in family if line in steps]
+        named = {name for each in seen for name in each.named}
+        if named and not mixed and all(map(self._is_subject, named)):
+            found.lines += family
+            return
+        for line in family:
+            self._add_steps(line, steps, found)
+
+    def _add_steps(self, line: Line, steps: Mapping[Line, _LineSteps], found: SubjectData) -> None:
+        if line in steps and (mine := steps[line].mine_named | steps[line].mine_made):
+            found.steps[line] = mine
+
+    async def read_tenant(self) -> None:
+        """Read whether everything of the tenant is the person's."""
+        (rows,) = await self._engine.context.backend.read([Get(REFS, [tenant_key(self._tenant)])])
+        self.owns_tenant = bool(rows) and self._is_subject(str(rows[0].columns[0]))
+
+    async def _read_steps(self, created: Mapping[Line, int], progress: Progress | None) -> dict[Line, _LineSteps]:
+        found: dict[Line, _LineSteps] = {}
+        count = 0
+        async for line, point in self._engine.lines.every_step(self._tenant):
+            count += 1
+            if progress is not None and count % 1000 == 0:
+                progress(count, None, "steps read")
+            if line not in created or not self._may_matter(point):
+                continue
+            named, made = subjects_of_step(point, self._keys)
+            if not named and not made:
+                continue
+            each = found.setdefault(line, _LineSteps())
+            if named:
+                each.named.add(named)
+            if named and self._is_subject(named):
+                each.mine_named.add(point[:2])
+            elif not named and made and self._is_subject(made):
+                each.mine_made.add(point[:2])
+        return found
+
+    def _may_matter(self, point: StepRef) -> bool:
+        return bool(point.metadata) and (self._until is None or point.time <= self._until)
+
+    # Records ----------------------------------------------------------------------------------------------------
+
+    async def _find_sessions(self, found: SubjectData) -> list[str]:
+        """Find the person's sessions. Returns the lines of their scopes: names need not say whose they are."""
+        names = []
+        for id, stored in (await self._records(Line(self._tenant, SESSIONS))).items():
+            if self.is_record(stored):
+                found.sessions.append(id)
+                names.append(MARK + str(stored["scope"]))
+        return names
+
+    async def _find_artifacts(self, found: SubjectData) -> None:
+        for id, stored in (await self._records(Line(self._tenant, ARTIFACTS))).items():
+            if not id.startswith("\0") and self.is_record(stored):
+                found.artifacts.append(id)
+
+    async def _records(self, line: Line) -> Mapping[str, Any]:
+        return await SystemLine(self._engine, line).read(lambda entries: entries.with_prefix(""))
+
+    def is_record(self, stored: object) -> bool:
+        """Return whether the record of an artifact or a session is the person's: by its metadata, or else by the scope
+        or an identity."""
+        if not isinstance(stored, Mapping) or self.owns_tenant:
+            return self.owns_tenant
+        metadata = stored.get("metadata")
+        named = metadata.get(METADATA_KEY) if isinstance(metadata, Mapping) else None
+        if isinstance(named, str) and named:
+            return self._is_subject(named)
+        users = (subject_of_name(str(stored.get(name) or "")) for name in ("scope", "owner", "by"))
+        user = next(filter(None, users), "")
+        return bool(user) and self._is_subject(user)
+
+    async def _agent_subjects(self, agents: Iterable[Line]) -> dict[Line, str]:
+        """Return the subjects that the metadata of agents name."""
+        found = {}
+        for line in agents:
+            subject = await self._agent_subject(line)
+            if subject:
+                found[line] = subject
+        return found
+
+    async def _agent_subject(self, line: Line) -> str:
+        async def look(_: Any, loaded: Any) -> str:
+            entry = None
+            if loaded is not None:
+                entry = await self._engine.entries.find(line, loaded, pack_name("metadata"))
+            metadata = None if entry is None else unpack(self._engine.context.codec, entry.value)
+            named = metadata.get(METADATA_KEY) if isinstance(metadata, Mapping) else None
+            return named if isinstance(named, str) else ""
+
+        return await read_latest(self._engine, line, look)

@@ -1,0 +1,91 @@
+"""Applying the ledger of erasures to data that came from elsewhere: a backup, an export, a copy or a mirror.
+
+Such data may be older than an erasure. Whatever of it belongs to an erased person, and is from before the erasure, is
+removed again. What the person has stored since is theirs to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.namespaces import root_of
+from holdfast.engine.row_format import Line
+from holdfast.maintenance.erasure.audit_rows import AuditEraser
+from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
+from holdfast.maintenance.erasure.mixed_lines import LineEraser
+from holdfast.maintenance.erasure.record_lines import erase_records
+from holdfast.maintenance.erasure.removal import ERASURE, delete_artifact, delete_lines, delete_session
+from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
+from holdfast.security.handle import StoreHandle
+
+
+@dataclass(frozen=True)
+class ReapplyReport:
+    """How much was removed again: lines as a whole, steps of others' lines, artifacts and sessions."""
+
+    lines: int = 0
+    rewritten: int = 0
+    records: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing had come back."""
+        return not (self.lines or self.rewritten or self.records)
+
+    def plus(self, found: SubjectData) -> ReapplyReport:
+        """Return the report with more that was removed."""
+        records = len(found.artifacts) + len(found.sessions)
+        return ReapplyReport(self.lines + len(found.lines), self.rewritten + len(found.steps), self.records + records)
+
+
+async def read_ledger(engine: Engine, tenant: str) -> list[LedgerEntry]:
+    """Return the erasures that a store knows of."""
+    return await ErasureLedger(engine, tenant).entries()
+
+
+async def apply_ledger(engine: Engine, tenant: str, *sources: Iterable[LedgerEntry]) -> ReapplyReport:
+    """Remove from a store what was erased, by its own ledger and by others, whose entries it gets.
+
+    Call it after data was restored, imported, copied or repaired, and before anybody uses it. `sources` are the ledgers
+    of the stores that the data comes from, or that are newer. `DeniedError` if a hold protects some of it.
+    """
+    own = Engine(engine.context)  # without hooks and policies
+    ledger = ErasureLedger(own, tenant)
+    known = {entry.name for entry in await ledger.entries()}
+    await ledger.add([entry for source in sources for entry in source if entry.name not in known])
+    report = ReapplyReport()
+    for entry in await ledger.entries():
+        report = await _apply(own, tenant, ledger, entry, report)
+    return report
+
+
+def finder_of(engine: Engine, tenant: str, entry: LedgerEntry) -> SubjectFinder:
+    """Return what finds data that an erasure erased."""
+    return SubjectFinder(engine, tenant, entry.is_of, until=entry.time, known_line=entry.has_line)
+
+
+async def _apply(
+    engine: Engine, tenant: str, ledger: ErasureLedger, entry: LedgerEntry, report: ReapplyReport
+) -> ReapplyReport:
+    finder, handle = finder_of(engine, tenant, entry), StoreHandle(engine, tenant)
+    found = await finder.find()
+    if found.is_empty:
+        return report
+    detail = {ERASURE: entry.name, "kind": "again"}
+    families: dict[Line, list[Line]] = {}
+    for line in found.lines:
+        families.setdefault(root_of(line), []).append(line)
+    for family in families.values():
+        await delete_lines(engine, family, entry.name, entry.key)
+    for id in found.artifacts:
+        await delete_artifact(handle, id, entry.name)
+    for id in found.sessions:
+        await delete_session(handle, id, entry.name)
+    for line, steps in found.steps.items():
+        await LineEraser(engine, line, detail, steps).erase()
+    await erase_records(engine, tenant, finder.is_record, detail)
+    names = [line.name for line in found.lines]
+    await AuditEraser(engine, tenant, ledger, entry.is_of, names, until=entry.time).erase(f"{entry.name} again")
+    return report.plus(found)

@@ -1,0 +1,50 @@
+"""Removing one person's artifacts and sessions from the histories of the lines that have their records.
+
+The records are deleted before; but the steps of these lines still contain them, also those that were deleted long ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.engine.artifact_links import LINE as ARTIFACTS
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.packed_state import as_map, unpack
+from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import SystemLine
+from holdfast.maintenance.erasure.mixed_lines import LineEraser
+from holdfast.state.artifacts.content import content_name
+from holdfast.state.sessions.records import LINE as SESSIONS
+
+IsRecord = Callable[[Mapping[str, Any]], bool]
+"""Returns whether a record is the person's."""
+
+
+async def erase_records(engine: Engine, tenant: str, is_record: IsRecord, detail: Mapping[str, Any]) -> int:
+    """Prune the steps of both lines that contain records of a person. Returns their number."""
+    count = 0
+    for name in (ARTIFACTS, SESSIONS):
+        line = Line(tenant, name)
+        if await engine.lines.load_tip(line) is not None:
+            count += await _erase_line(engine, line, is_record, detail)
+    return count
+
+
+async def _erase_line(engine: Engine, line: Line, is_record: IsRecord, detail: Mapping[str, Any]) -> int:
+    codec, names = engine.context.codec, set[str]()
+    current = await SystemLine(engine, line).read(lambda entries: entries.with_prefix(""))
+
+    def is_mine(name: str, packed: bytes) -> bool:
+        if name in current:
+            return False  # it is still there: whoever it belongs to, or content that another artifact has too
+        if name.startswith("\0"):
+            return name in names
+        fields = as_map(packed)
+        record = None if fields is None else unpack(codec, fields)
+        if not isinstance(record, Mapping) or not is_record(record):
+            return False
+        names.add(content_name(str(record.get("sha256", ""))))
+        return True
+
+    return await LineEraser(engine, line, detail, is_mine=is_mine).erase()

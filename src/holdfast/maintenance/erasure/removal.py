@@ -1,0 +1,92 @@
+"""Deleting what a person has in a store, each piece together with its record in the audit.
+
+A record of the action `erase` has the id of the erasure, the kind of what was deleted, and a digest of a line. So an
+erasure that was killed can tell, when it is resumed, what was deleted before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.backends.interface import Scan
+from holdfast.backends.tables import EVENTS
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN
+from holdfast.engine.ids import new_id
+from holdfast.engine.model.scopes import MARK, parse_place
+from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
+from holdfast.engine.row_format import ERASE, Line, open_body
+from holdfast.security.audit.erasure_ledger import digest_line
+from holdfast.security.audit.retain import removal_request
+from holdfast.security.audit.thread_audit import record, recorded
+from holdfast.security.handle import StoreHandle
+from holdfast.state.artifacts.records import ArtifactRecords
+from holdfast.state.sessions.lifecycle import SessionLifecycle
+from holdfast.state.sessions.records import SessionRecords
+
+ERASURE = "erasure"
+"""The detail of a record that has the id of the erasure."""
+
+_PAGE = 500
+_SLACK = 60 * 10**9
+
+
+class ErasedPart(NamedTuple):
+    """A record of something that was erased: its kind; and its name and digest in the ledger, if it was a line."""
+
+    kind: str
+    name: str
+    line: bytes
+
+
+async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key: bytes) -> None:
+    """Delete lines that belong together, such as a thread and its namespaces. Their audit stays, without content.
+    `key` is that of the ledger. `DeniedError` if one is held."""
+    for line in lines:
+        tip = await engine.lines.load_tip(line)
+        salt = b"" if tip is None else tip.info.salt
+        detail = {ERASURE: erasure, "kind": line_kind(line.name), "line": digest_line(key, salt) if salt else b""}
+        if is_thread(line.name):
+            await engine.lines.delete(line, apply=recorded(engine, line, ERASE, detail))
+        else:
+            await engine.writer.save(removal_request(engine, [line], "", action=ERASE, detail=detail, erase=True))
+            engine.context.cache.drop_all(line)
+
+
+async def delete_artifact(handle: StoreHandle, id: str, erasure: str) -> None:
+    """Delete an artifact, and its content if no other has it."""
+    await record(handle.engine, [Line(handle.tenant, AUDIT)], ERASE, {ERASURE: erasure, "kind": "artifact"})
+    await ArtifactRecords(handle).delete(id)
+
+
+async def delete_session(handle: StoreHandle, id: str, erasure: str) -> None:
+    """Delete the record of a session, and what is left of its state."""
+    await record(handle.engine, [Line(handle.tenant, AUDIT)], ERASE, {ERASURE: erasure, "kind": "session record"})
+    await SessionLifecycle(SessionRecords(handle)).delete(id)
+
+
+async def erased_parts(engine: Engine, tenant: str, erasure: str, since: int) -> AsyncIterator[ErasedPart]:
+    """Yield what an erasure recorded since a time, in nanoseconds since 1970."""
+    # Ids of steps sort by time; rows that were retained from other lines have times of their own.
+    start: tuple[Any, ...] = (new_id(max(0, since - _SLACK)),)
+    while True:
+        (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant, AUDIT), start=start, limit=_PAGE)])
+        for row in rows:
+            action, target = row.columns[3:5]
+            if action != ERASE or not row.body:
+                continue
+            detail: Mapping[str, Any] = engine.context.codec.unpack(open_body(row, engine.context.max_bytes))
+            if detail.get(ERASURE) == erasure:
+                name = _line_name(str(target).removesuffix(BETWEEN))
+                yield ErasedPart(detail["kind"], name, detail.get("line", b""))
+        if len(rows) < _PAGE:
+            return
+        id, number = rows[-1].key[2:]
+        start = (id, int(number) + 1)
+
+
+def _line_name(place: str) -> str:
+    """Return the name of the line of a place as records have it: the inverse of `place_of_line`."""
+    thread = parse_place(place).thread if place.startswith("thread:") else ""
+    return thread or MARK + place

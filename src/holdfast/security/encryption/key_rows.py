@@ -1,0 +1,134 @@
+"""The rows of keys, and the keys of tenants, persons and lines that are in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from msgspec.msgpack import encode
+
+from holdfast._named_tuple import NamedTuple
+from holdfast.backends.interface import Change, Create, Expect, Row
+from holdfast.backends.tables import KEYS, Key
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.engine.checked_rows import CHECKSUMS
+from holdfast.engine.model.scopes import MARK
+from holdfast.security.encryption.cipher import Cipher
+
+WRAPPING, DIGEST, DATA, SUBJECT = "wrapping", "digest", "data", "subject"
+ACTIVE, RETIRED, DESTROYING = "active", "retired", "destroying"
+
+LineName: TypeAlias = tuple[str, str]
+"""Tenant and line."""
+
+SUBJECT_LINE = f"{MARK}subject:"
+"""The beginning of what stands for the name of a line in the row of a subject key; a digest of the subject follows."""
+
+BY_SUBJECT = f"{SUBJECT}:"
+"""The beginning of `wrapped_by` of a line's key that a subject key encrypts; a digest of the subject follows."""
+
+
+class KeyRow(NamedTuple):
+    """A row of `KEYS`: what is known of a key without decrypting it."""
+
+    tenant: str
+    line: str
+    kind: str
+    number: int
+    id: bytes
+    wrapped_by: str
+    state: str
+    time: int
+    wrapped: bytes
+
+    @classmethod
+    def of(cls, row: Row) -> KeyRow:
+        """Return the content of a stored row."""
+        opened = CHECKSUMS.decode(KEYS, row)
+        (tenant, line, kind, number), (id, by, state, time) = opened.key, opened.columns
+        content = unwrap(opened.body).content
+        return cls(tenant, line, kind, number, id, by, state, time, content)  # type: ignore[arg-type]
+
+    @property
+    def key(self) -> Key:
+        """The key of the row."""
+        return self[:4]
+
+    @property
+    def columns(self) -> tuple[bytes, str, str, int]:
+        """The columns of the row."""
+        return self[4:8]
+
+    def row(self) -> Row:
+        """Return the row, for the engine to store."""
+        return Row(self.key, self.columns, wrap(self.wrapped, codec=BodyKind.RAW))
+
+    def stored(self) -> Row:
+        """Return the row as it is stored."""
+        return CHECKSUMS.encode(KEYS, self.row())
+
+    def unchanged(self) -> Expect:
+        """Return the condition that the row is still there, as it is."""
+        return Expect(KEYS, self.key, self.columns)
+
+    @property
+    def context(self) -> dict[str, str]:
+        """What a provider binds a tenant's key to."""
+        named = {"purpose": f"holdfast-{self.kind}", "number": str(self.number)}
+        return {**named, "tenant": self.tenant} if self.tenant else named
+
+    def associated(self) -> bytes:
+        """Return what the key of a line is bound to."""
+        return encode(("holdfast key 1", *self[:5]))
+
+
+@dataclass(slots=True)
+class TenantKeys:
+    """The keys of a tenant, decrypted."""
+
+    rows: list[KeyRow]
+    wrapping: dict[str, Cipher]
+    """By id, in hex."""
+    digest: Cipher
+    current: int
+    read_at: float
+    uses: int = 0
+
+    @property
+    def current_row(self) -> KeyRow:
+        """The wrapping key in use."""
+        return next(row for row in self.rows if row.kind == WRAPPING and row.number == self.current)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the keys that a line may have."""
+        return [row.number for row in self.rows if row.kind == WRAPPING]
+
+
+class LineKey(NamedTuple):
+    """The data key that a line's rows are sealed with, and whether its row is stored."""
+
+    row: KeyRow
+    cipher: Cipher
+    stored: bool
+    subject: KeyRow | None = None
+    """The subject key that encrypts it, if it is new."""
+
+    def conditions(self) -> list[Change]:
+        """Return the conditions that the key is there and in use; its row, if it is new."""
+        if self.stored:
+            return [self.row.unchanged()]
+        created = Create(KEYS, self.row.stored())
+        return [created] if self.subject is None else [self.subject.unchanged(), created]
+
+
+class SubjectKey(NamedTuple):
+    """The key of a person's lines."""
+
+    row: KeyRow
+    cipher: Cipher
+
+    @property
+    def wrapped_by(self) -> str:
+        """What keys say that it encrypts."""
+        return BY_SUBJECT + self.row.line.removeprefix(SUBJECT_LINE)

@@ -1,0 +1,1 @@
+"""Erasing the data of one person: whose data it is, the ledger of erasures, and their certificates."""

@@ -1,0 +1,170 @@
+"""Certificates of erasure: signed with Ed25519, and checked with the public key alone.
+
+A certificate is a JSON document. The signature covers all of it but itself, as JSON with sorted keys and no blanks. It
+does not name the person: it has a digest of the name under a random salt, so that whoever knows the name can check
+that the certificate is about them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from holdfast._lazy import missing_extra
+from holdfast.errors import CorruptError, InvalidError
+from holdfast.security.audit.erasure_ledger import digest_subject
+
+try:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+except ImportError as error:  # pragma: no cover - the extra is installed where tests run
+    raise missing_extra("encryption", error) from error
+
+FORMAT: Final = "holdfast-erasure 1"
+_CODE = "certificate-invalid"
+_HINT = "Ask whoever issued it for the original"
+_MAX_TEXT = 1 << 22
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was erased, and what could not be reached. Times are ISO 8601, in UTC."""
+
+    id: str
+    store: str
+    tenant: str
+    subject_salt: str
+    """Random, in hex: with it, `subject_digest` is a digest of the name of the subject."""
+    subject_digest: str
+    started: str
+    finished: str
+    erased: Mapping[str, int]
+    """How much was erased, by kind: threads, agents, scopes, sessions, artifacts, messages and so on."""
+    rewritten: Mapping[str, int] = field(default_factory=dict)
+    """From how many lines that others share, by kind, the data was removed."""
+    keys_destroyed: int = 0
+    retained: tuple[str, ...] = ()
+    """What was kept on purpose, such as records of the audit without their content."""
+    unreachable: tuple[str, ...] = ()
+    """Where copies may still be that Holdfast cannot reach."""
+    public_key: str = ""
+    """The key that checks the signature, in hex."""
+    signature: str = ""
+
+    def is_about(self, subject: str) -> bool:
+        """Return whether the certificate is about a person, by the name that the store had for them."""
+        digest = digest_subject(bytes.fromhex(self.subject_salt), subject)
+        return hmac.compare_digest(digest.hex(), self.subject_digest)
+
+    def to_json(self) -> str:
+        """Return the certificate as a JSON document."""
+        return json.dumps({"format": FORMAT, **_plain(self)}, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Certificate:
+        """Read a certificate. `CorruptError` if it is none. It is not checked: `check` does that."""
+        try:
+            if len(text) > _MAX_TEXT:
+                raise ValueError
+            found = json.loads(text)
+            if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+                raise ValueError
+            for name in ("retained", "unreachable"):
+                found[name] = tuple(map(_text, found[name]))
+            for name in ("erased", "rewritten"):
+                found[name] = {_text(key): _number(value) for key, value in found[name].items()}
+            _number(found["keys_destroyed"])
+            for name in _TEXTS:
+                _text(found[name])
+            bytes.fromhex(found["subject_salt"])
+            return cls(**found)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise CorruptError("this is no certificate of erasure", hint=_HINT, code=_CODE) from None
+
+    def sign(self, key: Ed25519PrivateKey) -> Certificate:
+        """Return the certificate, signed."""
+        unsigned = _with(self, public_key=public_key_of(key), signature="")
+        return _with(unsigned, signature=b64encode(key.sign(_signed_bytes(unsigned))).decode())
+
+    def check(self, public_key: str | None = None) -> None:
+        """Check the signature. `CorruptError` if it is not right, or made with another key than this one.
+
+        Without `public_key`, that of the certificate is used: then anybody may have signed it.
+        """
+        expected = parse_public_key(self.public_key if public_key is None else public_key)
+        if expected != self.public_key:
+            raise CorruptError(
+                f"the certificate was signed with another key, {self.public_key[:16]}…", hint=_HINT, code=_CODE
+            )
+        try:
+            signature = b64decode(self.signature, validate=True)
+            Ed25519PublicKey.from_public_bytes(bytes.fromhex(expected)).verify(signature, _signed_bytes(self))
+        except (InvalidSignature, ValueError):
+            raise CorruptError("the certificate was altered, or not signed", hint=_HINT, code=_CODE) from None
+
+
+_TEXTS = (
+    "id",
+    "store",
+    "tenant",
+    "subject_salt",
+    "subject_digest",
+    "started",
+    "finished",
+    "public_key",
+    "signature",
+)
+
+
+def new_salt() -> bytes:
+    """Return a random salt for the digest of a subject."""
+    return os.urandom(16)
+
+
+def public_key_of(key: Ed25519PrivateKey) -> str:
+    """Return the public key that belongs to a key, in hex."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def parse_public_key(text: str) -> str:
+    """Return a public key in hex. `InvalidError` if it is none."""
+    plain = text.strip().lower()
+    try:
+        if len(bytes.fromhex(plain)) != 32:
+            raise ValueError
+    except ValueError:
+        raise InvalidError(
+            "a public key is 64 hex digits", where=ascii(text)[:80], hint="`holdfast erase key` prints it"
+        ) from None
+    return plain
+
+
+def _with(certificate: Certificate, **fields: str) -> Certificate:
+    return Certificate(**{**vars(certificate), **fields})
+
+
+def _plain(certificate: Certificate) -> dict[str, Any]:
+    return asdict(certificate)
+
+
+def _signed_bytes(certificate: Certificate) -> bytes:
+    content = {"format": FORMAT, **_plain(certificate)}
+    del content["signature"]
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value

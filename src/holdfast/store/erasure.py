@@ -1,0 +1,215 @@
+"""Erasing one person's data: `store.erasure.erase("u-1842")`, and whose data threads and other lines are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine import validation
+from holdfast.engine.checked_rows import clear_refused
+from holdfast.engine.namespaces import LineKind, line_name, root_of
+from holdfast.engine.row_format import Line
+from holdfast.errors import DeniedError, NotFoundError
+from holdfast.maintenance.jobs.types import JobHost
+
+if TYPE_CHECKING:
+    from holdfast.engine.types import Progress
+    from holdfast.maintenance.archive.format import ArchiveFile
+    from holdfast.maintenance.archive.subject_export import SubjectExportReport
+    from holdfast.maintenance.erasure.eraser import ErasureReport
+    from holdfast.maintenance.jobs.jobs import Job, JobTable
+    from holdfast.security.erasure.certificate import Certificate
+
+_METADATA_KEYS = ("subject",)
+
+HELD = "erase-held"
+"""The code of the error if a legal hold protects data of the subject."""
+
+_LIFE = 60.0
+"""The seconds after which an erasure whose process died can be resumed."""
+
+_RETRY = "every 10m"
+
+
+class ErasureOperations:
+    """Operations on the data of one person. `Erasure` and `AsyncErasure` have these as methods."""
+
+    def __init__(self, store: JobHost) -> None:
+        self._store = store
+        self._handle = store._handle
+
+    # Whose data it is -----------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def assign(self, subject: str, name: str | None = None, *, kind: LineKind = "thread") -> None:
+        """Say that a thread, or a line of another kind, contains the data of this person alone; without a name, that
+        everything of the tenant does.
+
+        Threads whose checkpoints name one person in their metadata (`metadata={"subject": "u-1842"}`), and scopes in
+        which the person is the user (`state(user="u-1842")`), need not be assigned.
+        """
+        from holdfast.engine.subject_names import check_subject
+        from holdfast.security.erasure.subjects import assign
+
+        await assign(self._handle.engine, self._line(name, kind), check_subject(subject))
+
+    @sync_and_async
+    async def mark_mixed(self, name: str, *, kind: LineKind = "thread") -> None:
+        """Say that a thread, or a line of another kind, contains the data of several persons, such as a group chat: an
+        erasure then removes the steps of one of them, and not the whole."""
+        from holdfast.engine.subject_names import MIXED
+        from holdfast.security.erasure.subjects import assign
+
+        await assign(self._handle.engine, self._line(name, kind), MIXED)
+
+    @sync_and_async
+    async def unassign(self, name: str | None = None, *, kind: LineKind = "thread") -> None:
+        """Remove what `assign` or `mark_mixed` said."""
+        from holdfast.security.erasure.subjects import assign
+
+        await assign(self._handle.engine, self._line(name, kind), None)
+
+    @sync_and_async
+    async def subject(self, name: str | None = None, *, kind: LineKind = "thread") -> str | None:
+        """Return the person that a thread, or a line of another kind, or the tenant is assigned to; None for nobody."""
+        from holdfast.engine.subject_names import MIXED
+        from holdfast.security.erasure.subjects import read_subjects
+
+        line = self._line(name, kind)
+        found = (await read_subjects(self._handle.engine, [line])).get(line)
+        return None if found == MIXED else found
+
+    def _line(self, name: str | None, kind: LineKind) -> Line:
+        tenant = self._handle.tenant
+        return Line(tenant, "") if name is None else root_of(Line(tenant, line_name(name, kind)))
+
+    # Erasing --------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def erase(
+        self,
+        subject: str,
+        *,
+        dry_run: bool = False,
+        metadata_keys: Iterable[str] = _METADATA_KEYS,
+        progress: Progress | None = None,
+    ) -> ErasureReport:
+        """Erase everything of one person. The report has a signed certificate; with `dry_run`, what would be erased.
+
+        Threads, agents, scopes and sessions of the person are deleted, with their keys; so are artifacts and what
+        hooks recorded. From lines that others share, the person's steps are removed. `metadata_keys` are the entries of
+        a checkpoint's metadata that name its subject. If it is interrupted, call it again: it resumes. `DeniedError`
+        with the code `erase-held` if a legal hold protects anything of it: then nothing is erased.
+        """
+        from holdfast.engine.subject_names import check_subject
+        from holdfast.maintenance.erasure.eraser import Eraser, report_of
+        from holdfast.maintenance.jobs.execution import run_job
+
+        name, keys = check_subject(subject), validation.require_names(metadata_keys, "metadata_keys")
+        if dry_run:
+            return await Eraser(self._handle, name, metadata_keys=keys, progress=progress).plan()
+        table = self._table()
+        job = await self._pending(name) or await self._start(table, name, keys)
+        end = await run_job(table, job.name, only_due=False, progress=progress, life=_LIFE)
+        if end.error is not None:
+            if getattr(end.error, "code", "") == HELD:
+                await table.remove(job.name)  # nothing was erased
+            raise end.error
+        await table.remove(job.name)
+        return report_of(name, await self._certificate(job.settings["id"]))
+
+    async def _start(self, table: JobTable, subject: str, metadata_keys: Iterable[str]) -> Job:
+        from holdfast.maintenance.erasure.eraser import new_erasure_id
+        from holdfast.maintenance.jobs.erasure_jobs import ERASE
+
+        id = new_erasure_id()
+        settings = {
+            "subject": subject,
+            "id": id,
+            "started": table.context.clock(),
+            "metadata_keys": list(metadata_keys),
+        }
+        # With a schedule: if this process is killed, whoever runs the store's jobs resumes it.
+        return await table.add(f"erase {id}", ERASE, _RETRY, settings, False, False)
+
+    async def _pending(self, subject: str) -> Job | None:
+        """Return the job of an erasure of this person that did not end."""
+        from holdfast.maintenance.jobs.erasure_jobs import ERASE
+
+        jobs = await self._table().readable()
+        return next((job for job in jobs if job.kind == ERASE and job.settings.get("subject") == subject), None)
+
+    def _table(self) -> JobTable:
+        from holdfast.maintenance.jobs.jobs import JobTable
+
+        return JobTable(self._store)
+
+    # Exporting ------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def export(
+        self,
+        subject: str,
+        file: ArchiveFile,
+        *,
+        metadata_keys: Iterable[str] = _METADATA_KEYS,
+        progress: Progress | None = None,
+    ) -> SubjectExportReport:
+        """Write everything of one person to a file, as JSON that people can read, a document a line.
+
+        It has what `erase` would erase: every state of threads, agents, scopes and sessions, what the person wrote
+        where others write too, artifacts with their content, and records of the audit. A path is replaced when the file
+        is complete, and compressed if it ends in `.gz`. The file is not encrypted: of an encrypted store, it is refused
+        with the code `clear-refused`, unless `Encryption(clear=["export"])` allows it.
+        """
+        from holdfast.engine.subject_names import check_subject
+        from holdfast.maintenance.archive.subject_export import SubjectExporter
+        from holdfast.security.audit.thread_audit import record
+
+        engine = self._handle.engine
+        if not engine.context.rows.may_be_clear("export"):
+            raise clear_refused("export")
+        keys = validation.require_names(metadata_keys, "metadata_keys")
+        exporter = SubjectExporter(self._handle, check_subject(subject), keys, progress)
+        found = await exporter.find()
+        if found.every_line:
+            with suppress(DeniedError):  # the store is open for reading only: it records nothing
+                name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
+                await record(engine, found.every_line, "export", {"file": str(name), "format": "subject"})
+        return await exporter.export(found, file)
+
+    # Certificates ---------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def certificates(self) -> Sequence[Certificate]:
+        """List the certificates of all erasures, the oldest first."""
+        from holdfast.security.audit.erasure_ledger import ErasureLedger
+        from holdfast.security.erasure.certificate import Certificate
+
+        entries = await ErasureLedger(self._handle.engine, self._handle.tenant).entries()
+        return [Certificate.from_json(entry.certificate) for entry in entries]
+
+    async def _certificate(self, id: str) -> Certificate:
+        for each in await ErasureOperations.certificates(self):
+            if each.id == id:
+                return each
+        raise NotFoundError("there is no such certificate", where=repr(id)[:80])
+
+    @sync_and_async
+    async def public_key(self) -> str:
+        """Return the key that checks the certificates of this store, in hex. Publish it where others trust it."""
+        from holdfast.security.erasure.certificate import public_key_of
+        from holdfast.security.erasure.signing_key import signing_key
+
+        return public_key_of(await signing_key(self._handle.engine, self._handle.tenant))
+
+
+class Erasure(SyncApi, ErasureOperations):
+    """Erasing the data of one person from a `Store`."""
+
+
+class AsyncErasure(AsyncApi, ErasureOperations):
+    """Erasing the data of one person from an `AsyncStore`: operations are awaited."""
