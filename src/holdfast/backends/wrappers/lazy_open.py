@@ -66,6 +66,9 @@ class LazyBackend(Backend):
     async def tidy(self) -> None:
         await (await self._open()).tidy()
 
+    async def purge(self) -> list[str]:
+        return await (await self._open()).purge()
+
     async def status(self) -> dict[str, int | float | str]:
         return {} if self._opened is None else await self._opened.status()
 

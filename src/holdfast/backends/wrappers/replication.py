@@ -187,6 +187,12 @@ class ReplicatingBackend(Wrapper):
         await self.inner.tidy()
         await self.remote.tidy()
 
+    async def purge(self) -> list[str]:
+        if not await self._wait_caught_up():
+            lag = f"{self.remote.url}, which lags behind: {self._sender.trouble}"
+            return [*await self.inner.purge(), lag]
+        return [*await self.inner.purge(), *await self.remote.purge()]
+
     async def status(self) -> dict[str, int | float | str]:
         """Return the lag in batches, bytes and seconds, the problem of the remote store, how many rows were healed or
         could not be, and the status of both stores."""

@@ -102,6 +102,9 @@ class RetryBackend(Wrapper):
     async def tidy(self) -> None:
         await self._retry(self.inner.tidy)
 
+    async def purge(self) -> list[str]:
+        return await self._retry(self.inner.purge)
+
     async def status(self) -> dict[str, int | float | str]:
         breaker = self._breaker
         return {

@@ -238,6 +238,10 @@ class TieredBackend(Wrapper):
         await self.inner.tidy()
         await self.cold.tidy()
 
+    async def purge(self) -> list[str]:
+        await self._mover.sweep_all()
+        return [*await self.inner.purge(), *await self.cold.purge()]
+
     async def status(self) -> dict[str, int | float | str]:
         """Return what this process moved, brought back, fetched and swept, and the deletions that wait for `tidy`."""
         mover = self._mover

@@ -153,20 +153,32 @@ class KeyedBackend(Wrapper):
         self.keys = keys
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        answers = await self._read(queries)
+        if not self.inner.capabilities.fresh and self._unknown(queries, answers):
+            # A cache may have rows from before they were encrypted anew: what is read after this is newer.
+            await self.inner.changes()
+            answers = await self._read(queries)
+        return answers
+
+    async def _read(self, queries: Sequence[Query]) -> list[list[Row]]:
         more = await self.keys.queries(_queried_lines(queries))
         found = await self.inner.read([*queries, *more])
         for rows in found[len(queries) :]:
             await self.keys.add(rows)
         answers = found[: len(queries)]
+        if unknown := self._unknown(queries, answers):
+            await self.keys.load_ids(unknown)
+        return answers
+
+    def _unknown(self, queries: Sequence[Query], answers: Sequence[Sequence[Row]]) -> dict[bytes, LineName]:
+        """Return the ids of the keys of rows that are not in memory, and the line of each."""
         known, unknown = self.keys.memory.ciphers.recent, dict[bytes, LineName]()
         for query, rows in zip(queries, answers, strict=True):
             if query.space.name not in UNSEALED:
                 for row in rows:
                     if row[2][_KEY_ID] not in known and (id := sealed_key_id(row.body)) and id not in known:
                         unknown[id] = (str(row.key[0]), str(row.key[1]))
-        if unknown:
-            await self.keys.load_ids(unknown)
-        return answers
+        return unknown
 
 
 def _written_lines(batch: Batch) -> list[LineName]:
