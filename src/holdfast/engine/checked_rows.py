@@ -170,7 +170,7 @@ class CheckedBackend(Wrapper):
     def __init__(self, inner: Backend, rows: RowCodec = CHECKSUMS) -> None:
         stored, self.rows = rows.bind(inner)
         super().__init__(stored)
-        inner.set_row_check(self.rows.is_intact)
+        stored.set_row_check(self.rows.is_intact)
 
     async def apply(self, batch: Batch) -> int | None:
         if not self.rows.hides_columns:

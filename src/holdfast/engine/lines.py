@@ -16,6 +16,7 @@ from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.model.line_salt import NO_SALT, SALT_SIZE
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.namespaces import MARK as BETWEEN
 from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
 from holdfast.engine.row_format import Branch, Line, LineInfo, LineSummary, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
@@ -220,8 +221,9 @@ class LineIndex:
         """Return all lines whose names start with a prefix and come after another name."""
         lines: list[Line] = []
         start, page = max(prefix, after + "\0" if after else ""), _NAMES if not prefix else _FEW_NAMES
+        stop = (prefix[:-1] + chr(ord(prefix[-1]) + 1),) if prefix.endswith((MARK, BETWEEN, "/", ":")) else ()
         while True:
-            (rows,) = await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=page, bodies=False)])
+            (rows,) = await self._backend.read([Scan(LINES, (tenant,), (start,), stop, limit=page, bodies=False)])
             lines += (Line(tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix))
             if len(rows) < page or not lines or lines[-1].name != rows[-1].key[1]:
                 return lines

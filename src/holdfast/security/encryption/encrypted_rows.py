@@ -11,6 +11,7 @@ from holdfast.codec.envelope import RecordContext, Sealer, missing_key, sealed_k
 from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.errors import DeniedError
+from holdfast.security.encryption.hidden_names import NamedBackend
 from holdfast.security.encryption.settings import Encryption, Mode
 from holdfast.security.encryption.store_keys import KeyMemory, LineKey, LineName, StoreKeys, not_encrypted
 
@@ -25,7 +26,8 @@ class EncryptedRows(SealedRowCodec):
 
     def __init__(self, encryption: Encryption, memory: KeyMemory | None = None, keys: StoreKeys | None = None) -> None:
         self._encryption = encryption
-        self._memory = memory or KeyMemory(encryption.keys, encryption.max_age, encryption.max_uses)
+        settings = (encryption.keys, encryption.max_age, encryption.max_uses, encryption.hide_names)
+        self._memory = memory or KeyMemory(*settings)
         self._store_keys = keys
         self._converts = encryption.mode != "on"
         super().__init__(keys=self._memory.ciphers)
@@ -42,8 +44,11 @@ class EncryptedRows(SealedRowCodec):
         return self._store_keys
 
     def bind(self, backend: Backend) -> tuple[Backend, RowCodec]:
-        keys = StoreKeys(backend, self._memory)
-        return KeyedBackend(backend, keys), EncryptedRows(self._encryption, self._memory, keys)
+        named = NamedBackend(backend) if self._encryption.hide_names else backend
+        keys = StoreKeys(named, self._memory)
+        if isinstance(named, NamedBackend):
+            named.keys = keys
+        return KeyedBackend(named, keys), EncryptedRows(self._encryption, self._memory, keys)
 
     async def check_store(self, backend: Backend, tenant: str | None, *, read_only: bool = False) -> None:
         """Read the keys of a tenant, and create them in a new store.

@@ -33,10 +33,11 @@ from holdfast.backends.tables import KEYS, LINES, Key
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
-from holdfast.security.encryption.cipher import Cipher, new_key
+from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
+from holdfast.security.encryption.hidden_names import NameCodec
 from holdfast.security.encryption.provider import KeyProvider, altered_key
 
-WRAPPING, DIGEST, DATA = "wrapping", "digest", "data"
+WRAPPING, DIGEST, NAMES, DATA = "wrapping", "digest", "names", "data"
 ACTIVE, RETIRED, DESTROYING = "active", "retired", "destroying"
 
 _CAPACITY = 20_000
@@ -112,6 +113,8 @@ class TenantKeys:
     digest: Cipher
     current: int
     read_at: float
+    names: NameCodec | None = None
+    """How names of lines are stored, if they are hidden."""
     uses: int = 0
 
     @property
@@ -155,6 +158,7 @@ class KeyMemory:
     provider: KeyProvider
     max_age: float
     max_uses: int
+    hide_names: bool = False
     ciphers: CipherCache = field(default_factory=CipherCache)
     tenants: dict[str, TenantKeys] = field(default_factory=dict)
     """The keys of tenants as of any of the stores: for another one that has none, as a copy."""
@@ -181,6 +185,10 @@ class StoreKeys:
             return await self.load_tenant(tenant)
         return found
 
+    def known_tenant(self, tenant: str) -> TenantKeys | None:
+        """Return the keys of a tenant, if they are in memory, however old."""
+        return self._tenants.get(tenant)
+
     async def load_tenant(self, tenant: str) -> TenantKeys | None:
         """Read the keys of a tenant."""
         self._stale.discard(tenant)
@@ -205,10 +213,12 @@ class StoreKeys:
         if not convert and await self.has_rows(tenant):
             raise not_encrypted(self.backend.url)
         if shared is not None:
-            rows = [row for row in shared.rows if row.line == ""]
+            rows = [row for row in shared.rows if row.line == "" and row.kind != NAMES]
         else:
             wrapping, digest = [self.new_row(tenant, kind, 0) for kind in (WRAPPING, DIGEST)]
             rows = [await wrapping, await digest]
+        if self.memory.hide_names:
+            rows.append(await self.new_row(tenant, NAMES, 0))
         await self.backend.apply([Create(KEYS, row.stored()) for row in rows])
 
     async def has_rows(self, tenant: str) -> bool:
@@ -238,7 +248,7 @@ class StoreKeys:
 
     async def _open_tenant(self, tenant: str, rows: Sequence[Row]) -> TenantKeys | None:
         every = [KeyRow.of(row) for row in rows]
-        mine = [row for row in every if row.kind in (WRAPPING, DIGEST)]
+        mine = [row for row in every if row.kind in (WRAPPING, DIGEST, NAMES)]
         if not mine:
             return None
         ciphers = {row.id.hex(): Cipher(await self.unwrap(row)) for row in mine}
@@ -251,10 +261,16 @@ class StoreKeys:
                 hint="Restore its table `keys` from a copy of it",
                 code="key-missing",
             )
+        names = next((row for row in mine if row.kind == NAMES), None)
+        if self.memory.hide_names != (names is not None):
+            raise _other_names(self.backend.url, hidden=names is not None)
         if tenant in self._tenants and self._is_old(self._tenants[tenant]):
             self._age()
         digest = ciphers[digests[0].id.hex()]
         found = TenantKeys(mine, ciphers, digest, max(active), time.monotonic())
+        if names is not None:
+            before = self._tenants.get(tenant)
+            found.names = before.names if before else NameCodec(ciphers[names.id.hex()].digest)
         self._tenants[tenant] = self.memory.tenants[tenant] = found
         await self._open_lines(tenant, [row for row in every if row.kind == DATA])
         return found
@@ -301,6 +317,24 @@ class StoreKeys:
             by_tenant.setdefault(found.tenant, []).append(found)
         for tenant, found_rows in by_tenant.items():
             await self._open_lines(tenant, found_rows)
+
+    async def read_names(self, stored: Backend, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        """Return the names of lines that are hidden, by the stored ones: of those whose keys are there."""
+        keys = await self.tenant(tenant)
+        if keys is None:
+            return {}
+        rows = await stored.read([Get(KEYS, [(tenant, name, DATA, number) for name in names for number in keys.numbers])])
+        found: dict[str, str] = {}
+        for row in rows[0]:
+            # The checksum covers the name, which is not known yet; the encryption covers the rest.
+            key = KeyRow(*row.key, *row.columns, unwrap(CHECKSUMS.salvage(KEYS, row).body).content)  # type: ignore[arg-type]
+            wrapping = keys.wrapping.get(key.wrapped_by)
+            if wrapping is not None:
+                try:
+                    found[key.line] = wrapping.unseal(key.wrapped, key.associated())[KEY_SIZE:].decode()
+                except CorruptError:
+                    continue  # the rows of the line say so
+        return found
 
     async def load(self, lines: Iterable[LineName], *, again: bool = False) -> None:
         """Read the keys of lines; of those in memory too, with `again`: then somebody changed them."""
@@ -370,7 +404,8 @@ class StoreKeys:
         cipher = Cipher(key)
         by = next(row for row in tenant.rows if row.kind == WRAPPING and row.number == tenant.current)
         row = KeyRow(*name, DATA, by.number, cipher.key_id, by.id.hex(), ACTIVE, time.time_ns(), b"")
-        row = row._replace(wrapped=tenant.wrapping[by.id.hex()].seal(key, row.associated()))
+        hidden = b"" if tenant.names is None else row.line.encode()
+        row = row._replace(wrapped=tenant.wrapping[by.id.hex()].seal(key + hidden, self._associated(row)))
         tenant.uses += 1
         self.memory.ciphers.recent[cipher.key_id] = cipher
         return LineKey(row, cipher, stored=False)
@@ -396,12 +431,30 @@ class StoreKeys:
     def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
         """Decrypt the key of a line. `DeniedError` if it is not the key that its id commits to."""
         try:
-            cipher = Cipher(wrapping.unseal(row.wrapped, row.associated()))
+            cipher = Cipher(wrapping.unseal(row.wrapped, self._associated(row))[:KEY_SIZE])
         except CorruptError:
             raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}") from None
         if cipher.key_id != row.id:
             raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}")
         return cipher
+
+
+    def _associated(self, row: KeyRow) -> bytes:
+        """Return what the key of a line is bound to: its stored name, by which it is found."""
+        tenant = self._tenants.get(row.tenant) or self.memory.tenants[row.tenant]
+        names = tenant.names
+        return row.associated() if names is None else row._replace(line=names.hide(row.line)).associated()
+
+
+def _other_names(url: str, *, hidden: bool) -> ConfigError:
+    return ConfigError(
+        "the names in the store are hidden" if hidden else "the names in the store are not hidden",
+        where=url,
+        hint="Open it with Encryption(…, hide_names=True)"
+        if hidden
+        else "Open it without hide_names=True; to hide them, copy everything into a new store that is open with it",
+        code="names-hidden",
+    )
 
 
 def not_encrypted(url: str) -> ConfigError:
