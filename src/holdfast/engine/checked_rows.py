@@ -30,9 +30,10 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.tables import JOURNAL, KEYS, READABLE, WORDS, Key, Scalar, Table
+from holdfast.backends.tables import JOURNAL, KEYS, READABLE, STEPS, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
+from holdfast.engine.metadata_filter import UNMATCHED, MetadataFilter
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
 
 UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
@@ -100,6 +101,13 @@ class RowCodec:
         """Return whether content may be stored in a form that anybody can read: `readable`, `words`, `export` …"""
         return True
 
+    async def matcher(self, tenant: str, filters: Sequence[MetadataFilter]) -> Callable[[Row], bool] | None:  # noqa: ARG002
+        """Return whether a step may match filters by its columns as they are stored; None if they do not tell."""
+        return None
+
+    def check_prefix(self, prefix: str) -> None:
+        """Raise `UnsupportedError` if lines cannot be found by how their names start."""
+
     def encode(self, table: Table, row: Row) -> Row:
         """Return a row as it is stored."""
         key, columns, record = row
@@ -128,6 +136,10 @@ class RowCodec:
     def hide_key(self, table: Table, key: Key) -> Key:  # noqa: ARG002 - for subclasses
         """Return a key, or its first columns, as it is stored."""
         return key
+
+    def hidden_places(self, table: Table, kind: Scalar) -> tuple[int, ...]:  # noqa: ARG002 - for subclasses
+        """Return which columns of a key are stored in another form, and so in another order."""
+        return ()
 
     def other_key(self, table: Table, key: Key) -> Key | None:  # noqa: ARG002 - for subclasses
         """Return another form in which a key may be stored, while a store is converted; None if there is none."""
@@ -193,6 +205,29 @@ class CheckedBackend(Wrapper):
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         if self.rows.hides_columns:
+            return await self._read_in_order(queries)
+        return await self._read_opened(queries)
+
+    async def _read_in_order(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """Read rows in the order of their keys, also where they are stored in another one: then all are read."""
+        reordered = [_is_reordered(self.rows, query) for query in queries]
+        if not any(reordered):
+            return await self._read_opened(queries)
+        found = await self._read_opened(
+            [
+                Scan(query.space, query.prefix, bodies=query.bodies)  # type: ignore[union-attr]
+                if reorder
+                else query
+                for query, reorder in zip(queries, reordered, strict=True)
+            ]
+        )
+        return [
+            select_rows(query, rows) if reorder and isinstance(query, Scan) else rows
+            for query, rows, reorder in zip(queries, found, reordered, strict=True)
+        ]
+
+    async def _read_opened(self, queries: Sequence[Query]) -> list[list[Row]]:
+        if self.rows.hides_columns:
             found = await self._read_hidden(queries)
         else:
             found = await self.inner.read(queries)
@@ -246,6 +281,29 @@ async def read_despite_damage(backend: Backend, queries: Sequence[Query]) -> lis
     return [_open_answer(query, rows, codec, open_row) for query, rows in zip(queries, found, strict=True)]
 
 
+async def read_filtered(backend: Backend, scans: Sequence[Scan], filters: Sequence[MetadataFilter]) -> list[list[Row]]:
+    """Read steps without their bodies. Those that cannot match filters by their metadata may be left unopened: their
+    metadata is `UNMATCHED`."""
+    stored, codec = storage_of(backend)
+    tenants = {str(scan.prefix[0]) for scan in scans}
+    match = await codec.matcher(tenants.pop(), filters) if filters and len(tenants) == 1 else None
+    if match is None:
+        return await backend.read(scans)
+    found = await stored.read(scans)
+    wanted = [row.key for rows in found for row in rows if match(row)]
+    opened = {row.key: row for rows in await backend.read([Get(STEPS, wanted)] if wanted else []) for row in rows}
+    return [[opened.get(row.key) or _unmatched(row) for row in rows] for rows in found]
+
+
+_UNMATCHED_COLUMNS = {"kind": "", "metadata": UNMATCHED}
+
+
+def _unmatched(row: Row) -> Row:
+    """Return a step with its visible columns alone."""
+    columns = zip(STEPS.columns, row.columns, strict=True)
+    return Row(row.key, tuple([_UNMATCHED_COLUMNS.get(name, value) for name, value in columns]))
+
+
 def _encode(batch: Batch, encode: Callable[[Table, Row], Row]) -> list[Change]:
     return [type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch]
 
@@ -271,6 +329,27 @@ def _other_deletions(codec: RowCodec, changes: Iterable[Change]) -> list[Change]
         for change in changes
         if type(change) is Delete and (other := codec.other_key(*change)) is not None
     ]
+
+
+def _is_reordered(codec: RowCodec, query: Query) -> bool:
+    """Return whether the rows that a scan asks for are stored in another order."""
+    if isinstance(query, Get) or query.by or len(query.prefix) < 3:
+        return False
+    return any(place >= len(query.prefix) for place in codec.hidden_places(query.space, query.prefix[2]))
+
+
+def select_rows(query: Scan, rows: Iterable[Row]) -> list[Row]:
+    """Return those of the rows under a prefix that a scan asks for, in its order."""
+    columns = list(query.space.all_columns)
+    places = [columns.index(name) for name in query.space.order(query.by)[len(query.prefix) :]]
+    found: list[tuple[Key, Row]] = []
+    for row in rows:
+        values = (*row.key, *row.columns)
+        at = tuple([values[place] for place in places])
+        if at >= query.start and (not query.stop or at < query.stop):
+            found.append((at, row))
+    found.sort(key=lambda each: each[0], reverse=query.reverse)
+    return [row for _, row in found[: query.limit]]
 
 
 def _other_query(codec: RowCodec, query: Query) -> Query | None:

@@ -11,13 +11,15 @@ from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
+from holdfast.engine.checked_rows import read_filtered
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.line_head import end_query, find_head, newest_query
+from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.model.line_salt import NO_SALT, SALT_SIZE
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import MARK as BETWEEN
 from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
+from holdfast.engine.namespaces import MARK as BETWEEN
 from holdfast.engine.row_format import Branch, Line, LineInfo, LineSummary, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
@@ -406,17 +408,19 @@ class LineIndex:
                 break
         return rows if limit is None else rows[:limit]
 
-    async def pages(self, starts: Sequence[tuple[Line, str]], limit: int) -> list[list[StepRef]]:
+    async def pages(
+        self, starts: Sequence[tuple[Line, str]], limit: int, filters: Sequence[MetadataFilter] = ()
+    ) -> list[list[StepRef]]:
         """Return the steps of some lines before an id (all, if that is empty), the latest first, up to a limit.
 
-        Each step is in its last revision. Only an empty page means that there are no more.
+        Each step is in its last revision. Only an empty page means that there are no more. Steps that do not match the
+        filters may have `UNMATCHED` as their metadata.
         """
-        answers = await self._backend.read(
-            [
-                Scan(STEPS, tuple(line), (), (before,) if before else (), True, limit, "id", bodies=False)
-                for line, before in starts
-            ]
-        )
+        scans = [
+            Scan(STEPS, tuple(line), (), (before,) if before else (), True, limit, "id", bodies=False)
+            for line, before in starts
+        ]
+        answers = await read_filtered(self._backend, scans, filters)
         pages = []
         for rows in answers:
             latest: dict[str, StepRef] = {}

@@ -62,6 +62,7 @@ async def _compact(job: JobContextBase) -> JobResult:
 async def _threads(store: StoreHandle, prefix: str = "") -> AsyncIterator[str]:
     """Yield the names of all threads."""
     after = ""
+    store.engine.context.rows.check_prefix(prefix)
     while True:
         page = await store.engine.lines.list_threads(store.tenant, prefix, after, _PAGE)
         for summary in page:

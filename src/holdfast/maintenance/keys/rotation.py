@@ -16,7 +16,16 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidError, NotFoundError, TransientError
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.security.encryption.store_keys import ACTIVE, DATA, DESTROYING, RETIRED, WRAPPING, KeyRow, StoreKeys
+from holdfast.security.encryption.store_keys import (
+    ACTIVE,
+    DATA,
+    DESTROYING,
+    INDEX,
+    RETIRED,
+    WRAPPING,
+    KeyRow,
+    StoreKeys,
+)
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 _ATTEMPTS = 20
@@ -86,7 +95,7 @@ class TenantKeyring:
         """Return the keys of the tenant, the newest first."""
         rows = await self.rows()
         counts = Counter(row.wrapped_by for row in rows if row.kind == DATA)
-        mine = [row for row in rows if row.kind != DATA]
+        mine = [row for row in rows if row.kind not in (DATA, INDEX)]
         mine.sort(key=lambda row: (row.kind != WRAPPING, -row.number))
         return [_info(row, counts[row.id.hex()]) for row in mine]
 
@@ -157,6 +166,8 @@ class TenantKeyring:
         tenant = await self._keys.load_tenant(self._tenant)
         for row in rows:
             try:
+                if row.kind == INDEX:
+                    continue  # it is no key, and was opened with those of the tenant
                 if row.kind != DATA:
                     await self._keys.unwrap(row)
                 elif tenant is None or row.wrapped_by not in tenant.wrapping:
@@ -171,7 +182,7 @@ class TenantKeyring:
 
     async def _find(self, id: str) -> tuple[KeyRow, int]:
         rows = await self.rows()
-        found = [row for row in rows if row.kind != DATA and row.id.hex().startswith(id)]
+        found = [row for row in rows if row.kind not in (DATA, INDEX) and row.id.hex().startswith(id)]
         if len(found) != 1 or len(id) < 4:
             raise NotFoundError(
                 f"there is no key {id!r}", where=self._keys.backend.url, hint="`holdfast keys list` shows them"

@@ -94,6 +94,10 @@ class Cipher:
         """Return a digest that nobody can compute without the key."""
         return hmac.digest(self._digest_key, content, "sha256")
 
+    def derive(self, purpose: bytes) -> bytes:
+        """Return a key for a purpose."""
+        return derive(self._key, purpose)
+
     def _derived(self, salt: bytes) -> AESGCM:
         if len(self._ciphers) >= _MAX_CIPHERS:
             self._ciphers.clear()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row
 from holdfast.backends.tables import KEYS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import RecordContext, Sealer, missing_key, sealed_key_id, tampered_error
 from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
+from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.errors import DeniedError
-from holdfast.security.encryption.hidden_names import NamedBackend
+from holdfast.security.encryption.hidden_names import NamedBackend, prefix_refused
 from holdfast.security.encryption.settings import Encryption, Mode
 from holdfast.security.encryption.store_keys import KeyMemory, LineKey, LineName, StoreKeys, not_encrypted
 
@@ -26,10 +27,12 @@ class EncryptedRows(SealedRowCodec):
 
     def __init__(self, encryption: Encryption, memory: KeyMemory | None = None, keys: StoreKeys | None = None) -> None:
         self._encryption = encryption
-        settings = (encryption.keys, encryption.max_age, encryption.max_uses, encryption.hide_names)
+        indexed = None if encryption.indexed is None else tuple(sorted(set(encryption.indexed)))
+        settings = (encryption.keys, encryption.max_age, encryption.max_uses, encryption.hide_names, indexed)
         self._memory = memory or KeyMemory(*settings)
         self._store_keys = keys
         self._converts = encryption.mode != "on"
+        self.hides_names = encryption.hide_names
         super().__init__(keys=self._memory.ciphers)
 
     @property
@@ -66,6 +69,18 @@ class EncryptedRows(SealedRowCodec):
 
     def may_be_clear(self, what: str) -> bool:
         return what in self._encryption.clear
+
+    async def matcher(self, tenant: str, filters: Sequence[MetadataFilter]) -> Callable[[Row], bool] | None:
+        keys = await self.store_keys.tenant(tenant) if self.mode == "on" else None
+        return None if keys is None or keys.index is None else keys.index.matcher(filters)
+
+    def metadata_tokens(self, key: Key, metadata: str) -> str:
+        keys = self.store_keys.known_tenant(str(key[0]))
+        return "" if keys is None or keys.index is None else keys.index.tokens(metadata)
+
+    def check_prefix(self, prefix: str) -> None:
+        if prefix and self.hides_names:
+            raise prefix_refused(prefix)
 
     # Writing --------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
-from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from msgspec.msgpack import encode
@@ -35,7 +34,9 @@ from holdfast.backends.interface import (
 )
 from holdfast.backends.tables import JOURNAL, KEYS, LINES, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.namespaces import AGENTS, MARK, STATE
+from holdfast.engine.checked_rows import select_rows
+from holdfast.engine.model.scopes import MARK as STATE
+from holdfast.engine.namespaces import AGENTS, MARK
 from holdfast.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class NamedBackend(Wrapper):
         codec = await self._codec(str(tenants[0])) if tenants else None
         if not tenants:
             (rows,) = await self.inner.read([Scan(table, (), by=query.by, bodies=query.bodies)])
-            return _cut(query, await self._named(table, rows))
+            return select_rows(query, await self._named(table, rows))
         if codec is None:
             return (await self.inner.read([query]))[0]
         tenant = str(tenants[0])
@@ -226,7 +227,7 @@ class NamedBackend(Wrapper):
                 scans = [Get(table, [each.prefix]) for each in scans]  # type: ignore[union-attr]
             for name, rows in zip(some, await self.inner.read(scans), strict=True):
                 found += (row._replace(key=(tenant, name, *row.key[2:])) for row in rows)
-        return _cut(query, found)
+        return select_rows(query, found)
 
     async def _lines_between(self, codec: NameCodec, query: Scan) -> list[str]:
         """Return the names of the lines between the bounds of a scan, in order."""
@@ -239,8 +240,10 @@ class NamedBackend(Wrapper):
         if query.space is not LINES and not first:
             stored.add("")
         names = (await self._names((tenant, each) for each in stored)).values()
-        exact = len(query.stop) > 1
-        return sorted(name for name in names if name >= first and (last is None or name < last or exact and name == last))
+        within = len(query.stop) > 1  # the end is in the last line
+        return sorted(
+            name for name in names if name >= first and (last is None or name < last or (within and name == last))
+        )
 
     async def changes(self, since: str | None = None) -> Changes:
         found = await self.inner.changes(since)
@@ -248,8 +251,8 @@ class NamedBackend(Wrapper):
         return found._replace(lines=[(tenant, names[tenant, stored]) for tenant, stored in found.lines])
 
     async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
-        """Names are in another order: rows between two of them are not counted."""
-        if any(scan.start or scan.stop for scan in scans):
+        """Names are in another order: rows between two of them are not counted, but kinds of lines are."""
+        if not all(_is_kind(bound[0]) for scan in scans for bound in (scan.start, scan.stop) if bound):
             return None
         hidden = [scan._replace(prefix=await self._hidden_key(scan.space, scan.prefix)) for scan in scans]
         return await self.inner.count_rows(hidden)
@@ -260,53 +263,44 @@ class NamedBackend(Wrapper):
             stored = str(row.key[1])
             name = tenant.names.known(stored) if tenant is not None and tenant.names is not None else None
             # A row of a line whose name is not known yet is checked when it is opened.
-            return (name is None and bool(stored)) or check(table, row._replace(key=(row.key[0], name or "", *row.key[2:])))
+            return (name is None and bool(stored)) or check(
+                table, row._replace(key=(row.key[0], name or "", *row.key[2:]))
+            )
 
         self.inner.set_row_check(check_named)
 
 
-def refuse_prefix(prefix: str) -> UnsupportedError:
+def prefix_refused(prefix: str) -> UnsupportedError:
     """Return the error for a search by the start of names that are digests."""
     return UnsupportedError(
         "names are hidden in this store, so nothing is found by how a name starts",
         where=f"prefix={prefix!r}"[:80],
         hint="List all, and select by name; or name the thread, the scope or the agent",
-        code="names-hidden",
+        code="prefix-refused",
     )
 
 
 def _stored_bounds(codec: NameCodec, first: str, last: str | None) -> tuple[Key, Key]:
     """Return bounds of stored names between which all lines are whose names are between two others."""
     if last is not None and first:
-        common = commonprefix([first, last])
+        common = first[: next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(last))]
         if common.startswith(STATE) or (first.endswith(MARK) and last == first[:-1] + chr(ord(MARK) + 1)):
             start = codec.hide_start(common if common.startswith(STATE) else first)
             return (start,), (start[:-1] + chr(ord(start[-1]) + 1),)
+    if first >= STATE and last is not None and last <= _AFTER_STATE:
+        return (STATE,), (_AFTER_STATE,)
     if first >= _AFTER_STATE or (last is not None and last <= STATE):
         return (("",) if not first else (HIDDEN,)), (_AFTER_HIDDEN,)
     return (), ()
+
+
+def _is_kind(bound: Scalar) -> bool:
+    """Return whether a bound is where a kind of lines starts or ends, as it is stored too."""
+    text = str(bound)
+    return text in ("", _AFTER_STATE) or (text.startswith(STATE) and not {":", "/"}.intersection(text[:-1]))
 
 
 def _line_limit(query: Scan, name: str) -> int | None:
     """Return how many rows of a line are read; all, of a line in which the bounds of the scan are."""
     bounds = {str(bound[0]) for bound in (query.start, query.stop) if len(bound) > 1}
     return None if name in bounds else query.limit
-
-
-def _cut(query: Scan, rows: list[Row]) -> list[Row]:
-    """Return the rows that a scan asks for, in its order."""
-    names = query.space.order(query.by)[len(query.prefix) :]
-    columns = list(query.space.all_columns)
-    places = [columns.index(name) for name in names]
-
-    def order(row: Row) -> tuple[Scalar, ...]:
-        values = (*row.key, *row.columns)
-        return tuple([values[place] for place in places])
-
-    found = []
-    for row in rows:
-        at = order(row)
-        if at >= query.start and (not query.stop or at < query.stop):
-            found.append((at, row))
-    found.sort(key=lambda each: each[0], reverse=query.reverse)
-    return [row for _, row in found[: query.limit]]

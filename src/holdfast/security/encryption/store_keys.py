@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from msgspec.msgpack import encode
+from msgspec import MsgspecError
+from msgspec.msgpack import decode, encode
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import (
@@ -35,9 +36,13 @@ from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
 from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
 from holdfast.security.encryption.hidden_names import NameCodec
+from holdfast.security.encryption.metadata_index import MetadataIndex
 from holdfast.security.encryption.provider import KeyProvider, altered_key
 
 WRAPPING, DIGEST, NAMES, DATA = "wrapping", "digest", "names", "data"
+INDEX = "index"
+"""The kind of the row with the names of indexed metadata, encrypted with the key for digests. It is no key."""
+
 ACTIVE, RETIRED, DESTROYING = "active", "retired", "destroying"
 
 _CAPACITY = 20_000
@@ -115,6 +120,7 @@ class TenantKeys:
     read_at: float
     names: NameCodec | None = None
     """How names of lines are stored, if they are hidden."""
+    index: MetadataIndex | None = None
     uses: int = 0
 
     @property
@@ -159,6 +165,8 @@ class KeyMemory:
     max_age: float
     max_uses: int
     hide_names: bool = False
+    indexed: tuple[str, ...] | None = None
+    """The entries of metadata that are to be indexed; None for those that the store has declared."""
     ciphers: CipherCache = field(default_factory=CipherCache)
     tenants: dict[str, TenantKeys] = field(default_factory=dict)
     """The keys of tenants as of any of the stores: for another one that has none, as a copy."""
@@ -217,6 +225,8 @@ class StoreKeys:
         else:
             wrapping, digest = [self.new_row(tenant, kind, 0) for kind in (WRAPPING, DIGEST)]
             rows = [await wrapping, await digest]
+            if self.memory.indexed:
+                rows.append(_index_row(rows[1], Cipher(await self.unwrap(rows[1])), self.memory.indexed))
         if self.memory.hide_names:
             rows.append(await self.new_row(tenant, NAMES, 0))
         await self.backend.apply([Create(KEYS, row.stored()) for row in rows])
@@ -268,12 +278,30 @@ class StoreKeys:
             self._age()
         digest = ciphers[digests[0].id.hex()]
         found = TenantKeys(mine, ciphers, digest, max(active), time.monotonic())
+        found.index = self._open_index(digest, next((row for row in every if row.kind == INDEX), None))
         if names is not None:
             before = self._tenants.get(tenant)
             found.names = before.names if before else NameCodec(ciphers[names.id.hex()].digest)
         self._tenants[tenant] = self.memory.tenants[tenant] = found
         await self._open_lines(tenant, [row for row in every if row.kind == DATA])
         return found
+
+    def _open_index(self, digest: Cipher, row: KeyRow | None) -> MetadataIndex | None:
+        """Return the indexed entries of metadata that a tenant has declared."""
+        declared: tuple[str, ...] = ()
+        if row is not None:
+            try:
+                declared = decode(digest.unseal(row.wrapped, row.associated()), type=tuple[str, ...])
+            except (CorruptError, MsgspecError):
+                raise altered_key(row.wrapped_by[:16], self.backend.url) from None
+        if self.memory.indexed is not None and declared != self.memory.indexed:
+            raise ConfigError(
+                f"the store has declared other entries of metadata as indexed: {', '.join(declared) or 'none'}",
+                where=self.backend.url,
+                hint="Leave out indexed=; to change it, copy everything into a new store",
+                code="index-declared",
+            )
+        return MetadataIndex(declared, digest.derive) if declared else None
 
     def _is_old(self, keys: TenantKeys) -> bool:
         memory = self.memory
@@ -323,11 +351,13 @@ class StoreKeys:
         keys = await self.tenant(tenant)
         if keys is None:
             return {}
-        rows = await stored.read([Get(KEYS, [(tenant, name, DATA, number) for name in names for number in keys.numbers])])
+        rows = await stored.read(
+            [Get(KEYS, [(tenant, name, DATA, number) for name in names for number in keys.numbers])]
+        )
         found: dict[str, str] = {}
         for row in rows[0]:
             # The checksum covers the name, which is not known yet; the encryption covers the rest.
-            key = KeyRow(*row.key, *row.columns, unwrap(CHECKSUMS.salvage(KEYS, row).body).content)  # type: ignore[arg-type]
+            key = KeyRow(*row.key, *row.columns, unwrap(CHECKSUMS.salvage(KEYS, row).body).content)  # type: ignore[call-arg, arg-type]
             wrapping = keys.wrapping.get(key.wrapped_by)
             if wrapping is not None:
                 try:
@@ -438,12 +468,16 @@ class StoreKeys:
             raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}")
         return cipher
 
-
     def _associated(self, row: KeyRow) -> bytes:
         """Return what the key of a line is bound to: its stored name, by which it is found."""
         tenant = self._tenants.get(row.tenant) or self.memory.tenants[row.tenant]
         names = tenant.names
         return row.associated() if names is None else row._replace(line=names.hide(row.line)).associated()
+
+
+def _index_row(digest: KeyRow, cipher: Cipher, names: tuple[str, ...]) -> KeyRow:
+    row = KeyRow(digest.tenant, "", INDEX, 0, digest.id, digest.id.hex(), ACTIVE, time.time_ns(), b"")
+    return row._replace(wrapped=cipher.seal(encode(names), row.associated()))
 
 
 def _other_names(url: str, *, hidden: bool) -> ConfigError:
