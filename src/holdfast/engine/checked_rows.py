@@ -32,7 +32,7 @@ from holdfast.backends.interface import (
 )
 from holdfast.backends.tables import JOURNAL, KEYS, READABLE, STEPS, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
+from holdfast.codec.envelope import DAMAGED, RecordContext, Sealer, expose, protect, strip
 from holdfast.engine.metadata_filter import UNMATCHED, MetadataFilter
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
 
@@ -103,6 +103,10 @@ class RowCodec:
 
     async def matcher(self, tenant: str, filters: Sequence[MetadataFilter]) -> Callable[[Row], bool] | None:  # noqa: ARG002
         """Return whether a step may match filters by its columns as they are stored; None if they do not tell."""
+        return None
+
+    async def file_sealer(self, tenant: str) -> Sealer | None:  # noqa: ARG002 - for subclasses
+        """Return the key for files about a tenant that are stored elsewhere; None if they need none."""
         return None
 
     def check_prefix(self, prefix: str) -> None:

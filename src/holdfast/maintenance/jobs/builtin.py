@@ -14,6 +14,7 @@ from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
+from holdfast.maintenance.jobs.heads_job import HEADS_JOB
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
 from holdfast.maintenance.keys.reencryption import Reencryption
 from holdfast.maintenance.orphans import sweep
@@ -340,6 +341,7 @@ _ALL = (
         _check_compact,
         {"prefix": "only threads whose names start with it"},
     ),
+    HEADS_JOB,
     JobType("reencrypt", "encrypt everything with the newest keys, after they were rotated", _reencrypt),
     JobType(
         "project",

@@ -12,6 +12,7 @@ from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, Sto
 from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.errors import DeniedError
+from holdfast.security.encryption.cipher import Cipher
 from holdfast.security.encryption.hidden_names import NamedBackend, prefix_refused
 from holdfast.security.encryption.settings import Encryption, Mode
 from holdfast.security.encryption.store_keys import KeyMemory, LineKey, LineName, StoreKeys, not_encrypted
@@ -69,6 +70,11 @@ class EncryptedRows(SealedRowCodec):
 
     def may_be_clear(self, what: str) -> bool:
         return what in self._encryption.clear
+
+    async def file_sealer(self, tenant: str) -> Sealer | None:
+        if self.mode == "turning-off":
+            return None
+        return Cipher((await self.store_keys.require_tenant(tenant)).digest.derive(b"file 1"))
 
     async def matcher(self, tenant: str, filters: Sequence[MetadataFilter]) -> Callable[[Row], bool] | None:
         keys = await self.store_keys.tenant(tenant) if self.mode == "on" else None
