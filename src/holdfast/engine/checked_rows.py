@@ -30,7 +30,7 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.tables import JOURNAL, KEYS, READABLE, STEPS, WORDS, Key, Scalar, Table
+from holdfast.backends.tables import JOURNAL, KEYS, LINKS, READABLE, REFS, STEPS, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, Sealer, expose, protect, strip
 from holdfast.engine.metadata_filter import UNMATCHED, MetadataFilter
@@ -39,6 +39,9 @@ from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientE
 UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
 """Tables whose rows are stored as they are: they can be rebuilt and servers store them in forms of their own, or belong
 to wrappers, which are below the engine."""
+
+_WITH_NAMES = (REFS, LINKS)
+"""Tables whose keys may be stored in another form."""
 
 _WRITES = (Create, Ensure, Put)
 
@@ -71,6 +74,8 @@ class RowCodec:
 
     hides_columns = False
     """Whether columns that are read without the body may be others than those that were written."""
+    converts = False
+    """Whether some rows may be stored in another form than that of this codec."""
 
     def bind(self, backend: Backend) -> tuple[Backend, RowCodec]:
         """Return a store and the codec of its rows. One with keys reads them from the store, before rows need them."""
@@ -194,18 +199,20 @@ class CheckedBackend(Wrapper):
         for _ in range(_ATTEMPTS):
             prepared = await self.rows.prepare(batch)
             conditions, changes, encode = prepared
-            hidden = self._hide(_encode(changes, encode))
-            failed = await self.inner.apply([*conditions, *hidden, *_other_deletions(self.rows, changes)])
+            hidden = [
+                type(change)(change[0], encode(*change))
+                if isinstance(change, _WRITES)
+                else _hidden_change(self.rows, change)
+                for change in changes
+            ]
+            others = _other_deletions(self.rows, changes) if self.rows.converts else ()
+            failed = await self.inner.apply([*conditions, *hidden, *others])
             if failed is not None and failed >= len(conditions):
                 return failed - len(conditions)
             self.rows.settle(prepared, applied=failed is None)
             if failed is None:
                 return None
         raise TransientError("the keys of a store keep changing", where=self.url, hint="Try again")
-
-    def _hide(self, changes: Sequence[Change]) -> list[Change]:
-        """Return changes whose conditions and deletions are about rows as they are stored."""
-        return [_hidden_change(self.rows, change) for change in changes]
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         if self.rows.hides_columns:
@@ -214,9 +221,12 @@ class CheckedBackend(Wrapper):
 
     async def _read_in_order(self, queries: Sequence[Query]) -> list[list[Row]]:
         """Read rows in the order of their keys, also where they are stored in another one: then all are read."""
-        reordered = [_is_reordered(self.rows, query) for query in queries]
-        if not any(reordered):
+        for query in queries:
+            if query[0] in _WITH_NAMES and _is_reordered(self.rows, query):
+                break
+        else:
             return await self._read_opened(queries)
+        reordered = [_is_reordered(self.rows, query) for query in queries]
         found = await self._read_opened(
             [
                 Scan(query.space, query.prefix, bodies=query.bodies)  # type: ignore[union-attr]
@@ -242,8 +252,10 @@ class CheckedBackend(Wrapper):
 
     async def _read_hidden(self, queries: Sequence[Query]) -> list[list[Row]]:
         """Read rows as they are stored: under either form of their keys, while the store is converted."""
-        others = {number: other for number, each in enumerate(queries) if (other := _other_query(self.rows, each))}
         hidden = [_hidden_query(self.rows, each) for each in queries]
+        if not self.rows.converts:
+            return await self.inner.read(hidden)
+        others = {number: other for number, each in enumerate(queries) if (other := _other_query(self.rows, each))}
         found = await self.inner.read([*hidden, *others.values()])
         for number, rows in zip(others, found[len(queries) :], strict=True):
             found[number] = sorted((*found[number], *rows), key=lambda row: row.key[4:])
@@ -312,15 +324,15 @@ def _encode(batch: Batch, encode: Callable[[Table, Row], Row]) -> list[Change]:
     return [type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch]
 
 
-def _hidden_change(codec: RowCodec, change: Change) -> Change:
-    if isinstance(change, _WRITES):
-        return change
+def _hidden_change(codec: RowCodec, change: Expect | Delete) -> Change:
+    """Return a condition or deletion that is about rows as they are stored."""
     if isinstance(change, StoredExpect):
         return Expect(*change)
     if isinstance(change, Expect):
         table, key, columns = change
-        hidden = None if columns is None else codec.columns(table, key, columns)
-        return Expect(table, codec.hide_key(table, key), hidden)
+        if table in _WITH_NAMES:
+            key = codec.hide_key(table, key)
+        return Expect(table, key, columns and codec.columns(table, change.key, columns))
     if isinstance(change, StoredDelete):
         return Delete(*change)
     return Delete(change.space, codec.hide_key(*change))
@@ -367,7 +379,9 @@ def _other_query(codec: RowCodec, query: Query) -> Query | None:
 
 def _hidden_query(codec: RowCodec, query: Query) -> Query:
     """Return a query for rows as they are stored, with their bodies: columns may be in them."""
-    table = query.space
+    table = query[0]
+    if table not in _WITH_NAMES:
+        return query if isinstance(query, Get) or query.bodies else query._replace(bodies=True)
     if isinstance(query, Get):
         return query._replace(keys=[codec.hide_key(table, key) for key in query.keys])
     prefix, start, stop = query.prefix, query.start, query.stop

@@ -76,7 +76,7 @@ class Cipher:
         self._left -= 1
         salt, cipher = sealing
         nonce = self._random(_NONCE_SIZE)
-        return salt + nonce + cipher.encrypt(nonce, content, associated)
+        return b"".join((salt, nonce, cipher.encrypt(nonce, content, associated)))
 
     def unseal(self, sealed: bytes, associated: bytes) -> bytes:
         """Decrypt, or raise `CorruptError` if anything was altered."""

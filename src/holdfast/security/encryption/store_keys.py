@@ -323,6 +323,14 @@ class StoreKeys:
         found = self._tenants.get(tenant) or self.memory.tenants.get(tenant)
         return bytes(32) if found is None else found.digest.digest(content)
 
+    def are_known(self, lines: Sequence[LineName]) -> bool:
+        """Return whether the keys of lines are in memory, and not too old."""
+        for name in lines:
+            tenant = self._tenants.get(name[0])
+            if tenant is None or name not in self._lines or self._is_old(tenant):
+                return False
+        return True
+
     async def queries(self, lines: Iterable[LineName]) -> list[Query]:
         """Return the queries for the keys of those lines that are not in memory."""
         wanted: dict[str, list[Key]] = {}
