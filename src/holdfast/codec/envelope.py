@@ -236,9 +236,9 @@ def seal(content: bytes, associated: bytes, sealer: Sealer) -> bytes:
     key_id = sealer.key_id
     if not 0 < len(key_id) < 256:
         raise InvalidError("a key id has 1 to 255 bytes")
-    header = _SEALED_PREFIX + bytes([len(key_id), 0, 0, 0, 0, 0]) + key_id
-    body = header + sealer.seal(content, header + associated)
-    return body + crc32(body).to_bytes(4, "big")
+    header = b"%b%c\0\0\0\0\0%b" % (_SEALED_PREFIX, len(key_id), key_id)
+    sealed = sealer.seal(content, header + associated)
+    return b"".join((header, sealed, crc32(sealed, crc32(header)).to_bytes(4, "big")))
 
 
 def unseal(body: bytes, associated: bytes, keys: SealerLookup, context: RecordContext) -> bytes:

@@ -30,14 +30,18 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.tables import JOURNAL, KEYS, READABLE, SIGNING, WORDS, Key, Scalar, Table
+from holdfast.backends.tables import JOURNAL, KEYS, LINKS, READABLE, REFS, SIGNING, STEPS, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.codec.envelope import DAMAGED, RecordContext, expose, protect, strip
+from holdfast.codec.envelope import DAMAGED, RecordContext, Sealer, expose, protect, strip
+from holdfast.engine.metadata_filter import UNMATCHED, MetadataFilter
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
 
 UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
 """Tables whose rows are stored as they are: they can be rebuilt and servers store them in forms of their own, or belong
 to wrappers, which are below the engine."""
+
+_WITH_NAMES = (REFS, LINKS)
+"""Tables whose keys may be stored in another form."""
 
 _WRITES = (Create, Ensure, Put)
 
@@ -72,6 +76,8 @@ class RowCodec:
 
     hides_columns = False
     """Whether columns that are read without the body may be others than those that were written."""
+    converts = False
+    """Whether some rows may be stored in another form than that of this codec."""
 
     def bind(self, backend: Backend) -> tuple[Backend, RowCodec]:
         """Return a store and the codec of its rows. One with keys reads them from the store, before rows need them."""
@@ -109,6 +115,17 @@ class RowCodec:
         """Return whether content may be stored in a form that anybody can read: `readable`, `words`, `export` …"""
         return True
 
+    async def matcher(self, tenant: str, filters: Sequence[MetadataFilter]) -> Callable[[Row], bool] | None:  # noqa: ARG002
+        """Return whether a step may match filters by its columns as they are stored; None if they do not tell."""
+        return None
+
+    async def file_sealer(self, tenant: str) -> Sealer | None:  # noqa: ARG002 - for subclasses
+        """Return the key for files about a tenant that are stored elsewhere; None if they need none."""
+        return None
+
+    def check_prefix(self, prefix: str) -> None:
+        """Raise `UnsupportedError` if lines cannot be found by how their names start."""
+
     def encode(self, table: Table, row: Row) -> Row:
         """Return a row as it is stored."""
         key, columns, record = row
@@ -137,6 +154,10 @@ class RowCodec:
     def hide_key(self, table: Table, key: Key) -> Key:  # noqa: ARG002 - for subclasses
         """Return a key, or its first columns, as it is stored."""
         return key
+
+    def hidden_places(self, table: Table, kind: Scalar) -> tuple[int, ...]:  # noqa: ARG002 - for subclasses
+        """Return which columns of a key are stored in another form, and so in another order."""
+        return ()
 
     def other_key(self, table: Table, key: Key) -> Key | None:  # noqa: ARG002 - for subclasses
         """Return another form in which a key may be stored, while a store is converted; None if there is none."""
@@ -179,7 +200,7 @@ class CheckedBackend(Wrapper):
     def __init__(self, inner: Backend, rows: RowCodec = CHECKSUMS) -> None:
         stored, self.rows = rows.bind(inner)
         super().__init__(stored)
-        inner.set_row_check(self.rows.is_intact)
+        stored.set_row_check(self.rows.is_intact)
 
     async def apply(self, batch: Batch) -> int | None:
         if not self.rows.hides_columns:
@@ -187,8 +208,14 @@ class CheckedBackend(Wrapper):
         for _ in range(_ATTEMPTS):
             prepared = await self.rows.prepare(batch)
             conditions, changes, encode = prepared
-            hidden = self._hide(_encode(changes, encode))
-            failed = await self.inner.apply([*conditions, *hidden, *_other_deletions(self.rows, changes)])
+            hidden = [
+                type(change)(change[0], encode(*change))
+                if isinstance(change, _WRITES)
+                else _hidden_change(self.rows, change)
+                for change in changes
+            ]
+            others = _other_deletions(self.rows, changes) if self.rows.converts else ()
+            failed = await self.inner.apply([*conditions, *hidden, *others])
             if failed is not None and failed >= len(conditions):
                 return failed - len(conditions)
             self.rows.settle(prepared, applied=failed is None)
@@ -196,11 +223,33 @@ class CheckedBackend(Wrapper):
                 return None
         raise TransientError("the keys of a store keep changing", where=self.url, hint="Try again")
 
-    def _hide(self, changes: Sequence[Change]) -> list[Change]:
-        """Return changes whose conditions and deletions are about rows as they are stored."""
-        return [_hidden_change(self.rows, change) for change in changes]
-
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        if self.rows.hides_columns:
+            return await self._read_in_order(queries)
+        return await self._read_opened(queries)
+
+    async def _read_in_order(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """Read rows in the order of their keys, also where they are stored in another one: then all are read."""
+        for query in queries:
+            if query[0] in _WITH_NAMES and _is_reordered(self.rows, query):
+                break
+        else:
+            return await self._read_opened(queries)
+        reordered = [_is_reordered(self.rows, query) for query in queries]
+        found = await self._read_opened(
+            [
+                Scan(query.space, query.prefix, bodies=query.bodies)  # type: ignore[union-attr]
+                if reorder
+                else query
+                for query, reorder in zip(queries, reordered, strict=True)
+            ]
+        )
+        return [
+            select_rows(query, rows) if reorder and isinstance(query, Scan) else rows
+            for query, rows, reorder in zip(queries, found, reordered, strict=True)
+        ]
+
+    async def _read_opened(self, queries: Sequence[Query]) -> list[list[Row]]:
         if self.rows.hides_columns:
             found = await self._read_hidden(queries)
         else:
@@ -212,8 +261,10 @@ class CheckedBackend(Wrapper):
 
     async def _read_hidden(self, queries: Sequence[Query]) -> list[list[Row]]:
         """Read rows as they are stored: under either form of their keys, while the store is converted."""
-        others = {number: other for number, each in enumerate(queries) if (other := _other_query(self.rows, each))}
         hidden = [_hidden_query(self.rows, each) for each in queries]
+        if not self.rows.converts:
+            return await self.inner.read(hidden)
+        others = {number: other for number, each in enumerate(queries) if (other := _other_query(self.rows, each))}
         found = await self.inner.read([*hidden, *others.values()])
         for number, rows in zip(others, found[len(queries) :], strict=True):
             found[number] = sorted((*found[number], *rows), key=lambda row: row.key[4:])
@@ -255,19 +306,42 @@ async def read_despite_damage(backend: Backend, queries: Sequence[Query]) -> lis
     return [_open_answer(query, rows, codec, open_row) for query, rows in zip(queries, found, strict=True)]
 
 
+async def read_filtered(backend: Backend, scans: Sequence[Scan], filters: Sequence[MetadataFilter]) -> list[list[Row]]:
+    """Read steps without their bodies. Those that cannot match filters by their metadata may be left unopened: their
+    metadata is `UNMATCHED`."""
+    stored, codec = storage_of(backend)
+    tenants = {str(scan.prefix[0]) for scan in scans}
+    match = await codec.matcher(tenants.pop(), filters) if filters and len(tenants) == 1 else None
+    if match is None:
+        return await backend.read(scans)
+    found = await stored.read(scans)
+    wanted = [row.key for rows in found for row in rows if match(row)]
+    opened = {row.key: row for rows in await backend.read([Get(STEPS, wanted)] if wanted else []) for row in rows}
+    return [[opened.get(row.key) or _unmatched(row) for row in rows] for rows in found]
+
+
+_UNMATCHED_COLUMNS = {"kind": "", "metadata": UNMATCHED}
+
+
+def _unmatched(row: Row) -> Row:
+    """Return a step with its visible columns alone."""
+    columns = zip(STEPS.columns, row.columns, strict=True)
+    return Row(row.key, tuple([_UNMATCHED_COLUMNS.get(name, value) for name, value in columns]))
+
+
 def _encode(batch: Batch, encode: Callable[[Table, Row], Row]) -> list[Change]:
     return [type(change)(change[0], encode(*change)) if isinstance(change, _WRITES) else change for change in batch]
 
 
-def _hidden_change(codec: RowCodec, change: Change) -> Change:
-    if isinstance(change, _WRITES):
-        return change
+def _hidden_change(codec: RowCodec, change: Expect | Delete) -> Change:
+    """Return a condition or deletion that is about rows as they are stored."""
     if isinstance(change, StoredExpect):
         return Expect(*change)
     if isinstance(change, Expect):
         table, key, columns = change
-        hidden = None if columns is None else codec.columns(table, key, columns)
-        return Expect(table, codec.hide_key(table, key), hidden)
+        if table in _WITH_NAMES:
+            key = codec.hide_key(table, key)
+        return Expect(table, key, columns and codec.columns(table, change.key, columns))
     if isinstance(change, StoredDelete):
         return Delete(*change)
     return Delete(change.space, codec.hide_key(*change))
@@ -282,6 +356,27 @@ def _other_deletions(codec: RowCodec, changes: Iterable[Change]) -> list[Change]
     ]
 
 
+def _is_reordered(codec: RowCodec, query: Query) -> bool:
+    """Return whether the rows that a scan asks for are stored in another order."""
+    if isinstance(query, Get) or query.by or len(query.prefix) < 3:
+        return False
+    return any(place >= len(query.prefix) for place in codec.hidden_places(query.space, query.prefix[2]))
+
+
+def select_rows(query: Scan, rows: Iterable[Row]) -> list[Row]:
+    """Return those of the rows under a prefix that a scan asks for, in its order."""
+    columns = list(query.space.all_columns)
+    places = [columns.index(name) for name in query.space.order(query.by)[len(query.prefix) :]]
+    found: list[tuple[Key, Row]] = []
+    for row in rows:
+        values = (*row.key, *row.columns)
+        at = tuple([values[place] for place in places])
+        if at >= query.start and (not query.stop or at < query.stop):
+            found.append((at, row))
+    found.sort(key=lambda each: each[0], reverse=query.reverse)
+    return [row for _, row in found[: query.limit]]
+
+
 def _other_query(codec: RowCodec, query: Query) -> Query | None:
     table = query.space
     if isinstance(query, Scan):
@@ -293,7 +388,9 @@ def _other_query(codec: RowCodec, query: Query) -> Query | None:
 
 def _hidden_query(codec: RowCodec, query: Query) -> Query:
     """Return a query for rows as they are stored, with their bodies: columns may be in them."""
-    table = query.space
+    table = query[0]
+    if table not in _WITH_NAMES:
+        return query if isinstance(query, Get) or query.bodies else query._replace(bodies=True)
     if isinstance(query, Get):
         return query._replace(keys=[codec.hide_key(table, key) for key in query.keys])
     prefix, start, stop = query.prefix, query.start, query.stop

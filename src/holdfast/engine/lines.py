@@ -11,13 +11,16 @@ from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scalar
 from holdfast.engine.branch_graph import BranchGraph, Position
+from holdfast.engine.checked_rows import read_filtered
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.generations import Generations, generation_of, restored_key
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.line_head import end_query, find_head, newest_query
+from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.model.line_salt import NO_SALT, SALT_SIZE
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
+from holdfast.engine.namespaces import MARK as BETWEEN
 from holdfast.engine.row_format import Branch, Line, LineInfo, LineSummary, StepRef, info_of, info_row
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
@@ -224,8 +227,9 @@ class LineIndex:
         """Return all lines whose names start with a prefix and come after another name."""
         lines: list[Line] = []
         start, page = max(prefix, after + "\0" if after else ""), _NAMES if not prefix else _FEW_NAMES
+        stop = (prefix[:-1] + chr(ord(prefix[-1]) + 1),) if prefix.endswith((MARK, BETWEEN, "/", ":")) else ()
         while True:
-            (rows,) = await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=page, bodies=False)])
+            (rows,) = await self._backend.read([Scan(LINES, (tenant,), (start,), stop, limit=page, bodies=False)])
             lines += (Line(tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix))
             if len(rows) < page or not lines or lines[-1].name != rows[-1].key[1]:
                 return lines
@@ -408,17 +412,19 @@ class LineIndex:
                 break
         return rows if limit is None else rows[:limit]
 
-    async def pages(self, starts: Sequence[tuple[Line, str]], limit: int) -> list[list[StepRef]]:
+    async def pages(
+        self, starts: Sequence[tuple[Line, str]], limit: int, filters: Sequence[MetadataFilter] = ()
+    ) -> list[list[StepRef]]:
         """Return the steps of some lines before an id (all, if that is empty), the latest first, up to a limit.
 
-        Each step is in its last revision. Only an empty page means that there are no more.
+        Each step is in its last revision. Only an empty page means that there are no more. Steps that do not match the
+        filters may have `UNMATCHED` as their metadata.
         """
-        answers = await self._backend.read(
-            [
-                Scan(STEPS, tuple(line), (), (before,) if before else (), True, limit, "id", bodies=False)
-                for line, before in starts
-            ]
-        )
+        scans = [
+            Scan(STEPS, tuple(line), (), (before,) if before else (), True, limit, "id", bodies=False)
+            for line, before in starts
+        ]
+        answers = await read_filtered(self._backend, scans, filters)
         pages = []
         for rows in answers:
             latest: dict[str, StepRef] = {}

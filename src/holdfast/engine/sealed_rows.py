@@ -45,6 +45,14 @@ _SHORT, _MAX_DIGESTS = 24, 4096
 _HIDDEN_NAMES: dict[str, tuple[str, ...]] = {LINKS.name: ("sha256",), REFS.name: (PIN, HOLD)}
 """The kinds of rows whose name, in the key, is content: of links and of refs."""
 
+_NAMES: dict[str, tuple[int, ...]] = {LINKS.name: (3, 4), REFS.name: (3,)}
+"""Where keys have names, which are hidden on request: of links and of refs, such as tags."""
+
+_METADATA = list(STEPS.columns).index("metadata")
+
+_TIMES = "due"
+"""The kind of links whose name is a time."""
+
 _HIDDEN = "\ufdd0"
 """The start of a name that is a digest: a character that no text has."""
 
@@ -91,6 +99,8 @@ class SealedRowCodec(RowCodec):
     """
 
     hides_columns = True
+    hides_names = False
+    """Whether names in keys are digests, too: of tags, and of what links are about."""
 
     def __init__(self, sealer: Sealer | None = None, keys: SealerLookup | None = None) -> None:
         self._sealer = sealer
@@ -152,11 +162,17 @@ class SealedRowCodec(RowCodec):
         except HoldfastError:
             return row._replace(body=b"")  # nothing of it can be read
 
+    def metadata_tokens(self, key: Key, metadata: str) -> str:  # noqa: ARG002 - for subclasses
+        """Return what follows the digest of a step's metadata: digests of single entries."""
+        return ""
+
     def _compute_digest(self, name: tuple[Scalar, ...], key: Key) -> str:
         """Return the digest of a text in a column, and cache that of a short one: the kind of a step is one of few."""
         table, _, line, number, text = name
         content = self.digest(key, pack((table, line, number, text)))
         digest = _text(content[:_DIGEST_SIZE])
+        if table == STEPS.name and number == _METADATA:
+            digest += self.metadata_tokens(key, str(text))
         if len(str(text)) < _SHORT and any(content):  # it is zero while the keys of the tenant are not known
             if len(self._digests) >= _MAX_DIGESTS:
                 self._digests.clear()
@@ -166,13 +182,27 @@ class SealedRowCodec(RowCodec):
     def hide_key(self, table: Table, key: Key) -> Key:
         """Return a key with a digest in place of a text that is no name: the SHA-256 of content, which would confirm a
         guess, and the reason of a pin or hold. A key that is hidden already stays as it is."""
-        if len(key) < 4 or key[2] not in _HIDDEN_NAMES.get(table.name, ()):
+        if len(key) < 4:
             return key
-        name = str(key[3])
-        if not name or name.startswith(_HIDDEN):
-            return key
-        digest = self.digest(key, pack((table.name, key[1], key[2], name)))
-        return (*key[:3], _HIDDEN + _text(digest[:_DIGEST_SIZE]), *key[4:])
+        hidden = list(key)
+        for place in self.hidden_places(table, key[2]):
+            if place < len(key):
+                hidden[place] = self._hide_name(table, key, str(key[place]))
+        return tuple(hidden)
+
+    def hidden_places(self, table: Table, kind: Scalar) -> tuple[int, ...]:
+        """Return which columns of a key are digests, in rows of a kind."""
+        if kind in _HIDDEN_NAMES.get(table.name, ()):
+            return (3, 4) if self.hides_names and table is LINKS else (3,)
+        places = _NAMES.get(table.name, ()) if self.hides_names else ()
+        return places[1:] if kind == _TIMES else places
+
+    def _hide_name(self, table: Table, key: Key, name: str) -> str:
+        bare = name.rstrip("\0")  # a page starts after a name, and the digest of that is not after its digest
+        if not bare or bare.startswith(_HIDDEN):
+            return name
+        digest = self.digest(key, pack((table.name, key[1], key[2], bare)))
+        return _HIDDEN + _text(digest[:_DIGEST_SIZE]) + name[len(bare) :]
 
     def columns(self, table: Table, key: Key, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
         """Return columns with digests in place of texts. Those of pending writes are random: no condition is about

@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.engine.metadata_filter import MetadataFilter, plain_text, values_below
 from holdfast.engine.row_format import HINT, LineSummary, StepRef
 from holdfast.engine.text_index.extract import ExtractedText, role_of
 from holdfast.engine.text_index.tokenize import FoldedText, fold
@@ -269,19 +270,10 @@ def _is_inside(bounds: Range, value: float) -> bool:
 
 
 def _match_metadata(term: Field, metadata: Any) -> bool:
-    values = _below(metadata, term.keys)
+    values = values_below(metadata, term.keys)
     if term.operator == "!=":
         return not any(_equal(term, value) for value in values)
     return any(_compare_value(term, value) for value in values)
-
-
-def _below(value: Any, keys: Sequence[str]) -> list[Any]:
-    """Return the values under nested keys; of a list, those of each item."""
-    if isinstance(value, list):
-        return [inner for item in value for inner in _below(item, keys)]
-    if not keys:
-        return [value]
-    return _below(value[keys[0]], keys[1:]) if isinstance(value, dict) and keys[0] in value else []
 
 
 def _compare_value(term: Field, value: Any) -> bool:
@@ -291,7 +283,7 @@ def _compare_value(term: Field, value: Any) -> bool:
         if expected is not None and actual is not None:
             return test(actual, expected)
         return isinstance(value, str) and expected is None and test(value, term.value)
-    if term.operator == ":" and not _is_number(value) and term.pattern.fullmatch(_plain(value)):
+    if term.operator == ":" and not _is_number(value) and term.pattern.fullmatch(plain_text(value)):
         return True
     return _equal(term, value)
 
@@ -299,15 +291,11 @@ def _compare_value(term: Field, value: Any) -> bool:
 def _equal(term: Field, value: Any) -> bool:
     if term.range != (None, None):
         actual = _number(value)
-        return (actual is not None and _is_inside(term.range, actual)) or _plain(value) == term.value
+        return (actual is not None and _is_inside(term.range, actual)) or plain_text(value) == term.value
     if _is_number(value):
         number = _number(term.value)
         return (term.value, term.operator) == ("*", ":") if number is None else bool(value == number)
-    return _plain(value) == term.value
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return plain_text(value) == term.value
 
 
 def _is_number(value: Any) -> bool:
@@ -371,6 +359,15 @@ def one_thread(query: Query) -> str | None:
         if isinstance(each, Field) and each.name == "thread" and each.exact is not None:
             return each.exact
     return None
+
+
+def metadata_filters(query: Query) -> list[MetadataFilter]:
+    """Return the entries of metadata that every matching checkpoint has."""
+    return [
+        MetadataFilter.of_text(each.keys, each.value, _number(each.value))
+        for each in (query.queries if isinstance(query, And) else (query,))
+        if isinstance(each, Field) and each.name == "meta" and each.operator == "=" and each.range == (None, None)
+    ]
 
 
 def thread_prefix(query: Query) -> str:

@@ -24,6 +24,7 @@ from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Visible, filter_visible
 from holdfast.engine.lines import LABEL, MAIN, TAG
+from holdfast.engine.metadata_filter import UNMATCHED
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import LineKind, line_kind
 from holdfast.engine.pages import Page
@@ -43,6 +44,7 @@ from holdfast.history.query_eval import (
     WordFilter,
     hits,
     matches,
+    metadata_filters,
     one_thread,
     simplify,
     thread_prefix,
@@ -192,6 +194,7 @@ class SearchRun:
         self._backend = engine.context.backend
         self._tenant = tenant
         self._query = query
+        self._filters = metadata_filters(query)
         self._kind = kind
         self._progress = progress
         names = {each.name for each in walk(query) if isinstance(each, Field)}
@@ -401,7 +404,7 @@ class SearchRun:
     ) -> tuple[list[QuerySubject], str]:
         """Match the next checkpoints of a thread before an id. Returns the matches, and where the next page starts."""
         lines = self._engine.lines
-        (points,) = await lines.pages([(line, before)], _PAGE)
+        (points,) = await lines.pages([(line, before)], _PAGE, self._filters)
         if not points:
             return [], ""
         self.examined += len(points)
@@ -409,6 +412,8 @@ class SearchRun:
         undecided = []
         results: dict[str, QuerySubject] = {}
         for point in points:
+            if point.metadata == UNMATCHED:
+                continue
             subject = QuerySubject(line.name, context, point)
             try:
                 answer = matches(self._query, subject)

@@ -159,6 +159,7 @@ async def prune(
     With `each`, the checkpoints of every thread are passed to it, and the report has only totals: for stores with too
     many checkpoints to keep all decisions in memory.
     """
+    engine.context.rows.check_prefix(selection.prefix)
     return await _Pass(engine, tenant, policy, selection, dry_run=dry_run).run(progress, each)
 
 

@@ -187,6 +187,8 @@ class ScopeInfo(NamedTuple):
 async def list_scopes(handle: StoreHandle, prefix: str, pattern: str, after: str, limit: int) -> list[ScopeInfo]:
     """Return a page of scopes in the order of their text. Scopes that the caller may not read are left out."""
     prefix, pattern = normal(prefix, "prefix"), normal(pattern, "pattern")
+    if not prefix.endswith((":", "/")):  # whole parts are found
+        handle.engine.context.rows.check_prefix(prefix)
     matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
     if common is None:
         return []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.engine import Engine
 from holdfast.engine.line_head import is_in_history
+from holdfast.engine.metadata_filter import UNMATCHED, MetadataFilter
 from holdfast.engine.row_format import AT_HEAD, Line, StepRef
 from holdfast.engine.step_info import StepInfo
 
@@ -49,11 +50,15 @@ class CheckpointListing:
         only: str | None,
         metadata: Mapping[str, Any],
         limit: int | None,
+        defaults: Collection[str] = (),
     ) -> None:
+        """`defaults` names entries of metadata that checkpoints may have without storing them."""
         self._engine = engine
         self._metadata_of = metadata_of
         self._only = only
         self._metadata = metadata
+        filters = [MetadataFilter.of_value(key, value) for key, value in metadata.items() if key not in defaults]
+        self._filters = [each for each in filters if each is not None]
         self._left = limit
         self._page = _FIRST if limit is None else min(limit, _MOST)
         if only is not None:
@@ -100,7 +105,8 @@ class CheckpointListing:
             lines, self._short = self._short[:_LINES], self._short[_LINES:]
             # Of many lines, most will need one checkpoint only.
             page = 1 if self._only is not None or len(lines) > 1 else min(count, _MOST)
-            answers = await self._engine.lines.pages([(line, self._before[line]) for line in lines], max(1, page))
+            starts = [(line, self._before[line]) for line in lines]
+            answers = await self._engine.lines.pages(starts, max(1, page), self._filters)
             for line, points in zip(lines, answers, strict=True):
                 if not points or self._only not in (None, points[0].id):
                     continue
@@ -125,6 +131,7 @@ class CheckpointListing:
         """Return the checkpoints with the metadata of the filter."""
         if not self._metadata:
             return list(found)
+        found = [each for each in found if each.point.metadata != UNMATCHED]
         matching = []
         by_line: dict[Line, list[StepRef]] = {}
         for line, point in found:

@@ -308,7 +308,16 @@ class CheckpointStore:
         optional_name(before, "id of a checkpoint")
         optional_name(id, "id of a checkpoint")
         return self._pages(
-            CheckpointListing(self._engine, self._metadata, lines, before or "", id, metadata or {}, limit)
+            CheckpointListing(
+                self._engine,
+                self._metadata,
+                lines,
+                before or "",
+                id,
+                metadata or {},
+                limit,
+                () if self._default_metadata is None else self._default_metadata(0),
+            )
         )
 
     async def _pages(self, listing: CheckpointListing) -> AsyncIterator[list[SavedCheckpoint]]:

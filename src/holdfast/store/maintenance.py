@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
@@ -140,6 +141,16 @@ class MaintenanceOperations:
 
         threads, of_kinds = select_lines(None if thread is None else [thread], kinds, ALL_KINDS)
         return await export_heads(self._handle.engine, self._handle.tenant, threads, of_kinds)
+
+    @sync_and_async
+    async def load_heads(self, path: str | Path) -> StoreHeads:
+        """Read heads that were exported to a file; those of an encrypted store are encrypted with its key.
+
+        `CorruptError` if the file was altered, or is not that of this store.
+        """
+        from holdfast.maintenance.verify.heads import load_heads
+
+        return await load_heads(self._handle.engine, self._handle.tenant, path)
 
     @sync_and_async
     async def repair(

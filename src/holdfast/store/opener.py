@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import parse_qsl
 
 from holdfast.backends.config import encryption_settings, resolve
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.urls import COMPOSITIONS, redacted_url, store_parts, url_to_path
+from holdfast.backends.urls import store_parts, url_to_path
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS, RowCodec, clear_refused
@@ -136,7 +135,7 @@ async def _open(
     if project is not None and type(project) is not bool:
         raise ConfigError(f"project is True or False, not {project!r}")
     url = resolve(name)
-    rows = CHECKSUMS if encryption is False else _row_codec(encryption or configured_encryption(name), url)
+    rows = CHECKSUMS if encryption is False else _row_codec(encryption or configured_encryption(name))
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
     try:
@@ -156,7 +155,7 @@ async def _open(
     return cls(engine, tenant)
 
 
-def _row_codec(encryption: Any, url: str) -> RowCodec:
+def _row_codec(encryption: Any) -> RowCodec:
     """Return how rows are stored: by an argument, or settings, if there are any."""
     if encryption is None:
         return CHECKSUMS
@@ -168,23 +167,4 @@ def _row_codec(encryption: Any, url: str) -> RowCodec:
             f"encryption is an Encryption, not {type(encryption).__name__}",
             hint='Such as holdfast.encryption.Encryption(FileKeys("holdfast.key"))',
         )
-    for kind in _COPYING.intersection(_kinds(url)):
-        raise ConfigError(
-            f"a {kind}: store cannot be encrypted yet: the keys would be in the copy",
-            where=redacted_url(url),
-            hint="Encrypt a store that is not composed, or one of tiered:, retry: and readonly:",
-        )
     return EncryptedRows(encryption)
-
-
-def _kinds(url: str) -> Iterator[str]:
-    """Yield the kinds of a store and of those that it is composed of."""
-    kind, _, query = url.partition(":")
-    yield kind
-    if kind in COMPOSITIONS:
-        for _, part in parse_qsl(query.partition("?")[2]):
-            yield from _kinds(part)
-
-
-_COPYING = frozenset({"mirror", "write-behind", "cache"})
-"""Compositions that copy all rows to another store."""

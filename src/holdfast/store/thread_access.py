@@ -133,6 +133,7 @@ class ThreadListing:
         and the store's own records are lines of steps as threads are: `kind` lists those.
         """
         check_name(prefix, "start of a name")
+        self._handle.engine.context.rows.check_prefix(prefix)
         after = validation.optional_name(cursor, "cursor") or ""
         count = validation.require_count(limit, "limit")
         of_kind = _checked_kind(kind)

@@ -272,8 +272,3 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         holdfast.open(tmp_path / "a.db", encryption=False)
     with pytest.raises(ConfigError, match="encryption is an Encryption"):
         holdfast.open(tmp_path / "a.db", encryption="environment")  # type: ignore[arg-type]
-    mirror, nested = "mirror:?local={0}/x.db&remote={0}/y.db", "retry:?store=cache%3A%3Fstore%3D{0}/x.db"
-    for url in (mirror.format(tmp_path), nested.format(tmp_path)):
-        with pytest.raises(ConfigError, match="cannot be encrypted yet"):
-            holdfast.open(url)
-    assert not (tmp_path / "x.db").exists()

@@ -391,6 +391,7 @@ class AgentsOperations:
         entries = validation.require_mapping(metadata or {}, "metadata")
         conditions = AgentFilter(name, status, state, entries, first, last, pending)
         count = validation.require_count(limit, "limit")
+        self._handle.engine.context.rows.check_prefix(prefix)
 
         async def read(cursor: str | None) -> Page[AgentInfo]:
             after = validation.cursor_text(cursor)

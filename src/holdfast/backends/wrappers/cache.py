@@ -13,6 +13,8 @@ whoever asks for changes, when the answer names their lines.
 If the cache cannot be reached, reads go to the store. A mark that could not be dropped is not trusted in this process,
 and is valid in others until `max_age` is over.
 
+The keys of an encrypted store are never cached: they are always read from the store.
+
 Several stores may share a cache in Redis: each has a random name, which is stored in the store itself.
 
 Options: `in` (`memory:`, or a URL of Redis), `max_age` (seconds; 0 caches nothing, and is then as fresh as the store),
@@ -44,7 +46,7 @@ from holdfast.backends.interface import (
     Row,
 )
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
-from holdfast.backends.tables import JOURNAL, Key, encode_key, plain_text
+from holdfast.backends.tables import JOURNAL, KEYS, Key, encode_key, plain_text
 from holdfast.backends.urls import compose, parse_duration, parse_int, redacted_url
 from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition, require_files
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
@@ -119,11 +121,16 @@ class CacheBackend(Wrapper):
         inner = self.inner.capabilities
         return inner._replace(fresh=inner.fresh and not self._max_age)
 
-    async def purge(self) -> list[str]:
-        """Purge the store. Answers in the cache are out of date when a row changes, and replaced later."""
-        return [*await self.inner.purge(), f"the cache {self._storage.url}, until its entries are replaced"]
-
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        keys = [query for query in queries if query.space is KEYS]
+        if not keys or len(keys) == len(queries):
+            return await (self._read_inner(queries) if keys else self._read_cached(queries))
+        # Keys after the rows that need them: the other way round, a row might have a newer one.
+        rows = iter(await self._read_cached([query for query in queries if query.space is not KEYS]))
+        found = iter(await self._read_inner(keys))
+        return [next(found if query.space is KEYS else rows) for query in queries]
+
+    async def _read_cached(self, queries: Sequence[Query]) -> list[list[Row]]:
         marks = self._marks(queries)
         if marks is None:
             self._passed += 1
@@ -175,6 +182,12 @@ class CacheBackend(Wrapper):
             known = since is not None and found.complete
             await self._drop(sorted(map(self._mark, found.lines)) if known else [self._mark(())])
         return found
+
+    async def purge(self) -> list[str]:
+        await self._drop([self._mark(())])
+        remains = await self.inner.purge()
+        shared = isinstance(self._storage, MemoryCacheStorage)
+        return remains if shared else [*remains, f"the cache at {self._storage.url}, for {self._max_age:g} seconds"]
 
     async def status(self) -> dict[str, int | float | str]:
         counts = {"cache_hits": self._hits, "cache_misses": self._misses, "cache_passed": self._passed}

@@ -190,7 +190,8 @@ class ReplicatingBackend(Wrapper):
     async def purge(self) -> list[str]:
         """Purge both stores, the copy when it has got everything."""
         if not await self._wait_caught_up():
-            return [*await self.inner.purge(), f"the copy {self.remote.url}, which lags behind"]
+            lag = f"the copy {self.remote.url}, which lags behind: {self._sender.trouble}"
+            return [*await self.inner.purge(), lag]
         return [*await self.inner.purge(), *await self.remote.purge()]
 
     async def status(self) -> dict[str, int | float | str]:

@@ -88,7 +88,9 @@ def verify(session: CliContext, heads_file: str | None) -> None:
     holdfast audit verify
     holdfast audit verify --heads heads.json
     """
-    report = session.open().audit.verify(_heads(heads_file))
+    store = session.open()
+    heads = None if heads_file is None else store.maintenance.load_heads(heads_file).audited()
+    report = store.audit.verify(heads)
     if session.json:
         session.emit({"ok": report.ok, **plain(report)})
     else:

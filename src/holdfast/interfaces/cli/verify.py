@@ -24,6 +24,7 @@ from holdfast.interfaces.cli.formatting import line_counts, plural, safe
 
 if TYPE_CHECKING:
     from holdfast.maintenance import Finding, RepairReport, StoreHeads, VerifyReport
+    from holdfast.store import Store
 
 _LEVELS = ("structure", "hashes", "decode")
 _LISTED = 20
@@ -56,7 +57,7 @@ def verify(
     holdfast verify --kind access --kind audit
     """
     store = session.open()
-    heads = _load_heads(heads_file)
+    heads = _load_heads(store, heads_file)
     done, of_kinds = after, parse_kinds(kinds)
 
     def progress(count: int, total: int | None, what: str) -> None:
@@ -114,10 +115,8 @@ def heads(session: CliContext, file: str) -> None:
         session.note(f"Exported {plural(len(exported.threads), 'head')} to {file}. Keep the file elsewhere.")
 
 
-def _load_heads(file: str | None) -> StoreHeads | None:
-    from holdfast.maintenance import StoreHeads
-
-    return None if file is None else StoreHeads.load(file)
+def _load_heads(store: Store, file: str | None) -> StoreHeads | None:
+    return None if file is None else store.maintenance.load_heads(file)
 
 
 def _write_report(session: CliContext, report: VerifyReport) -> None:
@@ -177,7 +176,6 @@ def repair(
     """
     from holdfast.maintenance import salvage_file
 
-    heads = _load_heads(heads_file)
     if not dry_run:
         session.confirm("Repair the store? Rows that cannot be repaired are moved to quarantine.", yes=yes)
     try:
@@ -192,6 +190,7 @@ def repair(
             raise click.exceptions.Exit(exit_codes.INTEGRITY) from error
         session.note(f"The damaged file is now {salvaged.damaged}")
         store = session.open(write=True)
+    heads = _load_heads(store, heads_file)
     with session.progress("Repairing") as progress:
         reports = [
             store.maintenance.repair(

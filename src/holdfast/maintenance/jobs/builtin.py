@@ -15,6 +15,7 @@ from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
+from holdfast.maintenance.jobs.heads_job import HEADS_JOB
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
 from holdfast.maintenance.keys.reencryption import Reencryption
 from holdfast.maintenance.orphans import sweep
@@ -63,6 +64,7 @@ async def _compact(job: JobContextBase) -> JobResult:
 async def _threads(store: StoreHandle, prefix: str = "") -> AsyncIterator[str]:
     """Yield the names of all threads."""
     after = ""
+    store.engine.context.rows.check_prefix(prefix)
     while True:
         page = await store.engine.lines.list_threads(store.tenant, prefix, after, _PAGE)
         for summary in page:
@@ -340,6 +342,7 @@ _ALL = (
         _check_compact,
         {"prefix": "only threads whose names start with it"},
     ),
+    HEADS_JOB,
     JobType("reencrypt", "encrypt everything with the newest keys, after they were rotated", _reencrypt),
     JobType(
         "project",

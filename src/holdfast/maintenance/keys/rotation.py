@@ -17,7 +17,7 @@ from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidEr
 from holdfast.maintenance.backup.keyring import destroyed_changes
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.security.encryption.key_rows import ACTIVE, DATA, DESTROYING, RETIRED, SUBJECT, WRAPPING, KeyRow
+from holdfast.security.encryption.key_rows import ACTIVE, DATA, DESTROYING, INDEX, RETIRED, SUBJECT, WRAPPING, KeyRow
 from holdfast.security.encryption.store_keys import StoreKeys
 from holdfast.time_parser import Duration, parse_nanoseconds
 
@@ -91,7 +91,7 @@ class TenantKeyring:
         """Return the keys of the tenant, the newest first."""
         rows = await self.rows()
         counts = Counter(row.wrapped_by for row in rows if row.kind in _OF_LINES)
-        mine = [row for row in rows if row.kind not in _OF_LINES]
+        mine = [row for row in rows if row.kind not in (*_OF_LINES, INDEX)]
         mine.sort(key=lambda row: (row.kind != WRAPPING, -row.number))
         return [_info(row, counts[row.id.hex()]) for row in mine]
 
@@ -162,6 +162,8 @@ class TenantKeyring:
         tenant = await self._keys.load_tenant(self._tenant)
         for row in rows:
             try:
+                if row.kind == INDEX:
+                    continue  # it is no key, and was opened with those of the tenant
                 if row.kind not in _OF_LINES:
                     if row.wrapped_by:  # that of certificates, if the store was not encrypted when it was created
                         await self._keys.unwrap(row)
@@ -177,7 +179,7 @@ class TenantKeyring:
 
     async def _find(self, id: str) -> tuple[KeyRow, int]:
         rows = await self.rows()
-        found = [row for row in rows if row.kind not in _OF_LINES and row.id.hex().startswith(id)]
+        found = [row for row in rows if row.kind not in (*_OF_LINES, INDEX) and row.id.hex().startswith(id)]
         if len(found) != 1 or len(id) < 4:
             raise NotFoundError(
                 f"there is no key {id!r}", where=self._keys.backend.url, hint="`holdfast keys list` shows them"

@@ -2,7 +2,8 @@
 
 Hashes prove that nothing in a history was altered, but not that its end is still there: a thread without its newest
 checkpoints is a valid thread. A comparison with exported heads shows that. Heads also cover what no hash does: names of
-branches, tags, labels, and the revisions of a checkpoint.
+branches, tags, labels, and the revisions of a checkpoint. The file of an encrypted store is encrypted, too: it has
+names, and digests of small values.
 
 A row of a step is changed only together with the row of its line. So while the version in that is the same, so must be
 a digest of all rows of steps. Another version means more than appends: the thread was pruned, forked or renamed.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -21,11 +23,12 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
+from holdfast.codec.envelope import Sealer
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, lines_of_kinds
 from holdfast.engine.row_format import LEASE, Branch, Line, LineInfo, StepRef, info_of
-from holdfast.errors import ConflictError, CorruptError, InvalidError
+from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError
 
 _MARK = "holdfast heads"
 _FORMAT = 1
@@ -67,24 +70,36 @@ class StoreHeads:
     store: str
     time: str
     threads: Mapping[str, ThreadHead] = field(default_factory=dict)
+    sealer: Sealer | None = field(default=None, repr=False, compare=False)
+    """The key that the file is encrypted with: that of the store, if it is encrypted."""
 
     def save(self, path: str | Path) -> None:
-        """Write the heads to a file."""
-        content = asdict(self)
-        text = json.dumps({"kind": _MARK, "format": _FORMAT, **content, "digest": _digest_of(content)}, indent=1)
+        """Write the heads to a file: encrypted, if the store is."""
+        threads = {name: asdict(head) for name, head in self.threads.items()}
+        content = {"tenant": self.tenant, "store": self.store, "time": self.time, "threads": threads}
+        whole: dict[str, Any] = {"kind": _MARK, "format": _FORMAT, **content, "digest": _digest_of(content)}
+        if self.sealer is not None:
+            sealed = self.sealer.seal(json.dumps(whole).encode(), _associated(self.tenant))
+            whole = {"kind": _MARK, "format": _FORMAT, "tenant": self.tenant, "sealed": b64encode(sealed).decode()}
+        text = json.dumps(whole, indent=1)
         temporary = Path(f"{path}.new")
         temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> StoreHeads:
-        """Read heads from a file. `CorruptError` if it was altered, `InvalidError` if it is another file."""
+    def load(cls, path: str | Path, sealer: Sealer | None = None) -> StoreHeads:
+        """Read heads from a file. `CorruptError` if it was altered, `InvalidError` if it is another file.
+
+        That of an encrypted store is read with the key of the store: see `store.maintenance.load_heads`. `DeniedError`
+        if it is not given; and `CorruptError` for a file that is not encrypted, if it is.
+        """
         try:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InvalidError(f"heads cannot be read: {error}", where=str(path)) from error
         if not isinstance(found, dict) or found.get("kind") != _MARK or found.get("format") != _FORMAT:
             raise InvalidError("the file contains no heads", where=str(path), hint="Write one with `holdfast heads`")
+        found = _opened(found, sealer, str(path))
         content = {name: found.get(name) for name in ("tenant", "store", "time", "threads")}
         if found.get("digest") != _digest_of(content):
             raise CorruptError(
@@ -95,7 +110,7 @@ class StoreHeads:
             name: ThreadHead(**{**each, "branches": tuple(BranchHead(**branch) for branch in each["branches"])})
             for name, each in threads.items()
         }
-        return cls(found["tenant"], found["store"], found["time"], heads)
+        return cls(found["tenant"], found["store"], found["time"], heads, sealer)
 
     def audited(self) -> dict[str, tuple[int, str]]:
         """Return the heads of the lines with the audit, as `audit.verify` and `check_audit` take them: the number of
@@ -107,6 +122,39 @@ class StoreHeads:
             for branch in head.branches
             if not branch.branch and branch.length
         }
+
+
+def _associated(tenant: str) -> bytes:
+    return json.dumps([_MARK, _FORMAT, tenant]).encode()
+
+
+def _opened(found: dict[str, Any], sealer: Sealer | None, where: str) -> dict[str, Any]:
+    """Return the content of a file of heads, decrypted if it is encrypted."""
+    sealed: Any = found.get("sealed")
+    if sealed is None and sealer is None:
+        return found
+    if sealer is None:
+        raise DeniedError(
+            "the file of heads is encrypted",
+            where=where,
+            hint="Read it with the store that it is about: store.maintenance.load_heads",
+            code="key-missing",
+        )
+    try:
+        opened: dict[str, Any] = json.loads(sealer.unseal(b64decode(sealed), _associated(found["tenant"])))
+    except (CorruptError, ValueError, TypeError, KeyError):
+        raise CorruptError(
+            "the file of heads was not written by this store, or was altered",
+            where=where,
+            hint="Use another copy of it",
+            code="tampered",
+        ) from None
+    return opened
+
+
+async def load_heads(engine: Engine, tenant: str, path: str | Path) -> StoreHeads:
+    """Read the heads of a store from a file."""
+    return StoreHeads.load(path, await engine.context.rows.file_sealer(tenant))
 
 
 def _digest_of(content: Mapping[str, Any]) -> str:
@@ -125,7 +173,7 @@ async def export_heads(
         if head is not None:
             found[name] = head
     now = datetime.fromtimestamp(engine.context.clock() / 1e9, UTC).isoformat(timespec="seconds")
-    return StoreHeads(tenant, engine.context.backend.url, now, found)
+    return StoreHeads(tenant, engine.context.backend.url, now, found, await engine.context.rows.file_sealer(tenant))
 
 
 class _Outline(NamedTuple):

@@ -76,7 +76,7 @@ class Cipher:
         self._left -= 1
         salt, cipher = sealing
         nonce = self._random(_NONCE_SIZE)
-        return salt + nonce + cipher.encrypt(nonce, content, associated)
+        return b"".join((salt, nonce, cipher.encrypt(nonce, content, associated)))
 
     def unseal(self, sealed: bytes, associated: bytes) -> bytes:
         """Decrypt, or raise `CorruptError` if anything was altered."""
@@ -93,6 +93,10 @@ class Cipher:
     def digest(self, content: bytes) -> bytes:
         """Return a digest that nobody can compute without the key."""
         return hmac.digest(self._digest_key, content, "sha256")
+
+    def derive(self, purpose: bytes) -> bytes:
+        """Return a key for a purpose."""
+        return derive(self._key, purpose)
 
     def _derived(self, salt: bytes) -> AESGCM:
         if len(self._ciphers) >= _MAX_CIPHERS:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row
-from holdfast.backends.tables import KEYS, Key, Scalar, Table
+from holdfast.backends.tables import KEYS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import RecordContext, Sealer, missing_key, sealed_key_id, tampered_error
 from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
+from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
 from holdfast.errors import DeniedError
+from holdfast.security.encryption.cipher import Cipher
+from holdfast.security.encryption.hidden_names import NamedBackend, prefix_refused
 from holdfast.security.encryption.key_rows import LineKey, LineName
 from holdfast.security.encryption.line_subject import subject_in_batch
 from holdfast.security.encryption.settings import Encryption, Mode
@@ -28,9 +31,12 @@ class EncryptedRows(SealedRowCodec):
 
     def __init__(self, encryption: Encryption, memory: KeyMemory | None = None, keys: StoreKeys | None = None) -> None:
         self._encryption = encryption
-        self._memory = memory or KeyMemory(encryption.keys, encryption.max_age, encryption.max_uses)
+        indexed = None if encryption.indexed is None else tuple(sorted(set(encryption.indexed)))
+        settings = (encryption.keys, encryption.max_age, encryption.max_uses, encryption.hide_names, indexed)
+        self._memory = memory or KeyMemory(*settings)
         self._store_keys = keys
-        self._converts = encryption.mode != "on"
+        self.converts = encryption.mode != "on"
+        self.hides_names = encryption.hide_names
         super().__init__(keys=self._memory.ciphers)
 
     @property
@@ -45,8 +51,11 @@ class EncryptedRows(SealedRowCodec):
         return self._store_keys
 
     def bind(self, backend: Backend) -> tuple[Backend, RowCodec]:
-        keys = StoreKeys(backend, self._memory)
-        return KeyedBackend(backend, keys), EncryptedRows(self._encryption, self._memory, keys)
+        named = NamedBackend(backend) if self._encryption.hide_names else backend
+        keys = StoreKeys(named, self._memory)
+        if isinstance(named, NamedBackend):
+            named.keys = keys
+        return KeyedBackend(named, keys), EncryptedRows(self._encryption, self._memory, keys)
 
     async def check_store(self, backend: Backend, tenant: str | None, *, read_only: bool = False) -> None:
         """Read the keys of a tenant, and create them in a new store.
@@ -65,11 +74,28 @@ class EncryptedRows(SealedRowCodec):
     def may_be_clear(self, what: str) -> bool:
         return what in self._encryption.clear
 
+    async def file_sealer(self, tenant: str) -> Sealer | None:
+        if self.mode == "turning-off":
+            return None
+        return Cipher((await self.store_keys.require_tenant(tenant)).digest.derive(b"file 1"))
+
+    async def matcher(self, tenant: str, filters: Sequence[MetadataFilter]) -> Callable[[Row], bool] | None:
+        keys = await self.store_keys.tenant(tenant) if self.mode == "on" else None
+        return None if keys is None or keys.index is None else keys.index.matcher(filters)
+
+    def metadata_tokens(self, key: Key, metadata: str) -> str:
+        keys = self.store_keys.known_tenant(str(key[0]))
+        return "" if keys is None or keys.index is None else keys.index.tokens(metadata)
+
+    def check_prefix(self, prefix: str) -> None:
+        if prefix and self.hides_names:
+            raise prefix_refused(prefix)
+
     # Writing --------------------------------------------------------------------------------------------------
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
         keys, lines = self.store_keys, _written_lines(batch)
-        if self._converts:
+        if self.converts:
             batch = await self._as_stored(batch)
         if not lines or self.mode == "turning-off":
             for tenant in {str(change.key[0]) for change in batch if isinstance(change, Expect)}:
@@ -87,7 +113,9 @@ class EncryptedRows(SealedRowCodec):
 
     def settle(self, prepared: PreparedBatch, *, applied: bool) -> None:
         if isinstance(prepared.encode, SealingKeys):
-            self.store_keys.settle(prepared.encode.keys, applied=applied)
+            keys = prepared.encode.keys
+            if not applied or not all(key.stored for key in keys.values()):
+                self.store_keys.settle(keys, applied=applied)
 
     async def _as_stored(self, batch: Batch) -> list[Change]:
         """Return changes whose conditions are about rows as they are stored, some sealed and some not."""
@@ -124,7 +152,7 @@ class EncryptedRows(SealedRowCodec):
     # Reading --------------------------------------------------------------------------------------------------
 
     def decode(self, table: Table, row: Row) -> Row:
-        if self._converts and table.name not in UNSEALED and not sealed_key_id(row.body):
+        if self.converts and table.name not in UNSEALED and not sealed_key_id(row.body):
             return CHECKSUMS.decode(table, row)
         try:
             return super().decode(table, row)
@@ -157,20 +185,42 @@ class KeyedBackend(Wrapper):
         self.keys = keys
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        more = await self.keys.queries(_queried_lines(queries))
-        found = await self.inner.read([*queries, *more])
-        for rows in found[len(queries) :]:
-            await self.keys.add(rows)
-        answers = found[: len(queries)]
-        known, unknown = self.keys.memory.ciphers.recent, dict[bytes, LineName]()
-        for query, rows in zip(queries, answers, strict=True):
-            if query.space.name not in UNSEALED:
-                for row in rows:
-                    if row[2][_KEY_ID] not in known and (id := sealed_key_id(row.body)) and id not in known:
-                        unknown[id] = (str(row.key[0]), str(row.key[1]))
+        answers, unknown = await self._read(queries)
         if unknown:
             await self.keys.load_ids(unknown)
+            if not self.inner.capabilities.fresh and self._unknown(queries, answers):
+                # A cache may have rows from before they were encrypted anew: what is read after this is newer.
+                await self.inner.changes()
+                answers, unknown = await self._read(queries)
+                await self.keys.load_ids(unknown)
         return answers
+
+    async def _read(self, queries: Sequence[Query]) -> tuple[list[list[Row]], dict[bytes, LineName]]:
+        """Return rows, and the keys of theirs that are not in memory."""
+        lines = _queried_lines(queries)
+        if self.keys.are_known(lines):
+            answers = await self.inner.read(queries)
+        else:
+            more = await self.keys.queries(lines)
+            found = await self.inner.read([*queries, *more])
+            for rows in found[len(queries) :]:
+                await self.keys.add(rows)
+            answers = found[: len(queries)]
+        return answers, self._unknown(queries, answers)
+
+    def _unknown(self, queries: Sequence[Query], answers: Sequence[Sequence[Row]]) -> dict[bytes, LineName]:
+        """Return the ids of the keys of rows that are not in memory, and the line of each."""
+        known, unknown, last = self.keys.memory.ciphers.recent, dict[bytes, LineName](), b""
+        for query, rows in zip(queries, answers, strict=True):
+            if rows and query[0].name not in UNSEALED:
+                for row in rows:
+                    id = row[2][_KEY_ID]
+                    if id == last:  # most rows are of one line
+                        continue
+                    if id not in known and (id := sealed_key_id(row.body)) and id not in known:
+                        unknown[id] = (str(row.key[0]), str(row.key[1]))
+                    last = id
+        return unknown
 
 
 def _written_lines(batch: Batch) -> list[LineName]:
@@ -196,10 +246,11 @@ def _queried_lines(queries: Sequence[Query]) -> list[LineName]:
     """Return the lines that queries are about, as far as they say so."""
     lines: dict[LineName, None] = {}
     for query in queries:
-        if query.space.name in UNSEALED:
+        if query[0].name in UNSEALED:
             continue
-        keys: Sequence[tuple[Scalar, ...]] = query.keys if isinstance(query, Get) else [query.prefix]
-        for key in keys:
-            if len(key) >= 2:
-                lines[str(key[0]), str(key[1])] = None
+        if isinstance(query, Get):
+            for key in query.keys:
+                lines[key[:2]] = None  # type: ignore[index]
+        elif len(query[1]) >= 2:
+            lines[query[1][:2]] = None  # type: ignore[index]
     return list(lines)

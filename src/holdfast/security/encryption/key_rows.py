@@ -14,8 +14,13 @@ from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.model.scopes import MARK
 from holdfast.security.encryption.cipher import Cipher
+from holdfast.security.encryption.hidden_names import NameCodec
+from holdfast.security.encryption.metadata_index import MetadataIndex
 
-WRAPPING, DIGEST, DATA, SUBJECT = "wrapping", "digest", "data", "subject"
+WRAPPING, DIGEST, NAMES, DATA, SUBJECT = "wrapping", "digest", "names", "data", "subject"
+INDEX = "index"
+"""The kind of the row with the names of indexed metadata, encrypted with the key for digests. It is no key."""
+
 ACTIVE, RETIRED, DESTROYING = "active", "retired", "destroying"
 
 LineName: TypeAlias = tuple[str, str]
@@ -92,6 +97,9 @@ class TenantKeys:
     digest: Cipher
     current: int
     read_at: float
+    names: NameCodec | None = None
+    """How names of lines are stored, if they are hidden."""
+    index: MetadataIndex | None = None
     uses: int = 0
 
     @property

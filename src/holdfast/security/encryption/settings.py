@@ -24,8 +24,11 @@ _HINT = "Such as environment, file:/etc/holdfast.key, passphrase:/etc/recovery, 
 class Encryption:
     """Encrypts a store at rest: `holdfast.open(url, encryption=Encryption(FileKeys("holdfast.key")))`.
 
-    `keys` is where the master key is. `clear` names what may be stored in the clear all the same. The store's own keys
-    are asked for again after `max_age` seconds, or when they decrypted `max_uses` keys of threads.
+    `keys` is where the master key is. `clear` names what may be stored in the clear all the same. With `hide_names`,
+    names of threads, scopes, agents, tags and keys are stored as digests: a store has that from the start, or never.
+    `indexed` names entries of metadata, such as `user` or `run.id`, that are found by equality without decrypting all
+    the others; it is declared when the store is created, and then known. The store's own keys are asked for again after
+    `max_age` seconds, or when they decrypted `max_uses` keys of threads.
     """
 
     keys: KeyProvider
@@ -33,6 +36,8 @@ class Encryption:
     clear: Collection[Clear] = ()
     max_age: float = 3600.0
     max_uses: int = 1_000_000
+    hide_names: bool = False
+    indexed: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.keys, KeyProvider):
@@ -45,13 +50,23 @@ class Encryption:
         unknown = [each for each in self.clear if each not in get_args(Clear)]
         if isinstance(self.clear, str) or unknown:
             raise ConfigError(f"clear names some of {', '.join(get_args(Clear))}, not {self.clear!r}")
+        if type(self.hide_names) is not bool:
+            raise ConfigError(f"hide_names is True or False, not {self.hide_names!r}")
+        if self.hide_names and (self.mode != "on" or {"readable", "words"}.intersection(self.clear)):
+            raise ConfigError(
+                "hide_names is for stores that are encrypted from the start, without readable rows and a text index",
+                hint="Copy everything into a new store, with store.copy_to",
+            )
+        names = self.indexed or ()
+        if isinstance(names, str) or not all(names):
+            raise ConfigError(f"indexed is a list of names of metadata, not {self.indexed!r}")
         if not self.max_age > 0 or not self.max_uses > 0:
             raise ConfigError("max_age and max_uses are greater than 0")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Encryption:
         """Return what the table `[encryption]` of `holdfast.toml` says, or the variable `HOLDFAST_ENCRYPTION`."""
-        known = {"keys", "mode", "clear", "max_age", "max_uses"}
+        known = {"keys", "mode", "clear", "max_age", "max_uses", "hide_names", "indexed"}
         if unknown := sorted(settings.keys() - known):
             raise ConfigError(
                 f"encryption takes no setting {unknown[0]!r}", hint=f"It takes {', '.join(sorted(known))}"

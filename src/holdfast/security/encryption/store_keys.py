@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from msgspec import MsgspecError
+from msgspec.msgpack import decode, encode
+
 from holdfast.backends.interface import (
     Backend,
     BlockingCall,
@@ -26,13 +29,18 @@ from holdfast.backends.interface import (
     Scan,
 )
 from holdfast.backends.tables import KEYS, LINES, Key
+from holdfast.codec.envelope import unwrap
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
-from holdfast.security.encryption.cipher import Cipher, new_key
+from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
+from holdfast.security.encryption.hidden_names import NameCodec
 from holdfast.security.encryption.key_rows import (
     ACTIVE,
     BY_SUBJECT,
     DATA,
     DIGEST,
+    INDEX,
+    NAMES,
     WRAPPING,
     KeyRow,
     LineKey,
@@ -40,6 +48,7 @@ from holdfast.security.encryption.key_rows import (
     SubjectKey,
     TenantKeys,
 )
+from holdfast.security.encryption.metadata_index import MetadataIndex
 from holdfast.security.encryption.provider import KeyProvider, altered_key
 from holdfast.security.encryption.subject_keys import SubjectKeys
 
@@ -72,6 +81,9 @@ class KeyMemory:
     provider: KeyProvider
     max_age: float
     max_uses: int
+    hide_names: bool = False
+    indexed: tuple[str, ...] | None = None
+    """The entries of metadata that are to be indexed; None for those that the store has declared."""
     ciphers: CipherCache = field(default_factory=CipherCache)
     tenants: dict[str, TenantKeys] = field(default_factory=dict)
     """The keys of tenants as of any of the stores: for another one that has none, as a copy."""
@@ -108,6 +120,10 @@ class StoreKeys:
             return await self.load_tenant(tenant)
         return found
 
+    def known_tenant(self, tenant: str) -> TenantKeys | None:
+        """Return the keys of a tenant, if they are in memory, however old."""
+        return self._tenants.get(tenant)
+
     async def load_tenant(self, tenant: str) -> TenantKeys | None:
         """Read the keys of a tenant."""
         self._stale.discard(tenant)
@@ -132,10 +148,14 @@ class StoreKeys:
         if not convert and await self.has_rows(tenant):
             raise not_encrypted(self.backend.url)
         if shared is not None:
-            rows = [row for row in shared.rows if row.line == ""]
+            rows = [row for row in shared.rows if row.line == "" and row.kind != NAMES]
         else:
             wrapping, digest = [self.new_row(tenant, kind, 0) for kind in (WRAPPING, DIGEST)]
             rows = [await wrapping, await digest]
+            if self.memory.indexed:
+                rows.append(_index_row(rows[1], Cipher(await self.unwrap(rows[1])), self.memory.indexed))
+        if self.memory.hide_names:
+            rows.append(await self.new_row(tenant, NAMES, 0))
         await self.backend.apply([Create(KEYS, row.stored()) for row in rows])
 
     async def has_rows(self, tenant: str) -> bool:
@@ -165,7 +185,7 @@ class StoreKeys:
 
     async def _open_tenant(self, tenant: str, rows: Sequence[Row]) -> TenantKeys | None:
         every = [KeyRow.of(row) for row in rows]
-        mine = [row for row in every if row.kind in (WRAPPING, DIGEST)]
+        mine = [row for row in every if row.kind in (WRAPPING, DIGEST, NAMES)]
         if not mine:
             return None
         ciphers = {row.id.hex(): Cipher(await self.unwrap(row)) for row in mine}
@@ -178,13 +198,37 @@ class StoreKeys:
                 hint="Restore its table `keys` from a copy of it",
                 code="key-missing",
             )
+        names = next((row for row in mine if row.kind == NAMES), None)
+        if self.memory.hide_names != (names is not None):
+            raise _other_names(self.backend.url, hidden=names is not None)
         if tenant in self._tenants and self._is_old(self._tenants[tenant]):
             self._age()
         digest = ciphers[digests[0].id.hex()]
         found = TenantKeys(mine, ciphers, digest, max(active), time.monotonic())
+        found.index = self._open_index(digest, next((row for row in every if row.kind == INDEX), None))
+        if names is not None:
+            before = self._tenants.get(tenant)
+            found.names = before.names if before else NameCodec(ciphers[names.id.hex()].digest)
         self._tenants[tenant] = self.memory.tenants[tenant] = found
         await self._open_lines(tenant, [row for row in every if row.kind == DATA])
         return found
+
+    def _open_index(self, digest: Cipher, row: KeyRow | None) -> MetadataIndex | None:
+        """Return the indexed entries of metadata that a tenant has declared."""
+        declared: tuple[str, ...] = ()
+        if row is not None:
+            try:
+                declared = decode(digest.unseal(row.wrapped, row.associated()), type=tuple[str, ...])
+            except (CorruptError, MsgspecError):
+                raise altered_key(row.wrapped_by[:16], self.backend.url) from None
+        if self.memory.indexed is not None and declared != self.memory.indexed:
+            raise ConfigError(
+                f"the store has declared other entries of metadata as indexed: {', '.join(declared) or 'none'}",
+                where=self.backend.url,
+                hint="Leave out indexed=; to change it, copy everything into a new store",
+                code="index-declared",
+            )
+        return MetadataIndex(declared, digest.derive) if declared else None
 
     def _is_old(self, keys: TenantKeys) -> bool:
         memory = self.memory
@@ -205,6 +249,14 @@ class StoreKeys:
         """Return a keyed digest; an arbitrary one if the store has no keys."""
         found = self._tenants.get(tenant) or self.memory.tenants.get(tenant)
         return bytes(32) if found is None else found.digest.digest(content)
+
+    def are_known(self, lines: Sequence[LineName]) -> bool:
+        """Return whether the keys of lines are in memory, and not too old."""
+        for name in lines:
+            tenant = self._tenants.get(name[0])
+            if tenant is None or name not in self._lines or self._is_old(tenant):
+                return False
+        return True
 
     async def queries(self, lines: Iterable[LineName]) -> list[Query]:
         """Return the queries for the keys of those lines that are not in memory."""
@@ -228,6 +280,26 @@ class StoreKeys:
             by_tenant.setdefault(found.tenant, []).append(found)
         for tenant, found_rows in by_tenant.items():
             await self._open_lines(tenant, found_rows)
+
+    async def read_names(self, stored: Backend, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        """Return the names of lines that are hidden, by the stored ones: of those whose keys are there."""
+        keys = await self.tenant(tenant)
+        if keys is None:
+            return {}
+        rows = await stored.read(
+            [Get(KEYS, [(tenant, name, DATA, number) for name in names for number in keys.numbers])]
+        )
+        found: dict[str, str] = {}
+        for row in rows[0]:
+            # The checksum covers the name, which is not known yet; the encryption covers the rest.
+            key = KeyRow(*row.key, *row.columns, unwrap(CHECKSUMS.salvage(KEYS, row).body).content)  # type: ignore[call-arg, arg-type]
+            wrapping = await self.wrapping_of(key, keys)
+            if wrapping is not None:
+                try:
+                    found[key.line] = wrapping.unseal(key.wrapped, key.associated())[KEY_SIZE:].decode()
+                except CorruptError:
+                    continue  # the rows of the line say so
+        return found
 
     async def load(self, lines: Iterable[LineName], *, again: bool = False) -> None:
         """Read the keys of lines; of those in memory too, with `again`: then somebody changed them."""
@@ -307,7 +379,8 @@ class StoreKeys:
         if subject is not None:
             wrapping, wrapped_by = subject.cipher, subject.wrapped_by
         row = KeyRow(*name, DATA, by.number, cipher.key_id, wrapped_by, ACTIVE, time.time_ns(), b"")
-        row = row._replace(wrapped=wrapping.seal(key, row.associated()))
+        hidden = b"" if tenant.names is None else row.line.encode()
+        row = row._replace(wrapped=wrapping.seal(key + hidden, self._associated(row)))
         tenant.uses += 1
         self.memory.ciphers.recent[cipher.key_id] = cipher
         return LineKey(row, cipher, False, None if subject is None else subject.row)
@@ -340,12 +413,34 @@ class StoreKeys:
     def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
         """Decrypt the key of a line. `DeniedError` if it is not the key that its id commits to."""
         try:
-            cipher = Cipher(wrapping.unseal(row.wrapped, row.associated()))
+            cipher = Cipher(wrapping.unseal(row.wrapped, self._associated(row))[:KEY_SIZE])
         except CorruptError:
             raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}") from None
         if cipher.key_id != row.id:
             raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}")
         return cipher
+
+    def _associated(self, row: KeyRow) -> bytes:
+        """Return what the key of a line is bound to: its stored name, by which it is found."""
+        tenant = self._tenants.get(row.tenant) or self.memory.tenants[row.tenant]
+        names = tenant.names
+        return row.associated() if names is None else row._replace(line=names.hide(row.line)).associated()
+
+
+def _index_row(digest: KeyRow, cipher: Cipher, names: tuple[str, ...]) -> KeyRow:
+    row = KeyRow(digest.tenant, "", INDEX, 0, digest.id, digest.id.hex(), ACTIVE, time.time_ns(), b"")
+    return row._replace(wrapped=cipher.seal(encode(names), row.associated()))
+
+
+def _other_names(url: str, *, hidden: bool) -> ConfigError:
+    return ConfigError(
+        "the names in the store are hidden" if hidden else "the names in the store are not hidden",
+        where=url,
+        hint="Open it with Encryption(…, hide_names=True)"
+        if hidden
+        else "Open it without hide_names=True; to hide them, copy everything into a new store that is open with it",
+        code="names-hidden",
+    )
 
 
 def not_encrypted(url: str) -> ConfigError:

@@ -1,0 +1,93 @@
+"""Heads of an encrypted store: exported by a job, encrypted, and what they find."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.interface import Delete
+from holdfast.backends.registry import backend_for
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
+from holdfast.encryption import Encryption, LocalKeys, generate_key
+from holdfast.errors import CorruptError, DeniedError, InvalidError
+from holdfast.maintenance import StoreHeads
+from tests.security.encryption.planted import contents_of, find_planted
+
+NAMES = {"thread": ["plantedthread"], "tag": ["plantedtag"]}
+
+
+def test_a_job_finds_a_cut_off_end_and_a_store_that_was_rolled_back(tmp_path: Path, encryption: Encryption) -> None:
+    path, folder = tmp_path / "a.db", tmp_path / "elsewhere"
+
+    def put(number: int) -> None:
+        with holdfast.open(path, encryption=encryption) as store:
+            store.put("plantedthread", {"n": number})
+
+    def compare() -> tuple[bool, str]:
+        with holdfast.open(path, encryption=encryption) as store:
+            done = store.jobs.run("heads")
+            return done.ok, done.summary
+
+    with holdfast.open(path, encryption=encryption) as store:
+        store.put("plantedthread", {"n": 0}, tag="plantedtag")
+        store.jobs.add("heads", "heads", settings={"folder": str(folder), "keep": 3})
+        for wrong in ({}, {"folder": "x", "keep": 0}, {"folder": "x", "other": 1}):
+            with pytest.raises(InvalidError):
+                store.jobs.add("other", "heads", settings=wrong)
+    assert compare()[0]
+    shutil.copy(path, tmp_path / "old.db")
+    for number in range(1, 5):
+        put(number)
+        assert compare()[0]
+    files = sorted(folder.iterdir())
+    assert len(files) == 3
+    assert find_planted(NAMES, contents_of(folder)) == set()  # the file is encrypted
+    shutil.copy(path, tmp_path / "now.db")
+    raw = run(backend_for(f"sqlite:///{path}").open(f"sqlite:///{path}"))
+    run(raw.apply([Delete(STEPS, ("", "plantedthread", 0, 4))]))
+    run(raw.close())
+    for _ in range(2):  # until somebody has looked at it
+        ok, summary = compare()
+        assert not ok
+        assert "plantedthread" in summary
+    assert sorted(folder.iterdir()) == files
+    shutil.copy(tmp_path / "old.db", path)
+    with holdfast.open(path, encryption=encryption) as store:
+        assert store.maintenance.verify().ok  # it looks right, as it once was
+    assert not compare()[0]
+    shutil.copy(tmp_path / "now.db", path)
+    assert compare()[0]
+
+
+def test_files_of_heads_are_encrypted_and_authentic(tmp_path: Path, encryption: Encryption) -> None:
+    file = tmp_path / "heads.json"
+    with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
+        store.put("plantedthread", {"n": 0})
+        store.maintenance.heads().save(file)
+        assert store.maintenance.load_heads(file) == store.maintenance.heads()
+        assert find_planted(NAMES, [file.read_bytes()]) == set()
+        with pytest.raises(DeniedError) as missing:
+            StoreHeads.load(file)
+        assert missing.value.code == "key-missing"
+        store.keys.rotate()
+        store.keys.reencrypt()
+        assert store.maintenance.verify(heads=store.maintenance.load_heads(file)).ok  # keys may change
+        altered = json.loads(file.read_text())
+        altered["sealed"] = altered["sealed"][:-8] + "AAAAAAA="
+        file.write_text(json.dumps(altered))
+        with holdfast.open(tmp_path / "plain.db") as plain:
+            plain.put("plantedthread", {"n": 0})
+            plain.maintenance.heads().save(tmp_path / "clear.json")
+            assert find_planted(NAMES, [(tmp_path / "clear.json").read_bytes()])  # the control
+            assert plain.maintenance.load_heads(tmp_path / "clear.json") == plain.maintenance.heads()
+        with holdfast.open(tmp_path / "b.db", encryption=Encryption(LocalKeys(generate_key()))) as other:
+            other.maintenance.heads().save(tmp_path / "other.json")
+        for bad in (file, tmp_path / "clear.json", tmp_path / "other.json"):
+            with pytest.raises(CorruptError) as caught:
+                store.maintenance.load_heads(bad)
+            assert caught.value.code == "tampered"
