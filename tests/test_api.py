@@ -35,6 +35,7 @@ ROOTS = (
     "holdfast.codec",
     "holdfast.errors",
     "holdfast.testing",
+    "holdfast.testing.security",
 )
 """The modules whose names are public."""
 
