@@ -135,7 +135,8 @@ def _text(data: bytes) -> str:
 def test_constructors_in_json_worked(canary: Canary) -> None:
     """CVE-2025-64439: a value from a user, beside a character that msgpack refuses, is called when it is read."""
     run_attack(
-        ("langgraph-checkpoint==2.1.2", "langgraph-checkpoint-sqlite==2.0.11"),
+        # With ormsgpack of that time: the flaw needs its message about the character.
+        ("langgraph-checkpoint==2.1.2", "langgraph-checkpoint-sqlite==2.0.11", "ormsgpack==1.10.0"),
         _STORED_VALUE,
         constructor_payload(canary),
     )

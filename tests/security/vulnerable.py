@@ -6,6 +6,7 @@ there. `run_attack` runs a program in such an environment, with the payload of t
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -26,10 +27,17 @@ payload = json.load(sys.stdin)
 """
 
 
+def _folder() -> Path:
+    """Return a folder that is removed when the tests end."""
+    folder = Path(tempfile.mkdtemp(prefix="vulnerable-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @functools.cache
 def environment(*requirements: str) -> Path:
     """Return the Python of an environment with these requirements."""
-    folder = Path(tempfile.mkdtemp(prefix="vulnerable-"))
+    folder = _folder()
     python = folder / "bin" / "python"
     for command in (
         [sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, str(folder)],
@@ -64,7 +72,7 @@ def node_modules(*packages: str) -> Path:
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         pytest.skip("Node.js is not installed: the attack on a release for it cannot be shown")
-    folder = Path(tempfile.mkdtemp(prefix="vulnerable-"))
+    folder = _folder()
     command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", *packages]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
