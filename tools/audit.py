@@ -149,10 +149,10 @@ def write_sbom() -> bool:
 
 
 def check_dependencies() -> bool:
-    """Compare the locks with the published vulnerabilities."""
+    """Compare the locks with the published vulnerabilities. Fails if the database does not know a dependency."""
     passed = True
     for lock in LOCKS:
-        command = [program("pip-audit"), "--disable-pip", "--require-hashes", "--progress-spinner", "off"]
+        command = [program("pip-audit"), "--strict", "--disable-pip", "--require-hashes"]
         done = subprocess.run([*command, "-r", f"requirements/{lock}.txt"], cwd=ROOT, check=False)
         passed &= done.returncode == 0
     return passed

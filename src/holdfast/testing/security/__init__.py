@@ -27,6 +27,7 @@ from holdfast.testing.security.payloads import (
     hostile_bodies,
     hostile_values,
 )
+from holdfast.testing.security.sealed_rows import check_sealed_rows
 from holdfast.testing.security.stored_rows import check_forged_values, check_stored_rows, check_values
 from holdfast.testing.security.suite import SecuritySuite, check_keys
 
@@ -45,6 +46,7 @@ __all__ = [
     "check_isolation",
     "check_keys",
     "check_queries",
+    "check_sealed_rows",
     "check_snapshots",
     "check_stored_rows",
     "check_values",
