@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test nightly torture lint format docs bench bench-check matrix mutants build lock clean
+.PHONY: help demo test nightly torture audit lint format docs bench bench-check matrix mutants build lock clean
 
 # python3 if it is new enough, else the newest one by name; looked for only when .venv is made.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -42,6 +42,10 @@ nightly: ## All tests on every store and composition, coverage, benchmarks, othe
 torture: ## The long fault and fuzzing runs
 	$(call setup,servers)
 	$(PY) -m pytest -m torture -n auto --hypothesis-profile=torture
+
+audit: ## Flaws in the source, known ones in the dependencies (network), and a list of these: build/sbom.json
+	$(call setup,dev)
+	@$(PY) -m tools.audit
 
 lint: ## Style, formatting, types and layers
 	$(call setup,dev)
@@ -91,6 +95,7 @@ lock: ## Compile the locks in requirements/ (UPGRADE=1 takes newer releases)
 	$(COMPILE) -c requirements/dev.txt -o requirements/demo.txt pyproject.toml requirements/demo.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/servers.txt requirements/servers.in
 	$(COMPILE) -c requirements/dev.txt -o requirements/uv.txt requirements/uv.in
+	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/audit.txt requirements/audit.in
 
 clean: ## Remove .venv and everything built
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache \

@@ -36,6 +36,7 @@ ROOTS = (
     "holdfast.codec",
     "holdfast.errors",
     "holdfast.testing",
+    "holdfast.testing.security",
 )
 """The modules whose names are public."""
 

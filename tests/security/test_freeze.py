@@ -13,10 +13,10 @@ import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import DeniedError, NotFoundError
 from holdfast.store import Store
+from holdfast.testing.security.isolation import KINDS, has
+from holdfast.testing.security.probes import PROBES
+from holdfast.testing.security.world import KEY, SECRET, World, done
 from tests.interfaces.cli import kit
-from tests.security.probes import PROBES
-from tests.security.test_probe import KINDS, has
-from tests.security.world import KEY, SECRET, World, done
 from tests.state.kit import Clock, store_on
 
 
@@ -29,7 +29,7 @@ def store() -> Iterator[Store]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_gets_nothing_of_its_own(tmp_path: Path, kind: str, subtests: pytest.Subtests) -> None:
     """What no stranger gets at, its owner does not get at either while it is frozen: through any public function."""
-    world = World(tmp_path)
+    world = World(store_on(MemoryBackend(), Clock()), tmp_path)
     world.store.access.freeze("agent:victim", reason="suspicious")
     before = world.heads()
     victims = (world.store.as_identity(agent="victim"), world.astore.as_identity(agent="victim"))

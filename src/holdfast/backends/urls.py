@@ -46,7 +46,13 @@ def is_url(text: str) -> bool:
 def path_to_url(path: str | os.PathLike[str]) -> str:
     """Return the URL of the store at a path: of a SQLite file, or of a directory if one is there or it ends in `/`."""
     text = os.fspath(path)
-    expanded = Path(text).expanduser()
+    try:
+        expanded = Path(text).expanduser()
+        quote(str(expanded))
+    except (ValueError, RuntimeError) as error:  # a NUL, half a character, or the home of nobody
+        raise ConfigError(
+            f"this is no path: {error}", where=ascii(text)[:100], hint="Name a file or a directory"
+        ) from None
     if not os.path.isdir(expanded) and not text.endswith("/"):  # noqa: PTH112 - false if it may not be seen
         return f"sqlite:///{quote(str(expanded), safe='/:~')}"
     start = "" if not expanded.is_absolute() else "//" if expanded.as_posix().startswith("/") else "///"
@@ -133,9 +139,13 @@ def check_address(url: str) -> None:
             raise _address_error(url, "the port in the URL is not a number from 1 to 65535")
 
 
+_MAX_DIGITS = 10
+"""Python refuses to convert thousands of digits."""
+
+
 def is_port(text: str) -> bool:
     """Return whether a text is the number of a port."""
-    return text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_PORT
+    return text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS and 0 < int(text) <= _MAX_PORT
 
 
 def _address_error(url: str, what: str) -> ConfigError:

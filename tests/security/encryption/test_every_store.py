@@ -11,6 +11,8 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import DeniedError
+from holdfast.store.store import Store
+from holdfast.testing.security import check_sealed_rows
 from tests.security.encryption.planted import contents_of, find_planted, plant, planted, rows_of
 from tests.servers.places import place
 from tests.support.nightly import mostly_nightly
@@ -51,3 +53,18 @@ def test_an_encrypted_store(kind: str, tmp_path: Path) -> None:
         run(raw.close())
         other.close()
     store.close()
+
+
+@pytest.mark.nightly  # by day, `test_stores` has attacks on SQLite
+@pytest.mark.parametrize("kind", _KINDS)
+def test_attacks_are_found(kind: str, tmp_path: Path) -> None:
+    """Flip, swap, replay, downgrade and truncate, in every table."""
+    keys, url = Encryption(LocalKeys(b"1" * 32)), place(kind, tmp_path)
+    with holdfast.open(url, encryption=keys) as store:
+        if kind == "memory":
+            other = Store(store._engine, "other")
+            run(store._engine.context.rows.check_store(store._engine.context.stored, "other"))
+            assert check_sealed_rows(store, other) > 200
+        else:
+            with holdfast.open(url, tenant="other", encryption=keys) as other:
+                assert check_sealed_rows(store, other) > 200

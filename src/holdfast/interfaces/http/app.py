@@ -222,11 +222,15 @@ def json_response(body: bytes, status: int, request: Request) -> Response:
     return Response(body, status, media_type="application/json", headers=headers)
 
 
+_MAX_RANGE = 100
+"""The most characters of a range: a number of more digits than Python converts is no place in a file."""
+
+
 def parse_range(header: str, size: int) -> tuple[int, int] | None:
     """Return the range of bytes that a request asks for; None if it asks for all, or in a way that is not known."""
     unit, _, text = header.partition("=")
     first, dash, last = text.strip().partition("-")
-    if unit.strip() != "bytes" or not dash or "," in text:
+    if unit.strip() != "bytes" or not dash or "," in text or len(text) > _MAX_RANGE:
         return None
     if not first:
         return (max(0, size - int(last)), size) if last.isdecimal() else None

@@ -104,7 +104,7 @@ class Authenticator:
 
     def check_csrf(self, caller: Caller, text: str) -> None:
         """Raise `DeniedError` if a change by a session does not have that text: another site may have sent it."""
-        if caller.session and not hmac.compare_digest(self.csrf_token(caller), text):
+        if caller.session and not hmac.compare_digest(self.csrf_token(caller).encode(), text.encode(errors="replace")):
             raise DeniedError(
                 "a change by a browser needs the token of its page",
                 hint="Load the page again",

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import DeniedError, HoldfastError, RequestTimeoutError, TooLargeError, TransientError
+from holdfast.errors import DeniedError, HoldfastError, InvalidError, RequestTimeoutError, TooLargeError, TransientError
 from holdfast.interfaces.http.problems import MEDIA_TYPE, to_problem
 from holdfast.interfaces.http.service import ServiceOptions
 
@@ -83,6 +83,10 @@ class RateLimit:
             )
 
 
+_MAX_DIGITS = 15
+"""The most digits of a number in a header: Python refuses to convert thousands of them."""
+
+
 class ProtectedApp:
     """An ASGI application behind the checks."""
 
@@ -123,6 +127,8 @@ class ProtectedApp:
                 code="wrong-host",
             )
         self._rate.take(_client(scope))
+        if not scope.get("query_string", b"").isascii():
+            raise InvalidError("the query is not percent-encoded")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         foreign = origin is not None and origin.partition("://")[2] != host
         # A link from elsewhere may lead to a page; nothing else of another site gets here.
@@ -132,7 +138,7 @@ class ProtectedApp:
         if scope["method"] not in _SAFE and "cookie" in headers and "authorization" not in headers and origin is None:
             raise DeniedError("a change by a browser must say which site it comes from", code="cross-site")
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > options.max_body:
+        if not length.isdecimal() or len(length) > _MAX_DIGITS or int(length) > options.max_body:
             raise TooLargeError(f"the body of a request has at most {options.max_body:,} bytes")
 
 

@@ -229,7 +229,7 @@ def seal_object(kind: bytes, content: bytes) -> bytes:
 
 def open_object(kind: bytes, data: bytes, where: str) -> bytes:
     """Return the content of an object. `CorruptError` if it is not what was written."""
-    if data[:4] != MARK or data[4:5] != kind:
+    if data[:4] != MARK or data[4:5] != kind or len(data) < HEADER:
         raise CorruptError("an object of the repository is not what it should be", where=where, hint=_HINT)
     if data[5] != VERSION:
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""A store with somebody who has secrets, and somebody who wants them."""
+"""A store with an agent that has secrets, and one that wants them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
-from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AUDIT
 from holdfast.security.audit.query import AuditRecord
 from holdfast.store.identity_view import AsyncIdentityView, IdentityView
-from tests.state.kit import Clock, awaited, store_on
+from holdfast.store.store import AsyncStore, Store
 
 SECRET = "the launch code is 0000"
 KEY = "plan"
 
 
-class Spy(PersistentAgent, name="tests: spy"):
+class Spy(PersistentAgent, name="holdfast.testing: spy"):
     """Has a secret."""
 
     secret: str = ""
@@ -29,21 +28,23 @@ class Spy(PersistentAgent, name="tests: spy"):
     machine.add("work", "idle", "busy")
 
 
-class AsyncSpy(AsyncPersistentAgent, name="tests: async spy"):
-    """The same for asyncio."""
+class AsyncSpy(AsyncPersistentAgent, name="holdfast.testing: async spy"):
+    """Has a secret, for asyncio."""
 
     secret: str = ""
     machine = Spy.machine
 
 
 class World:
-    """The victim is `agent:victim`, the intruder `agent:intruder`. Both have something of every kind."""
+    """The victim is `agent:victim`, the intruder `agent:intruder`. Both have something of every kind.
 
-    def __init__(self, folder: Path) -> None:
+    They are written to the store when a world is made: it must have no agents of these names. Files go to the folder.
+    """
+
+    def __init__(self, store: Store, folder: Path) -> None:
         self.folder = folder
-        self.clock = Clock()
-        self.store = store_on(MemoryBackend(), self.clock)
-        self.astore = awaited(self.store)
+        self.store = store
+        self.astore = AsyncStore(store._engine, store.tenant)
         self.victim = self.store.as_identity(agent="victim")
         self.victim.thread("victim").put({KEY: SECRET})
         self.intruder = self.store.as_identity(agent="intruder")
@@ -80,13 +81,13 @@ class World:
             self.victim.state(agent="victim")["made"] = SECRET
 
     def heads(self) -> dict[str, str]:
-        """Where every line ends but that of the audit: what changes when anything is written."""
-        lines = run(self.store._engine.lines.names("", MARK))
+        """Return where every line ends but that of the audit: what changes when anything is written."""
+        lines = run(self.store._engine.lines.names(self.store.tenant, MARK))
         points = {line.name: run(self.store._engine.lines.latest_step(line)) for line in lines if line.name != AUDIT}
         return {name: point.hash.hex() for name, point in points.items() if point is not None}
 
     def tries(self) -> list[AuditRecord]:
-        """What the intruder was denied."""
+        """Return what the intruder was denied."""
         run(self.astore._flush_audit())
         return self.store.audit.query(actor="agent:intruder", kind="denied", limit=10_000)
 
@@ -95,7 +96,7 @@ class World:
 
 
 def done(probe: Callable[[Any], Any], acting: IdentityView | AsyncIdentityView) -> Any:
-    """What comes of a probe, with all that it would wait for or go through."""
+    """Return the result of a probe, awaited and iterated."""
     if isinstance(acting, IdentityView):
         return _drained(probe(acting))
 

@@ -1,6 +1,6 @@
-"""Probes: for every public name of what an identity is given, a try to get at another's state through it.
+"""Probes: for every public name of the objects that an identity is given, an attempt at another's state.
 
-`PROBES` has, for each kind of object, a try for each of its names; `HARMLESS` the names through which nothing of
+`PROBES` has, for each kind of object, an attempt for each of its names; `HARMLESS` the names through which nothing of
 another's can be had, and why. A name that is in neither fails the suite: whoever adds a public function says here how
 it is probed.
 """
@@ -14,7 +14,7 @@ from holdfast.agents import persistent
 from holdfast.engine.model.scopes import Scope
 from holdfast.state.artifacts.api import ArtifactSource
 from holdfast.store.identity_view import IdentityView
-from tests.security.world import KEY, AsyncSpy, Spy, World
+from holdfast.testing.security.world import KEY, AsyncSpy, Spy, World
 
 Probe: TypeAlias = Callable[[World, Any], Any]
 
@@ -173,7 +173,7 @@ def _within_agent(agent: Any) -> Any:
     return entered()
 
 
-@persistent(name="tests: plain spy")
+@persistent(name="holdfast.testing: plain spy")
 class Plain:
     """Inherits nothing."""
 
@@ -418,7 +418,7 @@ PROBES: dict[str, dict[str, Probe]] = {
     },
     "agents": {
         "attach": lambda _, act: act.agents.attach(spy(act), "victim").save(),
-        "create": lambda _, act: act.agents.create("tests: spy", "victim"),
+        "create": lambda _, act: act.agents.create("holdfast.testing: spy", "victim"),
         "delete": lambda _, act: act.agents.delete("victim"),
         "diff": lambda _, act: act.agents.diff("victim"),
         "exists": lambda _, act: act.agents.exists("victim"),

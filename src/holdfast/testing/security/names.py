@@ -1,0 +1,62 @@
+"""Names that programs confuse: with others, with paths, with patterns, or with nothing."""
+
+from __future__ import annotations
+
+HOSTILE_NAMES = {
+    "traversal": "intruder/../victim",
+    "backslashes": "intruder\\..\\victim",
+    "absolute": "/victim",
+    "quoted slash": "intruder%2F..%2Fvictim",
+    "quoted part": "intruder%2Fagent:victim",
+    "delimiter": "intruder/agent:victim",
+    "colon": "agent:victim",
+    "mark": "␞agent:victim",
+    "look-alike": "vіctim",
+    "full width": "ｖictim",
+    "joiner": "vic\u200dtim",
+    "direction": "\u202emitciv",
+    "prefix": "victi",
+    "longer": "victim2",
+    "capital": "Victim",
+    "space": "victim ",
+    "nul": "victim\0",
+    "newline": "victim\n",
+    "tab": "intruder\tvictim",
+    "surrogate": "victim\ud800",
+    "long": "victim" * 1700,
+    "empty": "",
+    "dot": ".",
+    "star": "*",
+    "stars": "**",
+}
+"""Names that stand for another's, for the agents `victim` and `intruder`: by what is wrong with them."""
+
+HOSTILE_KEYS = {
+    **HOSTILE_NAMES,
+    "parent": "..",
+    "parents": "../../../../etc/passwd",
+    "drive": "C:\\windows",
+    "device": "NUL",
+    "home": "~/victim",
+    "option": "--force",
+    "quote": "victim' OR '1'='1",
+    "comment": "victim'; DROP TABLE steps; --",
+    "wildcard": "vic%",
+    "underscore": "v_ctim",
+    "operator": "$where",
+    "dotted": "a.b",
+    "path": "a[0].b",
+    "template": "{{7*7}}",
+    "format": "{0.__class__}",
+    "shell": "$(touch stolen)",
+    "script": "<script>alert(1)</script>",
+    "combining": "victi\u0301m",
+    "decomposed": "e\u0301",
+    "ideographic space": "victim\u3000",
+    "byte order mark": "\ufeffvictim",
+    "carriage return": "victim\r\nset-cookie: a",
+    "escape": "\x1b[2Jvictim",
+    "dunder": "__class__",
+    "prototype": "__proto__",
+}
+"""Keys and names of threads, for any store: each is refused, or names only itself."""

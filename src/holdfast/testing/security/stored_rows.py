@@ -1,0 +1,130 @@
+"""Attacks of somebody who can write to the database: rows with other contents, and checksums that are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.backends.interface import Backend, Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import EVENTS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Table
+from holdfast.codec.envelope import wrap
+from holdfast.engine.cache import MemoryCache
+from holdfast.engine.checked_rows import CHECKSUMS
+from holdfast.engine.engine import Engine
+from holdfast.errors import HoldfastError
+from holdfast.store.checkpointer import Checkpointer
+from holdfast.store.store import Store
+from holdfast.testing.security.payloads import Canary, forged_values, hostile_bodies, hostile_values
+
+TABLES = (STEPS, NODES, WRITES, OBJECTS, REFS, LINES, EVENTS, LINKS)
+
+
+def database(store: Store) -> Backend:
+    """Return a store as its database has it: below encryption, checksums and caches."""
+    backend: Any = store._engine.context.stored
+    while type(backend).__module__.startswith("holdfast.security."):
+        backend = backend.inner
+    return backend  # type: ignore[no-any-return]
+
+
+@contextmanager
+def reopened(store: Store) -> Iterator[Store]:
+    """Yield the store as another process sees it, without anything in memory."""
+    context = replace(store._engine.context, cache=MemoryCache(1 << 20))
+    yield Store(Engine(context), store.tenant)
+
+
+def read_everything(store: Store, thread: str) -> Any:
+    """Read a thread in all ways: its states, log, writes, and differences, as text and as JSON."""
+    from holdfast.codec import default_codec
+
+    found = store.get(thread)
+    handle = store.thread(thread)
+    log = list(handle.log().all())
+    writes = Checkpointer(store).get_tuple(thread)
+    if len(log) > 1:
+        str(handle.diff(log[-1].id, log[0].id))
+    return found.state, repr(found.state), default_codec.to_json(found.state), writes, handle.info()
+
+
+def check_values(store: Store, canary: Canary) -> int:
+    """Check that values which are code elsewhere come back as they are, and run nothing. Return the number of them."""
+    values = hostile_values(canary)
+    for number, (name, value) in enumerate(values.items()):
+        thread = f"value {number}"
+        store.put(thread, {"value": value}, id="1", metadata={"value": value})
+        Checkpointer(store).put_writes(thread, "1", [("value", value)], task_id="task")
+        with reopened(store) as again:
+            assert again.get(thread).state == {"value": value}, name
+            assert again.get(thread).metadata["value"] == value, name
+            read_everything(again, thread)
+        store.state(agent="kit")["value"] = value
+        assert store.state(agent="kit")["value"] == value, name
+        canary.check(name)
+    return len(values)
+
+
+def check_forged_values(store: Store, canary: Canary) -> int:
+    """Check that stored bytes which name functions and classes run nothing. Return the number of them."""
+    values = forged_values(canary)
+    store.put("forged", {f"v{number}": value for number, value in enumerate(values.values())}, id="1")
+    with reopened(store) as again:
+        _harmless(lambda: read_everything(again, "forged"), "forged values")
+    canary.check("forged values")
+    for name, value in list(values.items())[:: max(1, len(values) // 20)]:
+        store.put("forged one", {"value": [value, {"in": value}]})
+        with reopened(store) as again:
+            _harmless(lambda: read_everything(again, "forged one"), name)
+        canary.check(name)
+    return len(values)
+
+
+def check_stored_rows(store: Store, canary: Canary) -> int:
+    """Check that rows whose content was replaced are found, or harmless. Return the number of them.
+
+    Somebody who can write to the database computes checksums, but has no key: so on an encrypted store every one must
+    be found.
+    """
+    store.put("rows", {"n": 0, "large": "text" * 30_000}, id="0")
+    for number in range(1, 40):
+        store.put("rows", {"n": number, "items": list(range(number))}, id=f"{number}")
+    Checkpointer(store).put_writes("rows", "39", [("answer", 1)], task_id="task")
+    store.thread("rows").tag("v1")
+    backend, sealed, count = database(store), store._engine.context.rows.hides_columns, 0
+    for table in TABLES:
+        rows = run(backend.read([Scan(table, (store.tenant, "rows"))]))[0]
+        for row in rows[:: max(1, len(rows) - 1)]:
+            for name, content in hostile_bodies(canary).items():
+                count += 1
+                run(backend.apply([Put(table, _forged(table, row, content))]))
+                with reopened(store) as again:
+                    refused = _harmless(lambda: read_everything(again, "rows"), f"{name} in {table.name}")
+                    if sealed and not refused:
+                        report = again.maintenance.verify("rows")
+                        assert not report.ok, f"{name} in {table.name} is not found"
+                canary.check(f"{name} in {table.name}")
+            run(backend.apply([Put(table, row)]))
+    with reopened(store) as again:
+        read_everything(again, "rows")
+    assert count
+    return count
+
+
+def _forged(table: Table, row: Row, content: bytes) -> Row:
+    """Return a row with another content, and the checksum of an unencrypted store."""
+    return CHECKSUMS.encode(table, Row(row.key, row.columns, wrap(content)))
+
+
+def _harmless(use: Callable[[], Any], what: str) -> bool:
+    """Return whether an error of Holdfast comes. `AssertionError` for any other."""
+    try:
+        use()
+    except HoldfastError:
+        return True
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__} instead of an error of Holdfast, {what}: {error}") from error
+    return False

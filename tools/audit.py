@@ -1,0 +1,164 @@
+"""Look for flaws in the source and for known ones in the dependencies: `python -m tools.audit [bandit|sbom|pip-audit]`.
+
+`bandit` reads the source. Every finding is in `EXCEPTIONS`, with the reason why it is none, or fails the check; so does
+an exception that nothing needs any more. `sbom` writes what the package and its locked dependencies are to
+`build/sbom.json`, in the format of CycloneDX. `pip-audit` compares the locks with the published vulnerabilities, which
+takes access to their database on the network. The programs are those of `requirements/audit.txt`, in an environment of
+their own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "audit"
+LOCKS = ("demo", "dev")
+"""What users install, and all extras with the tools of developers."""
+
+
+class Accepted(NamedTuple):
+    """Findings that are none, by the id of the check and the files below `src/holdfast`."""
+
+    check: str
+    files: tuple[str, ...]
+    reason: str
+
+
+EXCEPTIONS = (
+    Accepted("B101", ("*",), "asserts say what holds already; input is checked by errors, which ruff's S101 sees to"),
+    Accepted(
+        "B608",
+        ("backends/postgres/*", "backends/sqlite/*"),
+        "names of tables and columns are constants of the source; values are parameters",
+    ),
+    Accepted(
+        "B311",
+        ("agents/runtime/*", "backends/*", "engine/rng.py", "testing/security/archives.py"),
+        "delays, samples and names of temporary files; keys, nonces and tokens are from the operating system",
+    ),
+    Accepted(
+        "B404",
+        ("backends/conformance/processes.py", "interfaces/scripting/process.py"),
+        "the suite runs stores in processes, and scripts run in one of their own",
+    ),
+    Accepted(
+        "B603",
+        ("backends/conformance/processes.py", "interfaces/scripting/process.py"),
+        "a list of arguments without a shell: this Python, and a module of Holdfast",
+    ),
+    Accepted(
+        "B105",
+        (
+            *("backends/object_store/shard_view.py", "interfaces/http/*", "maintenance/backup/follower.py"),
+            *("security/access/token.py", "testing/security/*"),
+        ),
+        "empty texts and prefixes of names; in the kit, what is to be stolen",
+    ),
+    Accepted(
+        "B106", ("maintenance/backup/repository.py", "state/artifacts/content.py"), "empty texts: there is no token"
+    ),
+    Accepted("B107", ("state/access_api.py",), "an empty text: there is no token"),
+    Accepted("B704", ("interfaces/web/page_renderer.py",), "it is escaped before"),
+    Accepted("B108", ("testing/schema_values.py",), "an example of a path, at which nothing is opened"),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is named, or all. Returns the exit code."""
+    names = list(arguments) or list(COMMANDS)
+    if unknown := [name for name in names if name not in COMMANDS]:
+        sys.exit(f"usage: python -m tools.audit [{'|'.join(COMMANDS)}]; there is no {unknown[0]}")
+    failed = [name for name in names if not COMMANDS[name]()]
+    for name in names:
+        print(f"{'FAILED' if name in failed else 'passed'}  {name}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def program(name: str) -> str:
+    """Return the path of a program, and install all of them if the lock has changed."""
+    lock, record = ROOT / "requirements" / "audit.txt", FOLDER / ".installed"
+    folder = FOLDER / ("Scripts" if sys.platform == "win32" else "bin")
+    if not record.exists() or record.read_bytes() != lock.read_bytes():
+        uv = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(FOLDER)], check=True)
+        install = ["pip", "install", "--quiet", "--require-hashes", "--python", str(folder / "python"), "-r", str(lock)]
+        subprocess.run([*uv, *install], check=True)
+        record.write_bytes(lock.read_bytes())
+    return str(folder / name)
+
+
+def check_source() -> bool:
+    """Run bandit over the source; report findings without a reason, and reasons without a finding."""
+    done = subprocess.run(
+        [program("bandit"), "--quiet", "--recursive", "--format", "json", "src"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    problems = unexplained(found["results"])
+    problems += [f"{error['filename']}: cannot be read: {error['reason']}" for error in found["errors"]]
+    for problem in problems:
+        print(problem)
+    return not problems
+
+
+def unexplained(results: Sequence[dict[str, Any]], exceptions: Sequence[Accepted] = EXCEPTIONS) -> list[str]:
+    """Return the findings that no exception explains, and the exceptions that explain none."""
+    used: set[tuple[str, str]] = set()
+    problems = []
+    for result in results:
+        path = Path(result["filename"]).as_posix().rpartition("src/holdfast/")[2]
+        reasons = [
+            (each.check, pattern)
+            for each in exceptions
+            for pattern in each.files
+            if each.check == result["test_id"] and fnmatch(path, pattern)
+        ]
+        used.update(reasons)
+        if not reasons:
+            problems.append(f"{path}:{result['line_number']}: {result['test_id']} {result['issue_text']}")
+    needless = [(each.check, pattern) for each in exceptions for pattern in each.files]
+    problems += [
+        f"tools/audit.py: nothing needs {check} in {name}" for check, name in needless if (check, name) not in used
+    ]
+    return problems
+
+
+def write_sbom() -> bool:
+    """Write the list of what is shipped and what it depends on."""
+    target = ROOT / "build" / "sbom.json"
+    target.parent.mkdir(exist_ok=True)
+    command = [program("cyclonedx-py"), "requirements", "requirements/demo.txt", "--pyproject", "pyproject.toml"]
+    command += ["--output-reproducible", "--of", "JSON", "-o", str(target)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(done.stderr[-2000:])
+        return False
+    parts = json.loads(target.read_text(encoding="utf-8"))["components"]
+    print(f"{target.relative_to(ROOT)}: {len(parts)} components", file=sys.stderr)
+    return bool(parts)
+
+
+def check_dependencies() -> bool:
+    """Compare the locks with the published vulnerabilities. Fails if the database does not know a dependency."""
+    passed = True
+    for lock in LOCKS:
+        command = [program("pip-audit"), "--strict", "--disable-pip", "--require-hashes"]
+        done = subprocess.run([*command, "-r", f"requirements/{lock}.txt"], cwd=ROOT, check=False)
+        passed &= done.returncode == 0
+    return passed
+
+
+COMMANDS = {"bandit": check_source, "sbom": write_sbom, "pip-audit": check_dependencies}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
