@@ -24,8 +24,8 @@ from holdfast.maintenance.backup.repository import Repository
 
 if TYPE_CHECKING:
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
+    from holdfast.security.encryption.key_rows import KeyRow
     from holdfast.security.encryption.provider import KeyProvider
-    from holdfast.security.encryption.store_keys import KeyRow
 
 _KEYRING, _DESTROYED = b"Y", b"X"
 _MAX_RINGS = 16
@@ -69,7 +69,7 @@ class KeyringReader:
 
     async def rows(self, ring: str) -> list[KeyRow]:
         """Return the keys in a ring. `CorruptError` if it is gone."""
-        from holdfast.security.encryption.store_keys import KeyRow
+        from holdfast.security.encryption.key_rows import KeyRow
 
         names = await self.names(ring)
         name = names[-1] if names else f"{KEYRINGS}/{self._store}/{ring}/0"
@@ -111,7 +111,7 @@ class KeyringWriter:
     async def write(self, stored: Sequence[Row], before: Sequence[str], needed: Collection[bytes]) -> tuple[str, ...]:
         """Write new rows of the table `keys` into a ring. Returns the rings that a backup needs, given those of the one
         before it and the ids of all keys that it needs."""
-        from holdfast.security.encryption.store_keys import KeyRow
+        from holdfast.security.encryption.key_rows import KeyRow
 
         rings = tuple(before)
         rows = [await self._portable(KeyRow.of(row)) for row in stored]

@@ -380,7 +380,7 @@ class StoreKeys:
             wrapping, wrapped_by = subject.cipher, subject.wrapped_by
         row = KeyRow(*name, DATA, by.number, cipher.key_id, wrapped_by, ACTIVE, time.time_ns(), b"")
         hidden = b"" if tenant.names is None else row.line.encode()
-        row = row._replace(wrapped=wrapping.seal(key + hidden, self._associated(row)))
+        row = row._replace(wrapped=wrapping.seal(key + hidden, self.associated(row)))
         tenant.uses += 1
         self.memory.ciphers.recent[cipher.key_id] = cipher
         return LineKey(row, cipher, False, None if subject is None else subject.row)
@@ -413,14 +413,14 @@ class StoreKeys:
     def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
         """Decrypt the key of a line. `DeniedError` if it is not the key that its id commits to."""
         try:
-            cipher = Cipher(wrapping.unseal(row.wrapped, self._associated(row))[:KEY_SIZE])
+            cipher = Cipher(wrapping.unseal(row.wrapped, self.associated(row))[:KEY_SIZE])
         except CorruptError:
             raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}") from None
         if cipher.key_id != row.id:
             raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}")
         return cipher
 
-    def _associated(self, row: KeyRow) -> bytes:
+    def associated(self, row: KeyRow) -> bytes:
         """Return what the key of a line is bound to: its stored name, by which it is found."""
         tenant = self._tenants.get(row.tenant) or self.memory.tenants[row.tenant]
         names = tenant.names

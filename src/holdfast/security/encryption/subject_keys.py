@@ -52,6 +52,9 @@ class TenantKeySource(Protocol):
     def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
         """Decrypt the key of a line."""
 
+    def associated(self, row: KeyRow) -> bytes:
+        """Return what the key of a line is bound to."""
+
     def forget_line(self, name: LineName) -> None:
         """Read the key of a line again when it is needed."""
 
@@ -102,7 +105,7 @@ class SubjectKeys:
             key, by = new_key(), keys.current_row
             id, now = Cipher(key).key_id, time.time_ns()
             row = KeyRow(tenant, SUBJECT_LINE + digest, SUBJECT, by.number, id, by.id.hex(), ACTIVE, now, b"")
-            row = row._replace(wrapped=keys.wrapping[by.id.hex()].seal(key, row.associated()))
+            row = row._replace(wrapped=keys.wrapping[by.id.hex()].seal(key, self._keys.associated(row)))
             await self._keys.backend.apply([by.unchanged(), Create(KEYS, row.stored())])
         raise TransientError("the keys of a store keep changing", where=self._keys.backend.url, hint="Try again")
 
@@ -116,7 +119,7 @@ class SubjectKeys:
                 wrapping = await self._keys.wrapping_of(row, tenant)
                 if wrapping is None or (subject and row.number != tenant.current):
                     continue  # it is lost, or about to be replaced
-                key = wrapping.unseal(row.wrapped, row.associated())
+                key = wrapping.unseal(row.wrapped, self._keys.associated(row))
                 if subject:
                     found = await self.require(name[0], subject_digest(tenant, subject), tenant)
                     new, by = found.cipher, found.wrapped_by
@@ -125,7 +128,7 @@ class SubjectKeys:
                     by = next(each.id.hex() for each in tenant.rows if each[2:4] == (WRAPPING, row.number))
                     new = tenant.wrapping[by]
                 if by != row.wrapped_by:
-                    moved = row._replace(wrapped_by=by, wrapped=new.seal(key, row.associated()))
+                    moved = row._replace(wrapped_by=by, wrapped=new.seal(key, self._keys.associated(row)))
                     changes += [row.unchanged(), Put(KEYS, moved.stored())]
             if not changes or await self._keys.backend.apply(changes) is None:
                 self._keys.forget_line(name)
