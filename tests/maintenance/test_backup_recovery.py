@@ -35,6 +35,10 @@ def same_store(store: Store, clock: Callable[[], int]) -> Store:
     return Store(Engine(EngineContext(context.stored, clock=clock)), "")
 
 
+def _skewed(clock: Clock, skew: int) -> Callable[[], int]:
+    return lambda: clock.now + skew
+
+
 def amounts(store: Store) -> dict[str, int]:
     return {each.thread: sum(store.get(each.thread).state.values()) for each in store.threads().all()}
 
@@ -45,7 +49,7 @@ def test_the_whole_store_at_any_time_though_clocks_differ(repository: Path) -> N
     that a backup made after it does not have."""
     clock, random = Clock(), Random(3)
     store = timed(clock)
-    writers = [same_store(store, lambda skew=skew: clock.now + skew) for skew in (0, 25 * SECOND, -25 * SECOND)]
+    writers = [same_store(store, _skewed(clock, skew)) for skew in (0, 25 * SECOND, -25 * SECOND)]
     balances: list[dict[int, int]] = [dict.fromkeys(range(ACCOUNTS), 0) for _ in writers]
     for number in range(ACCOUNTS):
         store.put(f"account-{number}", {"start": 100})
