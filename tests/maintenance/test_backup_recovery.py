@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.leases import Lease
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.servers.places import KINDS, place
+from tests.support.interference import InterferingBackend
 from tests.support.nightly import mostly_nightly
 
 SECOND = 10**9
@@ -202,6 +206,33 @@ def test_a_restore_in_place_can_be_repeated(repository: Path) -> None:
     assert store.get("chat").state == {"n": 1}
 
 
+def test_a_writer_that_saves_until_the_last_moment_does_not_keep_head(repository: Path) -> None:
+    """A save from another process before every single change of the store that a restore makes."""
+    backend = InterferingBackend()
+    store, writer = (Store(Engine(EngineContext(backend)), "") for _ in range(2))
+    for each in (store, writer):
+        run(each._engine.lines.generations.load(""))  # as opening a store does
+    store.put("chat", {"n": 1})
+    made = store.backups(repository).create()
+    store.put("chat", {"n": 2})
+    saved, refused = [0], [0]
+
+    def save() -> None:
+        try:
+            writer.put("chat", {"n": f"late {saved[0]}"})
+            saved[0] += 1
+        except ConflictError:
+            refused[0] += 1
+
+    with backend.interfere(save, "apply", times=None):
+        store.backups(repository).restore(made.id, in_place=True)
+    assert saved[0], "the writer was there"
+    save()
+    assert refused[0]
+    assert store.get("chat").state == {"n": 1}
+    assert store.get("chat", at="main").state == {"n": f"late {saved[0] - 1}"}
+
+
 # What is never set back --------------------------------------------------------------------------------------------
 
 
@@ -229,10 +260,6 @@ def test_leases_and_running_jobs_do_not_come_alive(repository: Path) -> None:
     store = timed(clock)
     store.put("chat", {"n": 1})
     store.jobs.add("tidy", "tidy", schedule="every 1h")
-    from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.leases import Lease
-    from holdfast.engine.row_format import Line
-
     clock.now += DAY  # the job is due
     run(Lease(store._engine.context, Line("", "chat"), "work").acquire())
     store.backups(repository).create()
