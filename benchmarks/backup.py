@@ -117,9 +117,8 @@ def _writer_latencies(path: pathlib.Path, folder: pathlib.Path) -> tuple[float, 
         latencies = json.loads(writer.communicate("")[0])
 
     def median(spans: list[tuple[float, float]]) -> float:
-        return 1e6 * statistics.median(
-            taken for start, taken in latencies if any(first <= start < last for first, last in spans)
-        )
+        chosen = [taken for start, taken in latencies if any(first <= start < last for first, last in spans)]
+        return 1e6 * float(statistics.median(chosen))
 
     return median(quiet), median(busy)
 

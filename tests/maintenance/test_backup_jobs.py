@@ -53,7 +53,7 @@ def test_following_as_a_job_catches_up_after_a_gap(repository: Path, monkeypatch
     for number in range(20):
         store.put("chat", {"n": f"while nobody followed {number}"})
     store.delete("other")
-    stored, lost = store._engine.context.stored, []
+    stored, lost = store._engine.context.stored, list[str]()
 
     async def forgetful(since: str | None = None, changes: Any = stored.changes) -> Changes:
         found: Changes = await changes(since)

@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.leases import Lease
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.servers.places import KINDS, place
+from tests.support.interference import InterferingBackend
 from tests.support.nightly import mostly_nightly
 
 SECOND = 10**9
@@ -35,6 +39,10 @@ def same_store(store: Store, clock: Callable[[], int]) -> Store:
     return Store(Engine(EngineContext(context.stored, clock=clock)), "")
 
 
+def _skewed(clock: Clock, skew: int) -> Callable[[], int]:
+    return lambda: clock.now + skew
+
+
 def amounts(store: Store) -> dict[str, int]:
     return {each.thread: sum(store.get(each.thread).state.values()) for each in store.threads().all()}
 
@@ -45,7 +53,7 @@ def test_the_whole_store_at_any_time_though_clocks_differ(repository: Path) -> N
     that a backup made after it does not have."""
     clock, random = Clock(), Random(3)
     store = timed(clock)
-    writers = [same_store(store, lambda skew=skew: clock.now + skew) for skew in (0, 25 * SECOND, -25 * SECOND)]
+    writers = [same_store(store, _skewed(clock, skew)) for skew in (0, 25 * SECOND, -25 * SECOND)]
     balances: list[dict[int, int]] = [dict.fromkeys(range(ACCOUNTS), 0) for _ in writers]
     for number in range(ACCOUNTS):
         store.put(f"account-{number}", {"start": 100})
@@ -141,7 +149,7 @@ def test_a_deleted_thread_is_there_before_it_was_deleted(repository: Path) -> No
             assert new.get("chat").state == {"n": wanted}
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=["sqlite"]))
+@pytest.mark.parametrize("kind", mostly_nightly([each for each in KINDS if each != "memory"], daily=["sqlite"]))
 def test_in_place_the_store_goes_back_and_writers_are_refused(kind: str, repository: Path, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url) as store, holdfast.open(url) as writer:
@@ -198,6 +206,33 @@ def test_a_restore_in_place_can_be_repeated(repository: Path) -> None:
     assert store.get("chat").state == {"n": 1}
 
 
+def test_a_writer_that_saves_until_the_last_moment_does_not_keep_head(repository: Path) -> None:
+    """A save from another process before every single change of the store that a restore makes."""
+    backend = InterferingBackend()
+    store, writer = (Store(Engine(EngineContext(backend)), "") for _ in range(2))
+    for each in (store, writer):
+        run(each._engine.lines.generations.load(""))  # as opening a store does
+    store.put("chat", {"n": 1})
+    made = store.backups(repository).create()
+    store.put("chat", {"n": 2})
+    saved, refused = [0], [0]
+
+    def save() -> None:
+        try:
+            writer.put("chat", {"n": f"late {saved[0]}"})
+            saved[0] += 1
+        except ConflictError:
+            refused[0] += 1
+
+    with backend.interfere(save, "apply", times=None):
+        store.backups(repository).restore(made.id, in_place=True)
+    assert saved[0], "the writer was there"
+    save()
+    assert refused[0]
+    assert store.get("chat").state == {"n": 1}
+    assert store.get("chat", at="main").state == {"n": f"late {saved[0] - 1}"}
+
+
 # What is never set back --------------------------------------------------------------------------------------------
 
 
@@ -225,10 +260,6 @@ def test_leases_and_running_jobs_do_not_come_alive(repository: Path) -> None:
     store = timed(clock)
     store.put("chat", {"n": 1})
     store.jobs.add("tidy", "tidy", schedule="every 1h")
-    from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.leases import Lease
-    from holdfast.engine.row_format import Line
-
     clock.now += DAY  # the job is due
     run(Lease(store._engine.context, Line("", "chat"), "work").acquire())
     store.backups(repository).create()

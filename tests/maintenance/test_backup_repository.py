@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -175,6 +177,11 @@ def test_a_drill_proves_a_backup(repository: Path) -> None:
     assert not backups.drill().ok
     (check,) = [each for each in run_doctor(store) if each.code == "backup-drill"]
     assert not check.ok
+    status = store.status()
+    assert str(status["last_drill"]).endswith(", failed")
+    assert status["last_backup"]
+    (last,) = [each for each in run_doctor(store) if each.code == "backup-last"]
+    assert last.ok
 
 
 def run_doctor(store: Store) -> list[holdfast.maintenance.CheckResult]:
@@ -231,6 +238,66 @@ async def _delete_step(store: Store, number: int) -> None:
 
     await store._engine.context.backend.apply([Delete(STEPS, ("", "chat", 0, number))])
     store._engine.context.cache.clear()
+
+
+def test_a_clock_that_went_back(repository: Path) -> None:
+    clock = Clock()
+    store = timed(clock)
+    backups = store.backups(repository)
+    made = []
+    for change in (0, -DAY, DAY // 2, DAY):
+        clock.now += change
+        store.put("chat", {"n": change})
+        made.append(backups.create())
+    assert [each.number for each in made] == [1, 2, 3, 4]
+    assert [each.time for each in made] == sorted(each.time for each in made)
+    assert backups.verify().ok
+
+
+def test_two_processes_make_backups_of_one_store(repository: Path, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store, holdfast.open(tmp_path / "agents.db") as other:
+        store.put("chat", {"n": 0})
+        made = list[int]()
+
+        def work(one: Store) -> None:
+            for number in range(5):
+                one.put(f"chat {id(one)}", {"n": number})
+                made.append(one.backups(repository).create().number)
+
+        threads = [threading.Thread(target=work, args=(each,)) for each in (store, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(made) == list(range(1, 11))
+        assert store.backups(repository).verify(level="hashes").ok
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore()
+            assert contents(new) == contents(store)
+
+
+FULL = """
+import resource, signal, sys
+import holdfast
+with holdfast.open("memory://") as store:
+    store.put("chat", {"text": "".join(map(str, range(200_000)))})
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    try:
+        store.backups(sys.argv[1]).create()
+    except holdfast.errors.HoldfastError as error:
+        print(error.code)
+"""
+
+
+def test_a_full_disk_is_an_error_and_loses_nothing(repository: Path, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        store.put("chat", {"n": 1})
+        store.backups(repository).create()
+        done = subprocess.run([sys.executable, "-c", FULL, repository], capture_output=True, text=True, check=False)
+        assert done.stdout, done.stderr
+        assert store.backups(repository).verify().ok
+        assert store.backups(repository).create().number == 2
 
 
 def test_in_an_event_loop(repository: Path) -> None:

@@ -505,11 +505,11 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     @sync_and_async
     async def status(self) -> dict[str, int | float | str]:
-        """Return the status of the store by name: copies that are pending, repairs, hooks that are off.
+        """Return the status of the store by name: copies that are pending, repairs, hooks that are off, the time of the
+        last backup and of the last drill. Which names there are depends on the backend; a plain one may have none."""
+        from holdfast.maintenance.backup.store_record import backup_status
 
-        Which names there are depends on the backend; a plain one may have none.
-        """
-        status = await self._engine.context.backend.status()
+        status = await self._engine.context.backend.status() | await backup_status(self._engine, self._handle.tenant)
         return status if self._engine.hooks is None else {**status, **self._engine.hooks.status()}
 
     @sync_and_async

@@ -60,6 +60,9 @@ _FIRST_PAGE = 8
 _ATTEMPTS = 40
 """How often to try to find a moment before everything is read at once."""
 
+_PATIENCE = 3
+"""After how many attempts the names of all lines are read, too."""
+
 Known = Callable[[], Awaitable[dict[str, dict[Key, tuple[Scalar, ...]]]]]
 """Returns the keys, without tenant and line, and columns of the rows that the last backup has of a line, by table."""
 
@@ -98,6 +101,10 @@ class Outline(NamedTuple):
         return digest.digest()
 
 
+_NOTHING = Outline(None, (), (), "")
+"""The outline of a line that does not exist."""
+
+
 class Moment(NamedTuple):
     """A moment: between two times in nanoseconds since 1970, and after a token was issued."""
 
@@ -128,6 +135,20 @@ class LineReader:
 
     async def outlines(self, lines: Sequence[Line]) -> dict[Line, Outline | CorruptError]:
         """Read the outlines of lines, all as of one moment. The error, where a line is damaged."""
+        return (await self._read_outlines(lines, ()))[0]
+
+    async def outlines_and_names(
+        self, lines: Sequence[Line], tenant: str | None
+    ) -> tuple[dict[Line, Outline | CorruptError], set[Line]]:
+        """Read the outlines of lines, and the names of all that there are, as of one moment."""
+        names = Scan(LINES, () if tenant is None else (tenant,), bodies=False)
+        outlines, (listed,) = await self._read_outlines(lines, (names,))
+        return outlines, {Line(str(row.key[0]), str(row.key[1])) for row in listed}
+
+    async def _read_outlines(
+        self, lines: Sequence[Line], more: Sequence[Query]
+    ) -> tuple[dict[Line, Outline | CorruptError], Sequence[Sequence[Row]]]:
+        """Read outlines together with the answers to other queries."""
         while True:
             queries: list[Query] = []
             slices: list[tuple[int, int, tuple[int, ...]]] = []
@@ -137,10 +158,10 @@ class LineReader:
                 slices.append((len(queries), len(queries) + len(own), numbers))
                 queries += own
             try:
-                found = await self._stored.read(queries)
+                found = await self._stored.read([*queries, *more])
             except CorruptError:
-                if len(lines) > 1:
-                    return await self._outlines_one_by_one(lines)
+                if len(lines) > 1 and not more:
+                    return await self._outlines_one_by_one(lines), ()
                 raise
             settled = True
             outlines: dict[Line, Outline | CorruptError] = {}
@@ -154,7 +175,7 @@ class LineReader:
                 except CorruptError as error:
                     outlines[line] = error
             if settled:
-                return outlines
+                return outlines, found[len(queries) :]
 
     async def _outlines_one_by_one(self, lines: Sequence[Line]) -> dict[Line, Outline | CorruptError]:
         """Read lines of which at least one is damaged. The others are then read at once."""
@@ -314,15 +335,26 @@ class MomentFinder:
         that changed already."""
         lines = {*pending}
         for attempt in range(_ATTEMPTS):
-            before, time = token, self._clock()
-            outlines = await self._reader.outlines(sorted(lines))
+            before, time, names = token, self._clock(), set[Line]()
+            if attempt < _PATIENCE:
+                outlines = await self._reader.outlines(sorted(lines))
+            else:
+                outlines, names = await self._reader.outlines_and_names(sorted(lines), self._tenant)
+            until = max(time, self._clock())
             token, changed = await self._changes(before)
-            if changed is not None and changed <= lines:
-                return Moment(time, max(time, self._clock()), before, outlines)
+            others = None if changed is None else changed - lines
+            # Threads that were created since do not matter, if that is known.
+            if others is not None and (not others or (names and not any(_may_exist(each, names) for each in others))):
+                return Moment(time, until, before, outlines | dict.fromkeys(others, _NOTHING))
             if changed is None or attempt == _ATTEMPTS - 2:
                 changed = {*await self._reader.lines(self._tenant)}
             lines |= changed
         raise ConflictError("the store keeps changing", where=self._backend.url, hint="Try again", code="busy-store")
+
+
+def _may_exist(line: Line, names: set[Line]) -> bool:
+    """Return whether a line was there, given all names. The settings of a tenant have none."""
+    return not line.name or line in names
 
 
 def _outline_queries(line: Line, branches: Sequence[int], *, keys: bool) -> list[Query]:

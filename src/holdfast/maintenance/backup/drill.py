@@ -26,8 +26,8 @@ from holdfast.maintenance.backup.format import LineEntry, Tip
 from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, entries_of
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.maintenance.backup.store_record import DRILL
 
-DRILL = "backup drill"
 _SAMPLE = 50
 """How many lines are compared with the live store."""
 

@@ -151,6 +151,19 @@ async def shred_keys(repository: Repository, store: str) -> int:
     return count
 
 
+async def sweep_rings(repository: Repository, store: str) -> int:
+    """Delete key rings that no backup of a store needs, unless one is being made. Returns how many there were."""
+    rings = await KeyringReader(repository, store).rings()
+    locks, _ = await repository.locks()
+    if not rings or any(lock.store == store for lock in locks):
+        return 0  # one of them may have just been written
+    needed = {ring for backup in await repository.backups(store) for ring in backup.manifest.keyrings}
+    unused = [ring for ring in rings if ring not in needed]
+    for ring in unused:
+        await repository.storage.delete(await KeyringReader(repository, store).names(ring))
+    return len(unused)
+
+
 class BackupKeys:
     """The keys of one backup: which of them can be used, and the codec of its rows."""
 

@@ -25,7 +25,7 @@ from holdfast.maintenance.backup.format import (
     Sweep,
     pack_name,
 )
-from holdfast.maintenance.backup.keyring import shred_keys
+from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.retention import Retention, RetentionCandidate
 
@@ -105,6 +105,8 @@ class RepositoryPruner:
         deleted, freed = (0, 0) if dry_run else await self._sweep(locks)
         recorded = await self._record(locks, verdicts if dry_run else (), dry_run=dry_run)
         if not dry_run:
+            for each in await self._repository.stores() if store is None else [store]:
+                await sweep_rings(self._repository, each)
             await self._storage.delete(closed)
             await self._storage.delete_temporary(time.time() - _TEMPORARY)
         return BackupPruneReport(tuple(verdicts), recorded, deleted, freed, tuple(locks), dry_run, shredded)

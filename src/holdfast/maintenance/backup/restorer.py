@@ -10,6 +10,7 @@ frozen since stays so.
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -279,8 +280,9 @@ class Restorer:
 
     async def _is_switched(self, line: Line) -> bool:
         """Return whether HEAD is already where an earlier run of this restore switched it to."""
+        name = re.compile(re.escape(self._branch) + r"(-\d{1,3})?")
         found = await branches.describe(self._engine, line)
-        return any(each.branch.name.startswith(self._branch) and each.is_current and each.ahead == 1 for each in found)
+        return any(name.fullmatch(each.branch.name) and each.is_current and each.ahead == 1 for each in found)
 
     async def _switch(
         self, requests: Sequence[AppendRequest], generations: Mapping[str, int], created: Sequence[Change]
@@ -297,6 +299,9 @@ class Restorer:
         except ChangeRefused:
             raise _restored_meanwhile(self._engine) from None
         self._engine.lines.generations.join(generations)
+        for request in requests:
+            # Somebody may have saved a step with a greater id just before, and nobody can any more.
+            await branches.switch(self._engine, request.line, request.new_branch)
         return None
 
     async def _revert(self, source: Engine, line: Line, generation: int) -> None:

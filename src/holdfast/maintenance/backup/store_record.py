@@ -13,12 +13,16 @@ import msgspec
 from holdfast.backends.interface import Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
+from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, NotFoundError
 from holdfast.maintenance.backup.capture import LAST_BACKUP, SETTING
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 _STORE_ID = "store id"
 _RECORD = f"{LAST_BACKUP}in "
+
+DRILL = f"{LAST_BACKUP}drill"
+"""The beginning of the names of settings with the results of drills."""
 
 
 class BackupRecord(msgspec.Struct):
@@ -44,6 +48,21 @@ async def last_backups(engine: Engine, home: str) -> list[tuple[BackupRecord, in
     (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
     rows = [row for row in found if str(row.key[3]).startswith(_RECORD)]
     return [(msgspec.json.decode(str(row.columns[0]), type=BackupRecord), int(row.columns[1])) for row in rows]
+
+
+async def backup_status(engine: Engine, home: str) -> dict[str, int | float | str]:
+    """Return when the last backup was made, and the last drill, and whether that proved a backup; nothing, if never."""
+    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
+    status: dict[str, int | float | str] = {}
+    backups = [int(row.columns[1]) for row in found if str(row.key[3]).startswith(_RECORD)]
+    drills = [(int(row.columns[1]), str(row.columns[0])) for row in found if str(row.key[3]).startswith(f"{DRILL} ")]
+    if backups:
+        status["last_backup"] = to_datetime(max(backups)).isoformat(timespec="seconds")
+    if drills:
+        time, text = max(drills)
+        result = "OK" if msgspec.json.decode(text)["ok"] else "failed"
+        status["last_drill"] = f"{to_datetime(time).isoformat(timespec='seconds')}, {result}"
+    return status
 
 
 async def find_loss(engine: Engine, home: str, repository: Repository, store: str) -> CorruptError | None:

@@ -29,6 +29,8 @@ QUICK = 1 << 30
 
 _MINUTE, _HOUR = 60 * 10**9, 3600 * 10**9
 _DRILL_AGE = 31 * 24 * _HOUR
+_BACKUP_AGE = 7 * 86400 * 10**9
+"""After how many nanoseconds a backup is old."""
 _MANY = 1000
 _LIST = 5
 
@@ -48,6 +50,7 @@ async def checks(store: StoreHandle, *, full: bool = False) -> list[CheckResult]
         ("leases", leases(store, sample)),
         ("quarantine", quarantine(store)),
         ("copies", copies(store)),
+        ("backup-last", last_backup(store)),
         ("backup-drill", backup_drills(store)),
     ):
         found += await _run(code, check)
@@ -260,6 +263,21 @@ async def copies(store: StoreHandle) -> list[CheckResult]:
         if name.endswith("unhealed") and value:
             remedy = "Run `holdfast verify`, and `holdfast repair --from` another copy"
             found.append(problem("copies", f"{value} damaged rows could not be repaired from the copy", remedy))
+    return found
+
+
+async def last_backup(store: StoreHandle) -> list[CheckResult]:
+    """Report when the last backup was made, in each repository that the store knows of."""
+    from holdfast.maintenance.backup.store_record import last_backups
+
+    found = []
+    for record, time in await last_backups(store.engine, store.tenant):
+        text = f"backup {record.store[:8]}.{record.number}, {to_datetime(time):%Y-%m-%d %H:%M} UTC, in {record.where}"
+        if store.engine.context.clock() - time > _BACKUP_AGE:
+            remedy = "Run `holdfast backup create`, or `holdfast backup schedule` and `holdfast jobs work`"
+            found.append(warning("backup-last", text, remedy))
+        else:
+            found.append(ok("backup-last", text))
     return found
 
 
