@@ -33,6 +33,7 @@ from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
 from holdfast.state.sharing.topic import AsyncTopic, Topic
 from holdfast.state.transactions import AsyncTransactionState, TransactionState
 from holdfast.state.watcher import AsyncWatch, Watch
+from holdfast.store.erasure import AsyncIdentityErasure, IdentityErasure
 from holdfast.store.identity_view import AsyncIdentityView, IdentityView
 from holdfast.store.sensitive import AsyncIdentitySensitive, IdentitySensitive
 from tests.security.probes import HARMLESS, PROBES, QUIET, Probe, spy
@@ -58,6 +59,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "kept": (AgentHandle, AsyncAgentHandle),
     "conversation": (Conversation, AsyncConversation),
     "sensitive": (IdentitySensitive, AsyncIdentitySensitive),
+    "erasure": (IdentityErasure, AsyncIdentityErasure),
 }
 
 _DUNDERS = [
