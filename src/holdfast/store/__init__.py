@@ -63,8 +63,10 @@ if TYPE_CHECKING:
     from holdfast.store.doctor import doctor as doctor
     from holdfast.store.doctor import examine as examine
     from holdfast.store.erasure import AsyncErasure as AsyncErasure
+    from holdfast.store.erasure import AsyncIdentityErasure as AsyncIdentityErasure
     from holdfast.store.erasure import Erasure as Erasure
     from holdfast.store.erasure import ErasureOperations as ErasureOperations
+    from holdfast.store.erasure import IdentityErasure as IdentityErasure
     from holdfast.store.graph_schemas import GraphSchemas as GraphSchemas
     from holdfast.store.graph_schemas import RenamedTask as RenamedTask
     from holdfast.store.graph_schemas import TaskPlace as TaskPlace
@@ -144,7 +146,13 @@ _MODULES = {
     ),
     "holdfast.store.checkpointer": ("AsyncCheckpointer", "CheckpointTuple", "Checkpointer"),
     "holdfast.store.doctor": ("doctor", "examine"),
-    "holdfast.store.erasure": ("AsyncErasure", "Erasure", "ErasureOperations"),
+    "holdfast.store.erasure": (
+        "AsyncErasure",
+        "AsyncIdentityErasure",
+        "Erasure",
+        "ErasureOperations",
+        "IdentityErasure",
+    ),
     "holdfast.store.graph_schemas": ("GraphSchemas", "RenamedTask", "TaskPlace"),
     "holdfast.store.identity_view": ("AsyncIdentityView", "IdentityOperations", "IdentityView"),
     "holdfast.store.keys": ("AsyncKeys", "Keys", "KeysOperations"),

@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.checked_rows import clear_refused
-from holdfast.engine.namespaces import LineKind, line_name, root_of
+from holdfast.engine.guard import Authority, acting
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.namespaces import LineKind, is_thread, line_name, root_of
 from holdfast.engine.row_format import Line
+from holdfast.engine.subject_names import check_subject, subject_of_name
 from holdfast.errors import DeniedError, NotFoundError
 from holdfast.maintenance.jobs.types import JobHost
+from holdfast.security.access.identity import Identity
+from holdfast.security.access.identity_guard import DenialReason, IdentityGuard
+from holdfast.security.handle import StoreHandle
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Progress
     from holdfast.maintenance.archive.format import ArchiveFile
     from holdfast.maintenance.archive.subject_export import SubjectExportReport
     from holdfast.maintenance.erasure.eraser import ErasureReport
+    from holdfast.maintenance.erasure.finder import SubjectData
     from holdfast.maintenance.jobs.jobs import Job, JobTable
     from holdfast.security.erasure.certificate import Certificate
 
@@ -51,7 +58,6 @@ class ErasureOperations:
         Threads whose checkpoints name one person in their metadata (`metadata={"subject": "u-1842"}`), and scopes in
         which the person is the user (`state(user="u-1842")`), need not be assigned.
         """
-        from holdfast.engine.subject_names import check_subject
         from holdfast.security.erasure.subjects import assign
 
         await assign(self._handle.engine, self._line(name, kind), check_subject(subject))
@@ -104,7 +110,6 @@ class ErasureOperations:
         a checkpoint's metadata that name its subject. If it is interrupted, call it again: it resumes. `DeniedError`
         with the code `erase-held` if a legal hold protects anything of it: then nothing is erased.
         """
-        from holdfast.engine.subject_names import check_subject
         from holdfast.maintenance.erasure.eraser import Eraser, report_of
         from holdfast.maintenance.jobs.execution import run_job
 
@@ -165,7 +170,6 @@ class ErasureOperations:
         is complete, and compressed if it ends in `.gz`. The file is not encrypted: of an encrypted store, it is refused
         with the code `clear-refused`, unless `Encryption(clear=["export"])` allows it.
         """
-        from holdfast.engine.subject_names import check_subject
         from holdfast.maintenance.archive.subject_export import SubjectExporter
         from holdfast.security.audit.thread_audit import record
 
@@ -213,3 +217,62 @@ class Erasure(SyncApi, ErasureOperations):
 
 class AsyncErasure(AsyncApi, ErasureOperations):
     """Erasing the data of one person from an `AsyncStore`: operations are awaited."""
+
+
+class IdentityErasureOperations:
+    """Erasing, for an identity. `IdentityErasure` and `AsyncIdentityErasure` have these as methods."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+
+    @sync_and_async
+    async def erase(
+        self, subject: str, *, metadata_keys: Iterable[str] = _METADATA_KEYS, progress: Progress | None = None
+    ) -> ErasureReport:
+        """Erase everything of the person that the identity acts for, the user in its path, if it may erase all of it:
+        it needs the right `erase` to each of the person's threads, and owns the other scopes. Otherwise nothing is
+        erased: `DeniedError`, which does not say what there is. Unlike that of the store's owner, it is not resumed by
+        a job if it is killed."""
+        from holdfast.maintenance.erasure.eraser import Eraser, new_erasure_id, report_of
+
+        name, keys = check_subject(subject), validation.require_names(metadata_keys, "metadata_keys")
+        guard = self._handle.guard
+        assert isinstance(guard, IdentityGuard)  # noqa: S101 - a view of an identity has it
+        await guard.require_active("erase")
+        if name != subject_of_name(str(guard.identity)):
+            raise await guard.denied_error("erase", guard.identity.scope, (), _NOT_ALL)
+        eraser = Eraser(self._handle, name, metadata_keys=keys, progress=progress, check=self._require_rights)
+        with acting(Authority(self._handle.guard.actor)):
+            return report_of(name, await eraser.erase(new_erasure_id(), self._handle.now()))
+
+    async def _require_rights(self, found: SubjectData) -> None:
+        guard = self._handle.guard
+        assert isinstance(guard, IdentityGuard)  # noqa: S101 - a view of an identity has it
+        try:
+            await guard.allow_change(guard.identity.scope, ())
+            if found.is_empty:
+                raise DeniedError("there is nothing to erase")
+            for line in found.every_line:
+                if is_thread(line.name):
+                    await guard.allow_thread("erase", line, removes=line in found.lines)
+                elif not self._owns(guard.identity, line):
+                    raise DeniedError("it is not its own")
+            if found.artifacts or found.sessions:
+                raise DeniedError("records are erased by the store's owner")
+        except (DeniedError, NotFoundError):
+            raise await guard.denied_error("erase", guard.identity.scope, (), _NOT_ALL) from None
+
+    def _owns(self, identity: Identity, line: Line) -> bool:
+        scope = Scope.of_line(line.name)
+        return scope is not None and identity.owns(scope)
+
+
+_NOT_ALL = DenialReason("it may not erase everything of this person", "Ask the owner of the store")
+
+
+class IdentityErasure(SyncApi, IdentityErasureOperations):
+    """Erasing, for an identity."""
+
+
+class AsyncIdentityErasure(AsyncApi, IdentityErasureOperations):
+    """Erasing, for an identity, awaited."""

@@ -22,6 +22,7 @@ from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration, parse_seconds
 
 if TYPE_CHECKING:
+    from holdfast.store.erasure import AsyncIdentityErasure, IdentityErasure
     from holdfast.store.sensitive import AsyncIdentitySensitive, IdentitySensitive
 
 
@@ -72,6 +73,19 @@ class IdentityOperations(ThreadListing, ScopedOperations):
         return AsyncIdentitySensitive(self._handle)
 
     sensitive = sync_or_async_property(_sensitive, _async_sensitive)
+
+    def _erasure(self) -> IdentityErasure:
+        """Erasing the data of one person, for an identity with the right `erase` to all of it."""
+        from holdfast.store.erasure import IdentityErasure
+
+        return IdentityErasure(self._handle)
+
+    def _async_erasure(self) -> AsyncIdentityErasure:
+        from holdfast.store.erasure import AsyncIdentityErasure
+
+        return AsyncIdentityErasure(self._handle)
+
+    erasure = sync_or_async_property(_erasure, _async_erasure)
 
     @property
     def identity(self) -> Identity:

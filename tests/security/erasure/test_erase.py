@@ -220,3 +220,28 @@ def test_with_asyncio() -> None:
             assert report.erased == {"threads": 1}
 
     asyncio.run(erase())
+
+
+def test_an_identity_erases_its_own_person_with_the_right_to_all_of_it(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        plant_few(store)
+        before = {user: few_states(store, user) for user in ("u-1", "u-2")}
+        alice, agent = store.as_identity(user="u-1"), store.as_identity(agent="x")
+        for who, subject in ((alice, "u-1"), (alice, "u-2"), (agent, "u-1"), (store.as_identity(user="u-3"), "u-3")):
+            with pytest.raises(DeniedError, match="may not erase everything of this person"):
+                who.erasure.erase(subject)
+        for pattern in ("u-1 chat", "u-1 file"):
+            store.access.grant("user:u-1", "erase", thread=pattern)
+        with pytest.raises(DeniedError):
+            alice.erasure.erase("u-1")  # not from the group
+        assert {user: few_states(store, user) for user in ("u-1", "u-2")} == before
+        assert store.erasure.certificates() == []
+        store.access.grant("user:u-1", "erase", thread="group")
+        with pytest.raises(DeniedError):
+            store.as_identity(user="u-1", mode="read-only").erasure.erase("u-1")
+        report = alice.erasure.erase("u-1")
+        assert report.erased["threads"] == 2
+        assert few_states(store, "u-2") == before["u-2"]
+        assert found_in(opened_rows(store))["u-1"] == set()
+        erased = [each for each in store.audit.query().all() if each.action == "erase" and each.outcome == "ok"]
+        assert {each.actor for each in erased} == {"user:u-1"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -86,7 +86,9 @@ class Eraser:
         *,
         metadata_keys: Sequence[str] = (METADATA_KEY,),
         progress: Progress | None = None,
+        check: Callable[[SubjectData], Awaitable[None]] | None = None,
     ) -> None:
+        """`check` raises if something of what was found may not be erased."""
         # Without hooks, schemas and policies of the program: none of them may veto or alter an erasure.
         self._handle = StoreHandle(Engine(handle.engine.context), handle.tenant)
         self._engine = self._handle.engine
@@ -94,6 +96,7 @@ class Eraser:
         self._subject = subject
         self._keys = metadata_keys
         self._progress = progress
+        self._check = check
 
     # Dry run ------------------------------------------------------------------------------------------------------
 
@@ -126,6 +129,8 @@ class Eraser:
                 return certificate  # it was killed after this
         for number in range(_ROUNDS):
             found = await self._find()
+            if self._check is not None and (not number or not found.is_empty):
+                await self._check(found)
             if found.is_empty:
                 break
             if not number:

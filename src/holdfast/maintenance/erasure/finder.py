@@ -14,7 +14,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, is_thread, root_of
-from holdfast.engine.row_format import Line, StepRef, info_of
+from holdfast.engine.row_format import ERASE, Line, StepRef, info_of
 from holdfast.engine.subject_names import (
     METADATA_KEY,
     MIXED,
@@ -193,7 +193,7 @@ class SubjectFinder:
         return found
 
     def _may_matter(self, point: StepRef) -> bool:
-        return bool(point.metadata) and (self._until is None or point.time <= self._until)
+        return bool(point.metadata) and point.kind != ERASE and (self._until is None or point.time <= self._until)
 
     # Records ----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.lines import At, OnBranch
 from holdfast.engine.model.attribution import (
+    MapMark,
     Mark,
     is_marked,
     mark_after,
@@ -30,7 +31,7 @@ from holdfast.engine.model.attribution import (
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.operations import Set as SetValue
-from holdfast.engine.model.packed_state import PackedMap, flatten, unpack_name
+from holdfast.engine.model.packed_state import flatten, unpack_name
 from holdfast.engine.model.steps import Step
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rewrite.rewriter import RewritePlan
@@ -192,7 +193,12 @@ class LineEraser:
             if point.branch != branch:  # it has no steps of its own
                 names = {each.branch: each.name for each in await self._engine.lines.branches(self._line)}
                 at = OnBranch(names[branch])
-            request = AppendRequest(self._line, await self._clean(point, mark), at, OnConflict.REFUSE, kind=ERASE)
+            edit = await self._edit(point, mark)
+
+            async def compute(*_: object) -> EditMap:
+                return edit
+
+            request = AppendRequest(self._line, compute, at, OnConflict.REFUSE, kind=ERASE)
             request.is_limited = False
             await self._engine.writer.save(request)
         except ConflictError:
@@ -202,10 +208,9 @@ class LineEraser:
         async def edit(parent: StepRef | None, _: LoadedState | None, __: int) -> LineChange:
             if parent is None or parent[:2] != point[:2]:
                 raise ConflictError("the line changed meanwhile", where=str(self._line))
-            old = await self._engine.states.values(self._line, point)
-            new = await self._clean(point, mark)
-            put = {unpack_name(key): value for key, value in new.items() if flatten(value) != flatten(old[key])}
-            removed = [unpack_name(key) for key in old if key not in new]
+            change = await self._edit(point, mark)
+            put = {unpack_name(key): each.value for key, each in change.put if isinstance(each, SetValue)}
+            removed = [unpack_name(key) for key in change.removed]
             events = [Event("change", "", ERASE, name) for name in (*put, *removed)]
             return LineChange(put, removed, events)
 
@@ -213,10 +218,15 @@ class LineEraser:
         request.is_limited = False
         await self._engine.writer.save(request)
 
-    async def _clean(self, point: StepRef, mark: Mark) -> PackedMap:
-        """Return the state at a step without what is marked."""
-        clean = without_marked(await self._engine.states.values(self._line, point), mark)
-        return clean if isinstance(clean, dict) else {}
+    async def _edit(self, point: StepRef, mark: Mark) -> EditMap:
+        """Return the change of the state at a step that removes what is marked. Channels are written as a whole: to
+        name what is removed of one, such as a key of a dict, would keep it."""
+        old = await self._engine.states.values(self._line, point)
+        clean = without_marked(old, mark)
+        new = clean if isinstance(clean, dict) else {}
+        changed = [(key, flatten(value)) for key, value in new.items() if is_marked(_mark_of(mark, key))]
+        removed = tuple(key for key in old if key not in new)
+        return EditMap(removed, tuple((key, SetValue(value)) for key, value in changed))
 
     async def _unpin(self, dropped: Set[Position]) -> None:
         """Remove the pins of steps that are pruned."""
@@ -228,3 +238,8 @@ class LineEraser:
         changes: list[Change] = [Delete(REFS, row.key) for row in pins if str(row.columns[0]) in ids]
         if changes:
             await recorded(self._engine, self._line, "unpin")(changes)
+
+
+def _mark_of(mark: Mark, key: bytes) -> Mark:
+    """Return the mark of a channel."""
+    return mark.keys.get(key, mark.rest) if isinstance(mark, MapMark) else mark

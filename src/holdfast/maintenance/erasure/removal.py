@@ -13,6 +13,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.tables import EVENTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
+from holdfast.engine.guard import current_authority
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.scopes import MARK, parse_place
 from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
@@ -43,6 +44,7 @@ class ErasedPart(NamedTuple):
 async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key: bytes) -> None:
     """Delete lines that belong together, such as a thread and its namespaces. Their audit stays, without content.
     `key` is that of the ledger. `DeniedError` if one is held."""
+    actor = current_authority().actor
     for line in lines:
         tip = await engine.lines.load_tip(line)
         salt = b"" if tip is None else tip.info.salt
@@ -50,7 +52,7 @@ async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key:
         if is_thread(line.name):
             await engine.lines.delete(line, apply=recorded(engine, line, ERASE, detail))
         else:
-            await engine.writer.save(removal_request(engine, [line], "", action=ERASE, detail=detail, erase=True))
+            await engine.writer.save(removal_request(engine, [line], actor, action=ERASE, detail=detail, erase=True))
             engine.context.cache.drop_all(line)
 
 

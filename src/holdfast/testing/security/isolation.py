@@ -31,6 +31,7 @@ from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
 from holdfast.state.sharing.topic import AsyncTopic, Topic
 from holdfast.state.transactions import AsyncTransactionState, TransactionState
 from holdfast.state.watcher import AsyncWatch, Watch
+from holdfast.store.erasure import AsyncIdentityErasure, IdentityErasure
 from holdfast.store.identity_view import AsyncIdentityView, IdentityView
 from holdfast.store.sensitive import AsyncIdentitySensitive, IdentitySensitive
 from holdfast.store.store import Store
@@ -57,6 +58,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "kept": (AgentHandle, AsyncAgentHandle),
     "conversation": (Conversation, AsyncConversation),
     "sensitive": (IdentitySensitive, AsyncIdentitySensitive),
+    "erasure": (IdentityErasure, AsyncIdentityErasure),
 }
 """The classes of each kind of object that an identity is given: the sync and the async form."""
 

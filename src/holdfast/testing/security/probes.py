@@ -232,6 +232,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "sharing": lambda _, act: _topic(act).read(),
         "sessions": lambda _, act: act.sessions.get("s1"),
         "sensitive": lambda _, act: act.sensitive.reveal("[token:x]", **VICTIM),
+        "erasure": lambda _, act: act.erasure.erase("victim"),
         "artifacts": lambda _, act: act.artifacts.get("blob"),
         "agents": lambda _, act: act.agents.load("victim"),
         "thread": lambda _, act: act.thread("victim").put({KEY: "taken"}),
@@ -446,6 +447,7 @@ PROBES: dict[str, dict[str, Probe]] = {
     "kept": _each(_AGENT, _kept),
     "conversation": _each(_STORED, lambda act: _stored(act).conversation),
     "sensitive": {"reveal": lambda _, act: act.sensitive.reveal("[token:x]", **VICTIM)},
+    "erasure": {"erase": lambda _, act: act.erasure.erase("victim")},
 }
 
 QUIET: dict[str, dict[str, Probe]] = {
