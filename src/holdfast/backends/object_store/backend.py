@@ -84,6 +84,13 @@ class ObjectStoreBackend(LoopBackend):
     async def tidy(self) -> None:
         await self._run_once(self._tidy)
 
+    async def purge(self) -> list[str]:
+        await self.tidy()
+        return [
+            f"objects that were replaced in the last {self._grace:g} seconds: `holdfast tidy` deletes them after that",
+            "older versions of objects, if the bucket keeps them, freed blocks of the disk, and backups",
+        ]
+
     async def damaged_shards(self, tenant: str) -> list[str]:
         """List the folders of the shards of a tenant with a damaged or missing object."""
         return await self._run_once(lambda: self._opened().rebuild.damaged_shards(tenant))

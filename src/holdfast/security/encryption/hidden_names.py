@@ -61,9 +61,13 @@ class NameCodec:
         self._digest = digest
         self._stored: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._lost: set[str] = set()
 
     def hide(self, name: str) -> str:
-        """Return a name as it is stored. One that is hidden already stays as it is."""
+        """Return a name as it is stored. The digest that stands for a lost name stays as it is; any other text that
+        looks like one is a name, or it would be a second name of somebody else's line."""
+        if name in self._lost:
+            return name
         found = self._stored.get(name)
         if found is None:
             found = self._hide_state(name) if name.startswith(STATE) else self._hide_thread(name)
@@ -76,6 +80,11 @@ class NameCodec:
             self._names.clear()
             self._stored.clear()
         self._names[stored], self._stored[name] = name, stored
+        self._lost.discard(stored)
+
+    def lose(self, stored: str) -> None:
+        """Remember that the name of a line cannot be known: its key is gone."""
+        self._lost.add(stored)
 
     def known(self, stored: str) -> str | None:
         """Return the name of a line by the stored one, if it is known."""
@@ -118,8 +127,6 @@ class NameCodec:
         return stored
 
     def _part(self, before: str, part: str) -> str:
-        if part.startswith(HIDDEN):
-            return part
         digest = self._digest(encode(("line", before, part)))
         return HIDDEN + urlsafe_b64encode(digest[:_DIGEST_SIZE]).decode()
 
@@ -197,9 +204,12 @@ class NamedBackend(Wrapper):
         for tenant, missing in unknown.items():
             codec = await self._codec(tenant)
             assert self.keys is not None and codec is not None  # noqa: S101, PT018 - or nothing was unknown
-            for stored, name in (await self.keys.read_names(self.inner, tenant, missing)).items():
-                if codec.hide(name) == stored:
-                    names[tenant, stored] = name
+            found_names = await self.keys.read_names(self.inner, tenant, missing)
+            for stored in missing:
+                if stored in found_names and codec.hide(found_names[stored]) == stored:
+                    names[tenant, stored] = found_names[stored]
+                else:
+                    codec.lose(stored)
         return names
 
     async def _scan(self, query: Scan) -> list[Row]:
