@@ -15,6 +15,7 @@ from holdfast.engine.checked_rows import read_filtered
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.generations import Generations, generation_of, restored_key
 from holdfast.engine.leases import is_paused, pause_key
+from holdfast.engine.line_errors import missing_line_error, pruned_error
 from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.model.line_salt import NO_SALT, SALT_SIZE
@@ -592,15 +593,3 @@ class LineIndex:
         prefix = (*line, kind) if name is None else (*line, kind, name)
         (rows,) = await self._backend.read([Scan(REFS, prefix)])
         return [(str(row.key[3]), str(row.columns[0])) for row in rows]
-
-
-def pruned_error(line: Line) -> NotFoundError:
-    """Return the error for a step of which only a stub is left."""
-    return NotFoundError("the checkpoint was pruned", where=f"thread {line}", hint="See log() for those that are there")
-
-
-def missing_line_error(line: Line) -> NotFoundError:
-    """Return the error for a line that does not exist."""
-    return NotFoundError(
-        "there is no such thread, or it has no checkpoint yet", where=f"thread {line}", hint="See threads()"
-    )

@@ -8,8 +8,9 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.line_errors import missing_line_error, pruned_error
 from holdfast.engine.line_head import end_query
-from holdfast.engine.lines import LineIndex, missing_line_error, pruned_error
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.row_format import AT_HEAD, Line, StepRef
 from holdfast.errors import NotFoundError
 

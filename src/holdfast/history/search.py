@@ -394,26 +394,21 @@ class SearchRun:
 
     def _may_match(self, summary: LineSummary) -> bool:
         """Whether a thread may have checkpoints that match. `size` is not decided by that of the thread."""
-        return (
-            self._needs_size
-            or simplify(self._query, QuerySubject(summary.line.name, ThreadContext(summary))) is not False
-        )
+        subject = QuerySubject(summary.line.name, ThreadContext(summary))
+        return self._needs_size or simplify(self._query, subject) is not False
 
     async def match_page(
         self, line: Line, before: str = "", summary: LineSummary | None = None
     ) -> tuple[list[QuerySubject], str]:
         """Match the next checkpoints of a thread before an id. Returns the matches, and where the next page starts."""
-        lines = self._engine.lines
-        (points,) = await lines.pages([(line, before)], _PAGE, self._filters)
+        (points,) = await self._engine.lines.pages([(line, before)], _PAGE, self._filters)
         if not points:
             return [], ""
         self.examined += len(points)
         context = await self._context(line, summary)
         undecided = []
         results: dict[str, QuerySubject] = {}
-        for point in points:
-            if point.metadata == UNMATCHED:
-                continue
+        for point in [each for each in points if each.metadata != UNMATCHED]:
             subject = QuerySubject(line.name, context, point)
             try:
                 answer = matches(self._query, subject)

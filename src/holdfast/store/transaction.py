@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine.guard import OWNER, acting
-from holdfast.engine.lines import missing_line_error
+from holdfast.engine.line_errors import missing_line_error
 from holdfast.engine.paths import Path
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import InvalidError

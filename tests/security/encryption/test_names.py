@@ -18,7 +18,7 @@ from holdfast.codec.envelope import wrap
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.checked_rows import CheckedBackend, select_rows
 from holdfast.engine.namespaces import thread_name
-from holdfast.errors import ConfigError, DeniedError, UnsupportedError
+from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnsupportedError
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.hidden_names import HIDDEN
 from holdfast.store.checkpointer import Checkpointer
@@ -144,6 +144,9 @@ def test_a_line_whose_key_is_gone_has_a_digest_for_a_name(tmp_path: Path) -> Non
         with pytest.raises(DeniedError) as missing:
             store.get(lost)
         assert missing.value.code == "key-missing"
+        with pytest.raises(NotFoundError):
+            store.get(next(name for name in stored if name != lost))  # a digest is no second name
+        assert store.get(other).state == {"n": other}
 
 
 _NAMES = st.one_of(

@@ -26,7 +26,7 @@ from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, cache_we
 from holdfast.backends.mongodb.committer import Committer
 from holdfast.backends.mongodb.discovery import wait_for_server
 from holdfast.backends.mongodb.errors import SessionsUnsupported, translate, translate_errors
-from holdfast.backends.mongodb.maintenance import DRIVER_NAME, find_damage, size, tidy
+from holdfast.backends.mongodb.maintenance import DRIVER_NAME, find_damage, purge, size, tidy
 from holdfast.backends.mongodb.reader import count_rows, run_queries
 from holdfast.backends.mongodb.row_mapping import Document
 from holdfast.backends.mongodb.schema import Collections
@@ -135,6 +135,9 @@ class MongoDBBackend(ServerBackend):
     async def tidy(self) -> None:
         await self._run_in_loop(self._tidy)
 
+    async def purge(self) -> list[str]:
+        return await self._run_once(self._purge)
+
     def _on_new_loop(self) -> None:
         super()._on_new_loop()
         self._abandoned.append(self._clients)  # those of the parent, in a forked child
@@ -206,6 +209,10 @@ class MongoDBBackend(ServerBackend):
     async def _tidy(self) -> None:
         async with self._open_collections() as collections:
             await tidy(collections)
+
+    async def _purge(self) -> list[str]:
+        async with self._open_collections() as collections:
+            return await purge(collections)
 
     @asynccontextmanager
     async def _open_collections(self) -> AsyncIterator[Collections]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, PyMongoError
 
 from holdfast.backends.mongodb.large_bodies import remove_old_uploads
 from holdfast.backends.mongodb.reader import FindRequest, find
@@ -73,6 +73,20 @@ async def tidy(collections: Collections) -> None:
         free, total = int(stats.get("freeStorageSize", 0)), int(stats.get("storageSize", 0))
         if free >= _WORTHWHILE and 2 * free >= total and not await _compact(collections, collection.name):
             return
+
+
+async def purge(collections: Collections) -> list[str]:
+    """Compact all collections, as far as that is allowed. Returns where old documents may still be."""
+    await tidy(collections)
+    refused = [each.name for each in collections.all if not await _compact(collections, each.name)]
+    left = [f"freed space of the collections {', '.join(refused)}, which this user may not compact"] if refused else []
+    oplog = "the oplog and the journal of the server, until they are overwritten"
+    try:
+        stats = await collections.database.client["local"].command("collStats", "oplog.rs")
+        oplog += f" (the oplog takes up to {int(stats['maxSize']) >> 20} MB)"
+    except (PyMongoError, KeyError):
+        pass  # it may not be read
+    return [*left, oplog, "freed space in the server's files, and its backups"]
 
 
 async def _compact(collections: Collections, name: str) -> bool:

@@ -105,6 +105,9 @@ class PostgresBackend(ServerBackend):
     async def tidy(self) -> None:
         await self._run_once(self._tidy)
 
+    async def purge(self) -> list[str]:
+        return await self._run_once(self._purge)
+
     # In the store's loop
 
     async def _connect(self) -> ConnectionPool:
@@ -217,6 +220,12 @@ class PostgresBackend(ServerBackend):
     async def _tidy(self) -> None:
         async with self._connection() as connection:
             await maintenance.tidy(connection, self._options.schema, self._tenant_query(connection, _BEGIN_WRITE))
+
+    async def _purge(self) -> list[str]:
+        async with self._connection() as connection:
+            return await maintenance.purge(
+                connection, self._options.schema, self._tenant_query(connection, _BEGIN_WRITE)
+            )
 
     def _tenant_query(self, connection: PostgresConnection, begin: str) -> maintenance.RunStatement:
         """Return a function that runs a statement, for the tenant where row-level security is on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -39,6 +40,10 @@ WHERE e.extname = 'amcheck' AND pg_catalog.has_function_privilege(
   pg_catalog.to_regprocedure(a.name || '.verify_heapam(regclass,boolean,boolean,text,bigint,bigint)')::oid, 'EXECUTE')
 """
 _CHECK_HEAP = "verify_heapam(pg_catalog.to_regclass($1::text), false, false, 'none'::text, NULL::bigint, NULL::bigint)"
+
+_FILES = f"SELECT c.relname::text, pg_catalog.pg_relation_filenode(c.oid::regclass)::bigint {_TABLES}"
+
+_PURGE_ATTEMPTS, _PURGE_WAIT = 20, 0.25
 
 _CHECKSUMS = """
 SELECT coalesce(checksum_failures, 0) FROM pg_catalog.pg_stat_database WHERE datname = pg_catalog.current_database()
@@ -81,6 +86,27 @@ async def tidy(connection: PostgresConnection, schema: str, query: RunStatement)
     await query(forget_deleted_sql(schema))
     # Of tables that this user may not vacuum, the server only warns.
     await connection.run(f"VACUUM (SKIP_LOCKED) {', '.join(f'{name}.{table}' for table in table_names(clients=True))}")
+
+
+async def purge(connection: PostgresConnection, schema: str, query: RunStatement) -> list[str]:
+    """Rewrite the tables, so that nothing is left of dead rows. Returns where they may still be.
+
+    A table that somebody uses is tried again: nobody waits for it. That it was rewritten shows in its file.
+    """
+    await tidy(connection, schema, query)
+    left, name = set(table_names(clients=True)), quote_name(schema)
+    for attempt in range(_PURGE_ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(_PURGE_WAIT)
+        before: dict[str, int] = dict(await connection.query(_FILES, [bind(schema)]))
+        for table in sorted(left):
+            await connection.run(f"VACUUM (FULL, SKIP_LOCKED) {name}.{table}")
+        after: dict[str, int] = dict(await connection.query(_FILES, [bind(schema)]))
+        left = {table for table in left if before.get(table) == after.get(table)}
+        if not left:
+            break
+    dead = [f"dead rows of the tables {', '.join(sorted(left))}, which could not be rewritten"] if left else []
+    return [*dead, "the write-ahead log of the server and its archive, its replicas and backups"]
 
 
 async def _amcheck(connection: PostgresConnection, schema: str, extension: str) -> list[str]:

@@ -37,6 +37,7 @@ from holdfast.backends.redis.connections import (
     RedisServerInfo,
     connection_arguments,
     read_server_info,
+    rewrite_files,
 )
 from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout, decode_words
 from holdfast.backends.redis.lua_scripts import CHANGES, CHECK, COMMIT, FORGET_DELETED, OPEN, READ
@@ -137,6 +138,10 @@ class RedisBackend(ServerBackend):
         """Remove the names of deleted lines from the list of changes. Redis frees deleted rows at once, and the stamps
         of clients expire."""
         await self._run_in_loop(lambda: self._connections.run_script(FORGET_DELETED, [self._store], [self._id]))
+
+    async def purge(self) -> list[str]:
+        await self.tidy()
+        return await self._run_once(lambda: rewrite_files(self._connections))
 
     async def status(self) -> dict[str, int | float | str]:
         """The server's name, version, memory and durability settings."""

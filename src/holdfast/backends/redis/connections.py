@@ -259,6 +259,36 @@ async def read_server_info(connections: RedisConnections) -> RedisServerInfo:
     )
 
 
+async def rewrite_files(connections: RedisConnections) -> list[str]:
+    """Rewrite the files of the server, so that nothing is left in them of what was deleted. Returns where it may still
+    be."""
+    left = ["the files of replicas, and backups of the server"]
+    for what, command, running, result in _FILES:
+        (before,) = await connections.execute(("INFO", "persistence"))
+        fields = _parse_info(before)
+        if what == _LOG and fields.get("aof_enabled") != "1":
+            continue
+        (reply,) = await connections.execute(command)
+        for _ in range(_REWRITE_POLLS):
+            if isinstance(reply, exceptions.RedisError) or not fields:
+                break
+            await asyncio.sleep(_REWRITE_WAIT)
+            fields = _parse_info((await connections.execute(("INFO", "persistence")))[0])
+            if fields.get(running) == "0" and fields.get("aof_rewrite_scheduled") == "0":
+                break
+        if isinstance(reply, exceptions.RedisError) or fields.get(running) != "0" or fields.get(result) != "ok":
+            left.insert(0, f"{what} of the server, which could not be rewritten")
+    return left
+
+
+_LOG = "the log (AOF)"
+_FILES = (
+    (_LOG, ("BGREWRITEAOF",), "aof_rewrite_in_progress", "aof_last_bgrewrite_status"),
+    ("the snapshot (RDB)", ("BGSAVE", "SCHEDULE"), "rdb_bgsave_in_progress", "rdb_last_bgsave_status"),
+)
+_REWRITE_POLLS, _REWRITE_WAIT = 600, 0.1
+
+
 def _parse_info(answer: Any) -> dict[str, str]:
     if isinstance(answer, exceptions.RedisError):
         return {}

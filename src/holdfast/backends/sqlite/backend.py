@@ -503,6 +503,7 @@ class SQLiteBackend(Backend):
             try:
                 self._connections.begin_turn(self._settings.busy_timeout)
                 if vacuum:
+                    cursor.execute("PRAGMA secure_delete = ON")  # for pages that are freed meanwhile
                     purge_index(cursor)
                     cursor.execute("VACUUM")
                 self._checkpoint(cursor.connection, truncate=True)

@@ -418,8 +418,7 @@ async def copy_to_url(
     leave_out: Callable[[Engine], Awaitable[Set[Line]]] | None = None,
     finish: Callable[[Engine], Awaitable[None]] | None = None,
 ) -> CopyReport:
-    """Copy lines to a store, which is opened for it. `leave_out` returns the lines that are not copied; `finish` is
-    called with the store before it is closed."""
+    """Copy lines to a store, which is opened for it, without those of `leave_out`; then call `finish` with it."""
     kind = backend_for(url)
     if kind.takes_tenant and tenant is not None:
         options = {"tenant": tenant, **options}

@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Action, Guard, Permit
-from holdfast.engine.lines import LineTip, missing_line_error
+from holdfast.engine.line_errors import missing_line_error
+from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.patterns import KeyPattern

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec.msgpack import encode
 
@@ -39,9 +39,6 @@ from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.namespaces import AGENTS, MARK
 from holdfast.errors import UnsupportedError
 
-if TYPE_CHECKING:
-    from holdfast.security.encryption.store_keys import StoreKeys
-
 HIDDEN = "\ufdd0"
 """The start of a part that is a digest: a character that no text has. Threads are stored after all other lines."""
 
@@ -61,9 +58,13 @@ class NameCodec:
         self._digest = digest
         self._stored: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._lost: set[str] = set()
 
     def hide(self, name: str) -> str:
-        """Return a name as it is stored. One that is hidden already stays as it is."""
+        """Return a name as it is stored. The digest that stands for a lost name stays as it is; any other text that
+        looks like one is a name, or it would be a second name of somebody else's line."""
+        if name in self._lost:
+            return name
         found = self._stored.get(name)
         if found is None:
             found = self._hide_state(name) if name.startswith(STATE) else self._hide_thread(name)
@@ -76,6 +77,11 @@ class NameCodec:
             self._names.clear()
             self._stored.clear()
         self._names[stored], self._stored[name] = name, stored
+        self._lost.discard(stored)
+
+    def lose(self, stored: str) -> None:
+        """Remember that the name of a line cannot be known: its key is gone."""
+        self._lost.add(stored)
 
     def known(self, stored: str) -> str | None:
         """Return the name of a line by the stored one, if it is known."""
@@ -118,10 +124,29 @@ class NameCodec:
         return stored
 
     def _part(self, before: str, part: str) -> str:
-        if part.startswith(HIDDEN):
-            return part
         digest = self._digest(encode(("line", before, part)))
         return HIDDEN + urlsafe_b64encode(digest[:_DIGEST_SIZE]).decode()
+
+
+class TenantNames(Protocol):
+    """The keys of a tenant."""
+
+    @property
+    def names(self) -> NameCodec | None:
+        """How names of lines are stored, if they are hidden."""
+
+
+class NameSource(Protocol):
+    """The keys of a store."""
+
+    def known_tenant(self, tenant: str) -> TenantNames | None:
+        """Return the keys of a tenant, if they are in memory."""
+
+    async def tenant(self, tenant: str) -> TenantNames | None:
+        """Return the keys of a tenant; None if the store has none."""
+
+    async def read_names(self, stored: Backend, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        """Return the names of lines, by the stored ones."""
 
 
 class NamedBackend(Wrapper):
@@ -129,7 +154,7 @@ class NamedBackend(Wrapper):
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self.keys: StoreKeys | None = None
+        self.keys: NameSource | None = None
 
     async def _codec(self, tenant: str) -> NameCodec | None:
         """Return how names of a tenant are stored; None if it has no keys yet."""
@@ -197,9 +222,12 @@ class NamedBackend(Wrapper):
         for tenant, missing in unknown.items():
             codec = await self._codec(tenant)
             assert self.keys is not None and codec is not None  # noqa: S101, PT018 - or nothing was unknown
-            for stored, name in (await self.keys.read_names(self.inner, tenant, missing)).items():
-                if codec.hide(name) == stored:
-                    names[tenant, stored] = name
+            found_names = await self.keys.read_names(self.inner, tenant, missing)
+            for stored in missing:
+                if stored in found_names and codec.hide(found_names[stored]) == stored:
+                    names[tenant, stored] = found_names[stored]
+                else:
+                    codec.lose(stored)
         return names
 
     async def _scan(self, query: Scan) -> list[Row]:
