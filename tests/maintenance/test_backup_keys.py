@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from holdfast.backends.tables import KEYS
 from holdfast.encryption import Encryption, FileKeys, LocalKeys, PassphraseKeys, generate_key
 from holdfast.errors import ConfigError, CorruptError, DeniedError, UnsupportedError
 from holdfast.maintenance.backup.format import HEADER
-from holdfast.maintenance.backup.keyring import destroyed_changes
+from holdfast.security.encryption.key_rows import destroyed_changes
 from holdfast.store import Store
 from tests.interfaces.cli import kit
 from tests.maintenance.test_backup import contents, files, fill
@@ -235,3 +236,28 @@ def test_keys_on_the_command_line(tmp_path: Path, repository: Path, monkeypatch:
     assert kit.run("backup", "keys", "--remove", FileKeys(path).key_id).code == 0
     assert kit.run("--json", "backup", "list", "-k", f"file:{path}").error["code"] == "key-wrong"
     assert kit.run("backup", "verify").code == 0
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+def test_what_was_erased_does_not_come_back(repository: Path, tmp_path: Path, is_encrypted: bool) -> None:
+    options: dict[str, Any] = {"encryption": Encryption(MASTER)} if is_encrypted else {}
+    with holdfast.open(tmp_path / "agents.db", **options) as store:
+        store.put("theirs", {"text": SECRET})
+        store.erasure.assign("u-1842", "theirs")
+        store.put("theirs", {"text": f"{SECRET}!"})
+        store.put("other", {"text": "stays"})
+        backups = store.backups(repository)
+        backups.create()
+        with holdfast.open(tmp_path / "before.db", **options) as new:
+            new.backups(repository).restore()
+            assert new.get("theirs").state == {"text": f"{SECRET}!"}, "the control: it is in the backup"
+        store.erasure.erase("u-1842")
+        report = backups.restore("1", in_place=True)
+        assert not store.threads(prefix="theirs"), report
+        assert store.get("other").state == {"text": "stays"}
+        assert backups.verify().ok
+        backups.create()
+    if is_encrypted:  # the key is gone in the repository, too
+        with holdfast.open(tmp_path / "new.db", **options) as new:
+            assert "erased" in {each.action for each in new.backups(repository).restore("1").lines}
+            assert [each.name for each in new.threads()] == ["other"]

@@ -14,42 +14,39 @@ import secrets
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.interface import Change, Create, Put, Row, Scan
+from holdfast.backends.interface import Create, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.tables import KEYS, REFS
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
 from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, DestroyedKeys, Keyring, LineEntry, Manifest
 from holdfast.maintenance.backup.repository import Repository
+from holdfast.security.encryption.key_rows import (
+    BY_SUBJECT,
+    DATA,
+    DESTROYED_KEY,
+    INDEX,
+    SETTING,
+    SUBJECT,
+    SUBJECT_LINE,
+    KeyRow,
+)
 
 if TYPE_CHECKING:
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
-    from holdfast.security.encryption.key_rows import KeyRow
     from holdfast.security.encryption.provider import KeyProvider
 
 _KEYRING, _DESTROYED = b"Y", b"X"
 _MAX_RINGS = 16
 """How many key rings a backup refers to; then they are merged."""
 
-_DATA = "data"
-"""The kind of a key of a line, which a key of its tenant encrypts."""
-
-_SETTING = "setting"
-_DESTROYED_KEY = "destroyed key "
-
-
-def destroyed_changes(tenant: str, ids: Iterable[bytes], now: int) -> list[Change]:
-    """Return the changes that record in a store that keys are destroyed, so that no backup brings them back. They
-    belong into the batch that deletes the keys."""
-    return [Put(REFS, Row((tenant, "", _SETTING, f"{_DESTROYED_KEY}{id.hex()}", ""), ("", now))) for id in ids]
-
 
 async def destroyed_in_store(engine: Engine, tenants: Iterable[str]) -> set[bytes]:
     """Return the ids of keys that were destroyed in a store."""
-    start, stop = (_DESTROYED_KEY,), (_DESTROYED_KEY[:-1] + "!",)
-    scans = [Scan(REFS, (tenant, "", _SETTING), start, stop, bodies=False) for tenant in tenants]
+    start, stop = (DESTROYED_KEY,), (DESTROYED_KEY[:-1] + "!",)
+    scans = [Scan(REFS, (tenant, "", SETTING), start, stop, bodies=False) for tenant in tenants]
     found = await engine.context.backend.read(scans)
-    return {bytes.fromhex(str(row.key[3])[len(_DESTROYED_KEY) :]) for rows in found for row in rows}
+    return {bytes.fromhex(str(row.key[3])[len(DESTROYED_KEY) :]) for rows in found for row in rows}
 
 
 class KeyringReader:
@@ -69,8 +66,6 @@ class KeyringReader:
 
     async def rows(self, ring: str) -> list[KeyRow]:
         """Return the keys in a ring. `CorruptError` if it is gone."""
-        from holdfast.security.encryption.key_rows import KeyRow
-
         names = await self.names(ring)
         name = names[-1] if names else f"{KEYRINGS}/{self._store}/{ring}/0"
         record = await self._repository.read_object(_KEYRING, name, Keyring)
@@ -111,12 +106,12 @@ class KeyringWriter:
     async def write(self, stored: Sequence[Row], before: Sequence[str], needed: Collection[bytes]) -> tuple[str, ...]:
         """Write new rows of the table `keys` into a ring. Returns the rings that a backup needs, given those of the one
         before it and the ids of all keys that it needs."""
-        from holdfast.security.encryption.key_rows import KeyRow
-
         rings = tuple(before)
         rows = [await self._portable(KeyRow.of(row)) for row in stored]
+        rows += await self._subject_rows(rows)
         if len(rings) >= _MAX_RINGS:
-            known = [row for ring in rings for row in await self._reader.rows(ring) if row.id in needed]
+            known = [row for ring in rings for row in await self._reader.rows(ring)]
+            known = [row for row in known if row.id in needed or row.kind == SUBJECT]
             rows, rings = [*{(row.key, row.id): row for row in (*known, *rows)}.values()], ()
         if not rows:
             return rings
@@ -124,10 +119,22 @@ class KeyringWriter:
         await self._repository.create_object(_KEYRING, f"{KEYRINGS}/{self._store}/{ring}/0", Keyring(list(rows)))
         return (*rings, ring)
 
+    async def _subject_rows(self, rows: Sequence[KeyRow]) -> list[KeyRow]:
+        """Return the keys of persons that encrypt keys of lines."""
+        found: dict[bytes, KeyRow] = {}
+        for row in rows:
+            if self._rows is not None and row.wrapped_by.startswith(BY_SUBJECT):
+                keys, digest = self._rows.store_keys, row.wrapped_by.removeprefix(BY_SUBJECT)
+                tenant = await keys.require_tenant(row.tenant)
+                subject = await keys.subjects.load(row.tenant, digest, row.number, tenant)
+                if subject is not None:
+                    found[subject.row.id] = subject.row
+        return [*found.values()]
+
     async def _portable(self, row: KeyRow) -> KeyRow:
         """Return a key as it is stored in a ring."""
         key = self._repository.key
-        if row.kind == _DATA or key is None or self._rows is None:
+        if row.kind in (DATA, INDEX) or key is None or self._rows is None:
             return row
         content, provider = await self._rows.store_keys.unwrap(row), key.keyring_keys()
         return row._replace(wrapped_by=provider.key_id, wrapped=provider.wrap(content, row.context))
@@ -169,11 +176,13 @@ class BackupKeys:
 
     def __init__(self, repository: Repository, rows: Sequence[KeyRow], destroyed: Collection[bytes]) -> None:
         self._repository = repository
-        by_hex = {id.hex() for id in destroyed}
-        self._usable = [row for row in rows if row.id not in destroyed and row.wrapped_by not in by_hex]
+        by = {id.hex() for id in destroyed}
+        lost = [row.line for row in rows if row.kind == SUBJECT and row.id in destroyed]
+        by.update(BY_SUBJECT + line.removeprefix(SUBJECT_LINE) for line in lost)
+        self._usable = [row for row in rows if row.id not in destroyed and row.wrapped_by not in by]
         self._ids = {row.id for row in self._usable}
-        self._data = {row.id for row in self._usable if row.kind == _DATA}
-        self.destroyed = {*destroyed, *(row.id for row in rows if row.wrapped_by in by_hex)}
+        self._data = {row.id for row in self._usable if row.kind == DATA}
+        self.destroyed = {*destroyed, *(row.id for row in rows if row.wrapped_by in by)}
 
     def is_erased(self, entry: LineEntry) -> bool:
         """Return whether a line cannot be read any more because its key was destroyed."""
@@ -209,7 +218,7 @@ class BackupKeys:
             )
         # A line that was deleted and created again has another key of the same number.
         needed = {id for entry in entries for id in entry.keys}
-        latest = {row.key: row for row in self._usable if row.kind != _DATA or row.id in needed}
+        latest = {row.key: row for row in self._usable if row.kind != DATA or row.id in needed}
         memory = MemoryBackend()
         await memory.apply([Create(KEYS, row.stored()) for row in latest.values()])
         _, codec = EncryptedRows(Encryption(provider, "turning-on")).bind(memory)

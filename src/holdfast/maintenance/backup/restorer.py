@@ -40,6 +40,7 @@ from holdfast.maintenance.backup.cut import at_step
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
+from holdfast.maintenance.erasure.reapply import apply_ledger
 from holdfast.security.handle import StoreHandle
 
 _PAUSED = "paused"
@@ -143,6 +144,8 @@ class Restorer:
         described = [await self._describe(source, line, action, steps.get(line)) for line, action in actions.items()]
         if not dry_run:
             await self._apply(source, actions)
+            for tenant in sorted({line.tenant for line in lines}):
+                await apply_ledger(self._engine, tenant)  # what was erased since does not come back
         return RestoreReport(
             self._point.name,
             to_datetime(self._point.time),

@@ -14,10 +14,19 @@ from holdfast.engine.namespaces import KEYS_PLACE
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidError, NotFoundError, TransientError
-from holdfast.maintenance.backup.keyring import destroyed_changes
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.security.encryption.key_rows import ACTIVE, DATA, DESTROYING, INDEX, RETIRED, SUBJECT, WRAPPING, KeyRow
+from holdfast.security.encryption.key_rows import (
+    ACTIVE,
+    DATA,
+    DESTROYING,
+    INDEX,
+    RETIRED,
+    SUBJECT,
+    WRAPPING,
+    KeyRow,
+    destroyed_changes,
+)
 from holdfast.security.encryption.store_keys import StoreKeys
 from holdfast.time_parser import Duration, parse_nanoseconds
 

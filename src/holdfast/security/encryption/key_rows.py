@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from msgspec.msgpack import encode
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Change, Create, Expect, Row
-from holdfast.backends.tables import KEYS, Key
+from holdfast.backends.interface import Change, Create, Expect, Put, Row
+from holdfast.backends.tables import KEYS, REFS, Key
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.model.scopes import MARK
@@ -140,3 +141,13 @@ class SubjectKey(NamedTuple):
     def wrapped_by(self) -> str:
         """What keys say that it encrypts."""
         return BY_SUBJECT + self.row.line.removeprefix(SUBJECT_LINE)
+
+
+SETTING, DESTROYED_KEY = "setting", "destroyed key "
+"""The kind of the refs that record which keys were destroyed, and how their names start."""
+
+
+def destroyed_changes(tenant: str, ids: Iterable[bytes], now: int) -> list[Change]:
+    """Return the changes that record in a store that keys are destroyed, so that no backup brings them back. They
+    belong into the batch that deletes the keys."""
+    return [Put(REFS, Row((tenant, "", SETTING, f"{DESTROYED_KEY}{id.hex()}", ""), ("", now))) for id in ids]
