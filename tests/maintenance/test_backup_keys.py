@@ -261,3 +261,11 @@ def test_what_was_erased_does_not_come_back(repository: Path, tmp_path: Path, is
         with holdfast.open(tmp_path / "new.db", **options) as new:
             assert "erased" in {each.action for each in new.backups(repository).restore("1").lines}
             assert [each.name for each in new.threads()] == ["other"]
+
+
+def test_hidden_names_are_not_shown_by_a_backup(repository: Path) -> None:
+    with holdfast.open("memory://", encryption=Encryption(MASTER, hide_names=True)) as store:
+        store.put("chat", {"n": 1})
+        with pytest.raises(UnsupportedError, match="hides the names"):
+            store.backups(repository).create()
+    assert not [path for path, data in files(repository).items() if b"chat" in data]

@@ -76,6 +76,8 @@ class RowCodec:
 
     hides_columns = False
     """Whether columns that are read without the body may be others than those that were written."""
+    hides_names = False
+    """Whether names in keys are digests, too: of lines and tags, and of what links are about."""
     converts = False
     """Whether some rows may be stored in another form than that of this codec."""
 

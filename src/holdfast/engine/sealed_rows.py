@@ -99,8 +99,6 @@ class SealedRowCodec(RowCodec):
     """
 
     hides_columns = True
-    hides_names = False
-    """Whether names in keys are digests, too: of tags, and of what links are about."""
 
     def __init__(self, sealer: Sealer | None = None, keys: SealerLookup | None = None) -> None:
         self._sealer = sealer

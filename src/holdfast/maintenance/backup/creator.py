@@ -14,7 +14,7 @@ from holdfast.codec.envelope import unpack_body
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
-from holdfast.errors import ConflictError, CorruptError
+from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 from holdfast.maintenance.backup.capture import (
     AT_ONCE,
     ConcurrentChange,
@@ -160,6 +160,12 @@ class BackupCreator:
 
     async def create(self, reason: str) -> Backup:
         """Make a backup. `ConflictError` if others keep making backups of the same store."""
+        if self._engine.context.rows.hides_names:
+            raise UnsupportedError(
+                "the store hides the names of its threads, and a backup would show them",
+                where=self._engine.context.backend.url,
+                hint="Copy it into another store that hides them: holdfast copy",
+            )
         store = await store_id(self._engine, self._home)
         for _ in range(_ATTEMPTS):
             parent, last = await self._repository.newest(store)
