@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec.msgpack import encode
 
@@ -38,9 +38,6 @@ from holdfast.engine.checked_rows import select_rows
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.namespaces import AGENTS, MARK
 from holdfast.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from holdfast.security.encryption.store_keys import StoreKeys
 
 HIDDEN = "\ufdd0"
 """The start of a part that is a digest: a character that no text has. Threads are stored after all other lines."""
@@ -131,12 +128,34 @@ class NameCodec:
         return HIDDEN + urlsafe_b64encode(digest[:_DIGEST_SIZE]).decode()
 
 
+class HasNames(Protocol):
+    """The keys of a tenant."""
+
+    names: NameCodec | None
+
+
+class NameKeys(Protocol):
+    """The keys of a store, with which names are hidden and read."""
+
+    def known_tenant(self, tenant: str, /) -> HasNames | None:
+        """Return the keys of a tenant, if they are in memory."""
+        ...
+
+    async def tenant(self, tenant: str, /) -> HasNames | None:
+        """Return the keys of a tenant; None if the store has none."""
+        ...
+
+    async def read_names(self, stored: Backend, tenant: str, names: Sequence[str], /) -> dict[str, str]:
+        """Return the names of lines by the stored ones, of those whose keys are there."""
+        ...
+
+
 class NamedBackend(Wrapper):
     """A store whose lines have hidden names, by their names."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self.keys: StoreKeys | None = None
+        self.keys: NameKeys | None = None
 
     async def _codec(self, tenant: str) -> NameCodec | None:
         """Return how names of a tenant are stored; None if it has no keys yet."""
