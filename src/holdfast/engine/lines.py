@@ -584,9 +584,8 @@ class LineIndex:
         self, line: Line, kind: str, name: str, id: str | None = None, apply: Apply | None = None
     ) -> None:
         """Remove a tag or a label, from one step or from all."""
-        await (apply or self._backend.apply)(
-            [Delete(REFS, (*line, kind, name) if id is None else (*line, kind, name, id))]
-        )
+        key = (*line, kind, name) if id is None else (*line, kind, name, id)
+        await (apply or self._backend.apply)([Delete(REFS, key)])
 
     async def refs(self, line: Line, kind: str, name: str | None = None) -> Sequence[tuple[str, str]]:
         """Return tags or labels, and the ids of the steps that have them."""

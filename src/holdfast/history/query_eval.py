@@ -376,3 +376,14 @@ def thread_prefix(query: Query) -> str:
         if isinstance(each, Field) and each.name == "thread" and each.operator == ":":
             return each.value.partition("*")[0]
     return ""
+
+
+def join_spans(spans: Spans) -> Spans:
+    """Return spans in order, without overlaps."""
+    merged: Spans = []
+    for low, high in spans:
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged

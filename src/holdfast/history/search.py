@@ -43,6 +43,7 @@ from holdfast.history.query_eval import (
     ThreadContext,
     WordFilter,
     hits,
+    join_spans,
     matches,
     metadata_filters,
     one_thread,
@@ -587,14 +588,4 @@ def _hit(text: ExtractedText, normalized: str, spans: Spans) -> SearchHit:
     excerpt = before + _BLANK.sub(" ", normalized[start:end]) + after
     shift = len(before) - start
     inside = [(low + shift, min(high, end) + shift) for low, high in spans if low < end]
-    return SearchHit(path_text(text.path), text.role, excerpt, tuple(_join(inside)))
-
-
-def _join(spans: Spans) -> Spans:
-    merged: Spans = []
-    for low, high in spans:
-        if merged and low <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return merged
+    return SearchHit(path_text(text.path), text.role, excerpt, tuple(join_spans(inside)))

@@ -128,25 +128,26 @@ class NameCodec:
         return HIDDEN + urlsafe_b64encode(digest[:_DIGEST_SIZE]).decode()
 
 
-class TenantNames(Protocol):
+class HasNames(Protocol):
     """The keys of a tenant."""
 
-    @property
-    def names(self) -> NameCodec | None:
-        """How names of lines are stored, if they are hidden."""
+    names: NameCodec | None
 
 
-class NameSource(Protocol):
-    """The keys of a store."""
+class NameKeys(Protocol):
+    """The keys of a store, with which names are hidden and read."""
 
-    def known_tenant(self, tenant: str) -> TenantNames | None:
+    def known_tenant(self, tenant: str, /) -> HasNames | None:
         """Return the keys of a tenant, if they are in memory."""
+        ...
 
-    async def tenant(self, tenant: str) -> TenantNames | None:
+    async def tenant(self, tenant: str, /) -> HasNames | None:
         """Return the keys of a tenant; None if the store has none."""
+        ...
 
-    async def read_names(self, stored: Backend, tenant: str, names: Sequence[str]) -> dict[str, str]:
-        """Return the names of lines, by the stored ones."""
+    async def read_names(self, stored: Backend, tenant: str, names: Sequence[str], /) -> dict[str, str]:
+        """Return the names of lines by the stored ones, of those whose keys are there."""
+        ...
 
 
 class NamedBackend(Wrapper):
@@ -154,7 +155,7 @@ class NamedBackend(Wrapper):
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self.keys: NameSource | None = None
+        self.keys: NameKeys | None = None
 
     async def _codec(self, tenant: str) -> NameCodec | None:
         """Return how names of a tenant are stored; None if it has no keys yet."""
