@@ -207,8 +207,7 @@ class StoreKeys:
         if shared is not None:
             rows = [row for row in shared.rows if row.line == ""]
         else:
-            wrapping, digest = [self.new_row(tenant, kind, 0) for kind in (WRAPPING, DIGEST)]
-            rows = [await wrapping, await digest]
+            rows = [await self.new_row(tenant, kind, 0) for kind in (WRAPPING, DIGEST)]
         await self.backend.apply([Create(KEYS, row.stored()) for row in rows])
 
     async def has_rows(self, tenant: str) -> bool:
