@@ -105,11 +105,17 @@ class Field:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The pattern that the whole text must match; with the operator `:`, `*` matches anything."""
+        """The pattern that the whole text must match; with the operator `:`, `*` matches anything.
+
+        It does not backtrack into what was found: of a part between stars, the first occurrence is as good as any later
+        one. Otherwise a query of a dozen stars could take years.
+        """
         if self.operator != ":":
             return re.compile(re.escape(self.value))
+        first, *more = map(re.escape, self.value.split("*"))
+        last = f".*{more.pop()}" if more else ""
         flags = re.DOTALL | (re.IGNORECASE if self.name == "meta" else 0)
-        return re.compile(".*".join(map(re.escape, self.value.split("*"))), flags)
+        return re.compile(f"{first}{''.join(f'(?>.*?{part})' for part in more)}{last}", flags)
 
     @property
     def exact(self) -> str | None:

@@ -13,6 +13,7 @@ from holdfast.agents.snapshots.strict_json import check_fields
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.json_document import export_document, import_document
 from holdfast.agents.storage.record import CONVERSATION, PENDING, AgentRecord
+from holdfast.engine.checked_rows import clear_refused
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -48,8 +49,13 @@ class StoredAgent(NamedTuple):
 
 
 async def export_agent(line: AgentLine, version: int | None, scan: SecretScan) -> tuple[dict[str, Any], AgentRecord]:
-    """Return a version of an agent as a tree of JSON, and its record. Raises `NotFoundError`."""
+    """Return a version of an agent as a tree of JSON, and its record. Raises `NotFoundError`.
+
+    A snapshot is a file in the clear: of an encrypted store, it is refused unless exports are allowed.
+    """
     await line.allow("read")
+    if not line.handle.engine.context.rows.may_be_clear("export"):
+        raise clear_refused("export")
     point = await line.require_step(version)
     record = await line.read_record(point)
     if record.pending is not None:

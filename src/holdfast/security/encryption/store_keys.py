@@ -150,8 +150,7 @@ class StoreKeys:
         if shared is not None:
             rows = [row for row in shared.rows if row.line == "" and row.kind != NAMES]
         else:
-            wrapping, digest = [self.new_row(tenant, kind, 0) for kind in (WRAPPING, DIGEST)]
-            rows = [await wrapping, await digest]
+            rows = [await self.new_row(tenant, kind, 0) for kind in (WRAPPING, DIGEST)]
             if self.memory.indexed:
                 rows.append(_index_row(rows[1], Cipher(await self.unwrap(rows[1])), self.memory.indexed))
         if self.memory.hide_names:
