@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -337,7 +338,7 @@ def test_a_damaged_pack_costs_what_is_in_it(store: Store, repository: Path, tmp_
     backups = store.backups(repository)
     backups.create()
     before = {*files(repository)}
-    store.put("other", {"n": 1})
+    store.put("other", {"text": os.urandom(3000).hex()})
     for number in range(3):
         store.put("chat", {"n": number})
     backups.create()
