@@ -52,7 +52,7 @@ def function_failed(error: Exception, where: str) -> InvalidError:
     return InvalidError(
         f"a function of the migration raised {type(error).__name__}{_find_line(error)}",
         where=where,
-        hint="Correct the function for this state; nothing was written",
+        hint="Correct the function for this state, which is unchanged",
         code="migration-failed",
     )
 
