@@ -25,6 +25,7 @@ from holdfast.encryption import Encryption, LocalKeys, generate_key
 _MEGABYTES = 8
 _STEPS = 30
 _ROUNDS = 4
+_FOLLOWED = 8
 _LARGE = 200
 """From so many megabytes on, what a second backup costs is measured against the size: before, it is what any costs."""
 
@@ -135,6 +136,7 @@ def measure(megabytes: float) -> list[Figure]:
         figures.append(
             Figure("backup, median latency of a writer", 100 * (busy / quiet - 1), "% more", ceiling=20, note=note)
         )
+        figures.append(_lag(path, repository))
         figures += _encrypted(folder, megabytes / 4)
     return figures
 
@@ -196,6 +198,20 @@ def _restores(folder: pathlib.Path, path: pathlib.Path, repository: pathlib.Path
         Figure("backup, one thread restored", one, "s", ceiling=5.0),
         Figure("backup, speed of restoring everything", copied / whole, "of cp and verify", floor=0.5, note=note),
     ]
+
+
+def _lag(path: pathlib.Path, repository: pathlib.Path) -> Figure:
+    """Follow a store that changes all the time, as by default, and see how far that is behind."""
+    lags: list[float] = []
+    with holdfast.open(path) as store:
+
+        def stop() -> bool:
+            store.put("live", {"n": len(lags)})
+            return len(lags) > _FOLLOWED
+
+        store.backups(repository).follow(stop=stop, report=lambda status: lags.append(status.lag))
+    note = f"at most {max(lags[1:]):.2f} s"
+    return Figure("backup, lag of following", statistics.median(lags[1:]), "s", ceiling=1.0, note=note)
 
 
 def _encrypted(folder: pathlib.Path, megabytes: float) -> list[Figure]:
