@@ -507,7 +507,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
     async def status(self) -> dict[str, int | float | str]:
         """Return the status of the store by name: copies that are pending, repairs, hooks that are off, the time of the
         last backup and of the last drill. Which names there are depends on the backend; a plain one may have none."""
-        from holdfast.maintenance.backup.store_record import backup_status
+        from holdfast.maintenance.backup.status import backup_status
 
         status = await self._engine.context.backend.status() | await backup_status(self._engine, self._handle.tenant)
         return status if self._engine.hooks is None else {**status, **self._engine.hooks.status()}

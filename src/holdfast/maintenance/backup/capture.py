@@ -36,6 +36,7 @@ from holdfast.engine.generations import GENERATION
 from holdfast.engine.row_format import LEASE, Line, StepRef
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 from holdfast.maintenance.backup.format import Tip
+from holdfast.maintenance.backup.status import LAST_BACKUP, SETTING
 
 SMALL = (BRANCHES, REFS, WRITES, LINKS, JOBS)
 """Tables of which all rows of a line are read at once."""
@@ -44,10 +45,6 @@ LARGE = (STEPS, FOLDS, EVENTS, NODES, OBJECTS)
 """Tables of which rows are only added, unless the line's own row changes."""
 
 BACKED_UP = (*SMALL, *LARGE)
-
-SETTING = "setting"
-LAST_BACKUP = "backup "
-"""The beginning of the names of settings that say which backup or drill was the last: they are not part of one."""
 
 _LOCAL = frozenset((LEASE, "ledger", "orphan"))
 """Kinds of refs about work in progress, or derived ones."""

@@ -21,12 +21,11 @@ from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import Progress
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.archive.export import scratch_store
-from holdfast.maintenance.backup.capture import SETTING
 from holdfast.maintenance.backup.format import LineEntry, Tip
 from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, entries_of
 from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.store_record import DRILL
+from holdfast.maintenance.backup.status import DRILL, SETTING
 
 _SAMPLE = 50
 """How many lines are compared with the live store."""

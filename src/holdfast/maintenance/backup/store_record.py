@@ -13,16 +13,11 @@ import msgspec
 from holdfast.backends.interface import Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
-from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, NotFoundError
-from holdfast.maintenance.backup.capture import LAST_BACKUP, SETTING
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.maintenance.backup.status import RECORD, SETTING
 
 _STORE_ID = "store id"
-_RECORD = f"{LAST_BACKUP}in "
-
-DRILL = f"{LAST_BACKUP}drill"
-"""The beginning of the names of settings with the results of drills."""
 
 
 class BackupRecord(msgspec.Struct):
@@ -38,7 +33,7 @@ class BackupRecord(msgspec.Struct):
 async def record_backup(engine: Engine, home: str, repository: Repository, made: Backup) -> None:
     """Remember a backup. `home` is the tenant whose settings have the record."""
     record = BackupRecord(made.manifest.store, made.manifest.number, made.digest.hex(), repository.id, repository.where)
-    key: Key = (home, "", SETTING, f"{_RECORD}{repository.id}", "")
+    key: Key = (home, "", SETTING, f"{RECORD}{repository.id}", "")
     row = Row(key, (msgspec.json.encode(record).decode(), made.manifest.time))
     await engine.context.backend.apply([Put(REFS, row)])
 
@@ -46,23 +41,8 @@ async def record_backup(engine: Engine, home: str, repository: Repository, made:
 async def last_backups(engine: Engine, home: str) -> list[tuple[BackupRecord, int]]:
     """Return the last backups that a store remembers, one for each repository, with their times."""
     (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
-    rows = [row for row in found if str(row.key[3]).startswith(_RECORD)]
+    rows = [row for row in found if str(row.key[3]).startswith(RECORD)]
     return [(msgspec.json.decode(str(row.columns[0]), type=BackupRecord), int(row.columns[1])) for row in rows]
-
-
-async def backup_status(engine: Engine, home: str) -> dict[str, int | float | str]:
-    """Return when the last backup was made, and the last drill, and whether that proved a backup; nothing, if never."""
-    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
-    status: dict[str, int | float | str] = {}
-    backups = [int(row.columns[1]) for row in found if str(row.key[3]).startswith(_RECORD)]
-    drills = [(int(row.columns[1]), str(row.columns[0])) for row in found if str(row.key[3]).startswith(f"{DRILL} ")]
-    if backups:
-        status["last_backup"] = to_datetime(max(backups)).isoformat(timespec="seconds")
-    if drills:
-        time, text = max(drills)
-        result = "OK" if msgspec.json.decode(text)["ok"] else "failed"
-        status["last_drill"] = f"{to_datetime(time).isoformat(timespec='seconds')}, {result}"
-    return status
 
 
 async def find_loss(engine: Engine, home: str, repository: Repository, store: str) -> CorruptError | None:

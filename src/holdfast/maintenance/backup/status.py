@@ -1,0 +1,33 @@
+"""When the last backup was made, and the last drill: for the status of a store. It is quick to import."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.backends.interface import Scan
+from holdfast.backends.tables import REFS
+from holdfast.engine.engine import Engine
+from holdfast.engine.types import to_datetime
+
+SETTING = "setting"
+
+LAST_BACKUP = "backup "
+"""The beginning of the names of settings that say which backup or drill was the last: they are not part of one."""
+
+RECORD, DRILL = f"{LAST_BACKUP}in ", f"{LAST_BACKUP}drill"
+"""The beginnings of the names of settings with the last backup, and with the results of drills."""
+
+
+async def backup_status(engine: Engine, home: str) -> dict[str, int | float | str]:
+    """Return when the last backup was made, and the last drill, and whether that proved a backup; nothing, if never."""
+    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
+    status: dict[str, int | float | str] = {}
+    backups = [int(row.columns[1]) for row in found if str(row.key[3]).startswith(RECORD)]
+    drills = [(int(row.columns[1]), str(row.columns[0])) for row in found if str(row.key[3]).startswith(f"{DRILL} ")]
+    if backups:
+        status["last_backup"] = to_datetime(max(backups)).isoformat(timespec="seconds")
+    if drills:
+        time, text = max(drills)
+        result = "OK" if msgspec.json.decode(text)["ok"] else "failed"
+        status["last_drill"] = f"{to_datetime(time).isoformat(timespec='seconds')}, {result}"
+    return status
