@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.nightly import EVERYDAY_EXAMPLES
+from tests.support.temporary_root import temporary_root
 
 # No deadlines: a shared runner may pause for longer than any useful limit. No more examples than a run has time for.
 # In CI the examples are the same on every run, so that a red run is red again; a developer's
@@ -24,6 +25,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+# Where `tmp_path` is: the tests of a disk that fails or loses its power have disks of their own.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(temporary_root()))
 
 
 # A shell starts what runs in the background with interrupts ignored, and every process of a test would inherit that.

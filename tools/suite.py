@@ -22,7 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "tests", "tools", "examples", "benchmarks")
 OTHER_PYTHONS = ("3.12", "3.13")
 
-PYTEST = (sys.executable, "-m", "pytest", "-n", "logical", "--dist", "worksteal")
+WORKERS = str((os.cpu_count() or 1) * 3 // 2)
+"""More than processors: tests wait for servers, timers and other processes."""
+
+PYTEST = (sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "worksteal")
 LINTERS = (
     (sys.executable, "-m", "ruff", "check", *FOLDERS),
     (sys.executable, "-m", "ruff", "format", "--check", *FOLDERS),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -404,10 +403,13 @@ class NumbersBeforeItCommits(Wrapper):
         super().__init__(inner)
         self.numbers = itertools.count(1)
         self.visible: list[tuple[int, Line]] = []
+        self.reported = 0
 
     async def apply(self, batch: Batch) -> int | None:
         number = next(self.numbers)
-        await BlockingCall(lambda: time.sleep(random.random() * 0.003))
+        if number % 2:  # until a reader has seen a larger number; the last ones have none to wait for
+            deadline = time.monotonic() + 0.05
+            await BlockingCall(lambda: self._wait(number, deadline))
         refused = await self.inner.apply(batch)
         if refused is None:
             self.visible.extend((number, line) for line in changed_lines([batch]) or ())
@@ -415,9 +417,13 @@ class NumbersBeforeItCommits(Wrapper):
 
     async def changes(self, since: str | None = None) -> Changes:
         visible = list(self.visible)
-        last = max((number for number, _ in visible), default=0)
+        self.reported = last = max((number for number, _ in visible), default=0)
         lines = [line for number, line in visible if since is not None and number > int(since)]
         return Changes(lines, str(last), complete=True)
+
+    def _wait(self, number: int, deadline: float) -> None:
+        while self.reported < number and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
 
 @caught_by("test_lines_that_change_are_named", "test_tidying_loses_no_change")

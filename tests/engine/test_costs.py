@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -171,3 +172,19 @@ def test_the_cache_keeps_to_its_bound(limit: int) -> None:
     assert store._engine.context.cache.size <= limit
     assert after - before <= 1.3 * limit + 200_000
     assert after - before > 0.3 * limit  # it is used, too
+
+
+def test_a_large_state_takes_at_most_four_times_its_size() -> None:
+    size = 4 << 20
+    backend = run(MemoryBackend.open("memory://"))
+    store = store_on(backend)
+    state = {"messages": [{"role": "user", "content": f"{number:09} " * 200} for number in range(size // 2000)]}
+    calls: list[Callable[[], object]] = [lambda: store.put("large", state), lambda: store_on(backend).get("large")]
+    for call in calls:
+        tracemalloc.start()
+        try:
+            call()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert size < peak < 4 * size

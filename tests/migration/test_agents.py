@@ -215,6 +215,25 @@ def test_a_conversation_has_a_schema_of_its_own(opened: Callable[[], Store]) -> 
     assert store.maintenance.verify().ok
 
 
+def test_a_class_without_a_schema_of_messages_is_refused_on_newer_ones(opened: Callable[[], Store]) -> None:
+    plain, store = opened(), opened()
+    old = release("1", {})().attach(plain, "a")
+    old.conversation.append({"text": "one"})
+    old.save()
+    assert len(plain.agents.restore("a", release("1", {})).conversation) == 1
+    agent = store.agents.restore("a", release("1", {}, conversation=TALK_2))
+    agent.conversation.append({"content": "two", "role": "user"})
+    agent.save()
+    with pytest.raises(ConflictError) as refused:
+        opened().agents.restore("a", release("1", {}))
+    assert (refused.value.code, refused.value.where) == ("schema-missing", "conversation of agent 'a'")
+    store.schemas.down(TALK_2, to="1.0.0")
+    again = opened().agents.restore("a", release("1", {}))
+    again.conversation.append({"text": "three"})
+    again.save()
+    assert [each["text"] for each in plain.agents.messages("a")] == ["one", "two", "three"]
+
+
 def test_a_state_of_a_machine_may_have_a_schema(opened: Callable[[], Store]) -> None:
     class Done(TypedDict):
         result: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -16,7 +17,7 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, convert, rename
 from holdfast.store import Store
-from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TWO, TWO_ONE, first, second
+from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TWO, TWO_ONE, Chat1, first, second
 from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend
 from tests.support.nightly import mostly_nightly
@@ -91,6 +92,45 @@ def test_a_whole_state_that_is_put_keeps_what_was_put_aside(url: str, old: Store
     del old
 
 
+def test_a_program_without_schemas_keeps_what_was_put_aside(url: str) -> None:
+    with holdfast.open(url) as plain, holdfast.open(url) as store:
+        plain.put("chat-1", first())
+        store.schemas.attach(TWO, threads="chat-*")
+        store.update("chat-1", {"plan": ["go"]})
+        store.schemas.down(TWO, to="1.0.0")
+        plain.put("chat-1", first() | {"count": 9})
+        store.schemas.up(TWO)
+        assert store.get("chat-1").state == second() | {"count": "9", "plan": ["go"]}
+
+
+def test_what_was_put_aside_is_not_for_others_to_write(url: str, old: Store) -> None:
+    with holdfast.open(url) as store, holdfast.open(url) as plain:
+        for program in (store, plain):
+            with pytest.raises(InvalidError, match="reserved"):
+                program.put("chat-9", first() | {"__aside__": {}})
+        store.schemas.attach(TWO)
+        thread = store.thread("chat-1")
+        thread.update({"plan": ["go"]})
+        stored = thread.get(migrate=False).state
+        kept = stored["__aside__"]
+        writes: list[Callable[[], object]] = [
+            lambda: thread.put(second() | {"__aside__": {}}),
+            lambda: thread.update({"__aside__": 5}),
+            lambda: thread.update({("__aside__", "scratch"): 5}),
+            lambda: thread.update({}, remove=["__aside__"]),
+            lambda: thread.fork("side", changes={"__aside__": 5}),
+        ]
+        for write in writes:
+            with pytest.raises(InvalidError, match="reserved"):
+                write()
+        thread.put(stored | {"count": "5"})  # as it was read
+        assert thread.get(migrate=False).state == stored | {"count": "5"}
+        assert thread.get(migrate=False).state["__aside__"] == kept
+        with pytest.raises(InvalidError, match="reserved"), store.transaction() as together:
+            together.put("chat-1", second() | {"__aside__": {}})
+    del old
+
+
 def test_a_writer_of_an_older_version_is_refused_at_its_next_step(url: str, old: Store) -> None:
     old.put("chat-1", first(1))  # the control: it may write
     with holdfast.open(url) as store:
@@ -145,6 +185,52 @@ def test_a_program_without_schemas_keeps_the_version_of_the_state(url: str, old:
     del old
 
 
+def test_a_program_without_schemas_is_refused_on_top_of_a_newer_version(url: str) -> None:
+    with holdfast.open(url) as plain, holdfast.open(url) as store:
+        plain.put("chat-1", first())
+        plain.put("chat-2", first())
+        store.schemas.attach(TWO, threads="chat-*")
+        store.update("chat-1", {"plan": ["go"]})
+        upgraded = second() | {"plan": ["go"]}
+        thread = plain.thread("chat-1")
+        writes: list[Callable[[], object]] = [
+            lambda: plain.put("chat-1", first()),
+            lambda: plain.update("chat-1", {"count": 5}),
+            lambda: plain.update("chat-1", {}, remove=["count"]),
+            lambda: thread.fork("side", changes={"count": 5}),
+        ]
+        for write in writes:
+            with pytest.raises(ConflictError) as refused:
+                write()
+            assert (refused.value.code, "chat-1" in refused.value.where) == ("schema-missing", True)
+            assert "chat@2.0.0" in refused.value.what
+            assert "holdfast migrate down chat --to 1.0.0" in refused.value.hint
+        assert store.get("chat-1").state == upgraded
+        plain.put("chat-2", first(2))  # nobody has upgraded it
+        assert store.get("chat-2").state == second(2)
+        # What has a version, or changes nothing, keeps it.
+        thread.fork("side")
+        thread.switch("side")
+        thread.restore(at="#0")
+        assert store.get("chat-1").state == second()
+        assert plain.get("chat-1").schema == "chat@1.0.0", "the version of states from before there was a schema"
+        thread.update({"count": 6})
+        assert store.get("chat-1").state == second() | {"count": "6"}
+        store.schemas.up(TWO)
+        thread.restore(at="#1")
+        assert store.get("chat-1").state == upgraded
+
+
+def test_a_state_from_before_there_was_a_schema_is_restored_in_todays_version(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.put("chat-1", first())
+        store.schemas.attach(TWO, threads="chat-*")
+        store.put("chat-1", second(3))
+        store.thread("chat-1").restore(at="#0")
+        assert store.get("chat-1").state == second()
+        assert store.get("chat-1", migrate=False).schema == "chat@2.0.0"
+
+
 def test_a_writer_that_was_refused_goes_on_after_a_downgrade(url: str, old: Store) -> None:
     with holdfast.open(url) as store:
         store.schemas.up(TWO)
@@ -153,6 +239,35 @@ def test_a_writer_that_was_refused_goes_on_after_a_downgrade(url: str, old: Stor
         store.schemas.down(TWO, to="1.0.0")
     old.put("chat-1", first() | {"count": 7})
     assert old.get("chat-1").state == first() | {"count": 7}
+
+
+def test_a_downgrade_that_left_out_some_states_lets_the_older_release_attach(url: str) -> None:
+    def down(text: str) -> int:
+        return 1 // int(text) * int(text)
+
+    class Old(TypedDict):
+        count: int
+
+    class New(TypedDict):
+        count: str
+
+    old, new = Schema("n", "1", Old), Schema("n", "2", New)
+    schemas = SchemaSet(old, new, Migration("n", "1", "2", convert("count", str, down)))
+    with holdfast.open(url) as store, holdfast.open(url) as older:
+        store.schemas.attach(schemas, threads="*")
+        store.put("fits", {"count": "1"})
+        store.put("unfit", {"count": "0"})
+        with pytest.raises(ConflictError):
+            older.schemas.attach(old, threads="*")
+        assert store.schemas.down(schemas, to="1", on_error="skip").unfit_total == 1
+        older.schemas.attach(old, threads="*")
+        older.update("fits", {"count": 5})
+        assert older.get("fits").state == {"count": 5}
+        uses: list[Callable[[], object]] = [lambda: older.put("unfit", {"count": 5}), lambda: older.get("unfit")]
+        for refused in uses:
+            with pytest.raises(UnsupportedError) as error:
+                refused()
+            assert error.value.code == "schema-newer"
 
 
 def test_an_unversioned_state_has_a_version_that_is_known(url: str) -> None:
@@ -243,6 +358,11 @@ def test_what_is_saved_is_validated(url: str) -> None:
         assert "count" in refused.value.where
         with pytest.raises(NotFoundError):
             store.get("chat-1")
+        store.put("chat-1", first())
+        store.put("chat-1", first() | {"msgs": ["x"] * 50})
+        with pytest.raises(InvalidError) as refused:
+            store.put("chat-1", first() | {"msgs": ["x"] * 50 + ["y", 5]})
+        assert refused.value.where.startswith("msgs[51] of"), "its number in the whole list"
         store.put("chat-1", first())
         for path, value in (("count", "1"), ("msgs[0]", 5)):
             with pytest.raises(InvalidError):
@@ -430,6 +550,29 @@ def test_a_step_with_a_schema_asks_the_store_no_more() -> None:
     assert calls[0] == calls[1]
 
 
+def test_a_step_without_a_schema_reads_the_registry_once() -> None:
+    calls = []
+    for labelled in (False, True):
+        backend = CountingBackend(MemoryBackend())
+        store = counted(backend)
+        if labelled:
+            store.schemas.attach(ONE)
+        store.put("chat-1", first())
+        store.schemas.detach()
+        thread = store.thread("chat-1")
+        if labelled:
+            backend.reset()
+            thread.put(first(1))
+            assert backend.reads > 0, "the control: it was read"
+        thread.put(first(2))
+        backend.reset()
+        for number in range(40):
+            thread.put(first(number))
+        calls.append((backend.reads, backend.applies))
+        assert store.get("chat-1").schema == ("chat@1.0.0" if labelled else "")
+    assert calls[0] == calls[1]
+
+
 def test_attaching_again_takes_less_than_a_millisecond(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         store.schemas.attach(TWO)
@@ -475,3 +618,27 @@ def test_a_function_is_called_once_for_each_stored_state(tmp_path: Path) -> None
         for _ in range(3):
             assert store.get("a").state == {"count": "1"}
     assert calls == 1
+
+
+def test_wrong_declarations_are_refused(tmp_path: Path) -> None:
+    unknown = Schema("a", "1.0.0", {"type": "object", "properties": {"x": {"$ref": "holdfast:b@1.0.0"}}})
+    known = Schema("b", "1.0.0", {"type": "object", "properties": {"x": {"$ref": "holdfast:c@1.0.0"}}})
+    wrong_nodes: list[Any] = [["x"], {"x": 5}, {"x": "z", "y": "z"}]
+    for nodes in wrong_nodes:
+        with pytest.raises(InvalidError, match="node"):
+            Migration("a", "1.0.0", "2.0.0", nodes=nodes)
+    with holdfast.open(tmp_path / "a.db") as store:
+        for schemas in (unknown, SchemaSet(unknown, known)):
+            for use in (store.schemas.attach, store.schemas.up, store.schemas.plan):
+                with pytest.raises(NotFoundError) as missing:
+                    use(schemas, "a")
+                assert missing.value.code == "schema-version-unknown"
+        for pattern in ("planet:*", "user", "user:*/planet:*"):
+            with pytest.raises(InvalidError, match="no scope has a part"):
+                store.schemas.attach(ONE, scopes=pattern)
+        with pytest.raises(InvalidError, match="SchemaSet"):
+            store.schemas.up(Chat1)  # type: ignore[arg-type]
+        assert store.schemas.registered().tip is None, "nothing was written"
+        assert store.schemas.up(CHAT_1).complete
+        for pattern in ("*", "user:*/agent:*", "us?r:a", "global"):
+            store.schemas.attach(ONE, scopes=pattern)

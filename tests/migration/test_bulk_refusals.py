@@ -11,6 +11,8 @@ import pytest
 import holdfast
 from holdfast.errors import ConflictError, HoldfastError, InvalidError
 from holdfast.maintenance.migration import bulk
+from holdfast.maintenance.migration.plan import MigrationTarget
+from holdfast.maintenance.migration.shared_run import SharedRun
 from holdfast.schemas import Migration, Schema, SchemaSet, convert, rename
 from holdfast.store import Store
 
@@ -88,15 +90,15 @@ def test_a_run_that_was_presumed_dead_does_not_end_the_other(
         del progress
         if not seen:
             seen.append(0)
-            monkeypatch.setattr(bulk, "_LIFE", 0.0)
-            run = bulk.BulkMigration._end
+            monkeypatch.setattr(bulk, "LIFE", 0.0)
+            end = SharedRun.end
 
             async def stay(self: Any) -> None:  # the downgrade is still under way
                 del self
 
-            monkeypatch.setattr(bulk.BulkMigration, "_end", stay)
+            monkeypatch.setattr(SharedRun, "end", stay)
             seen[0] = old.schemas.down(TWO, to="1.0.0").migrated
-            monkeypatch.setattr(bulk.BulkMigration, "_end", run)
+            monkeypatch.setattr(SharedRun, "end", end)
 
     with pytest.raises(ConflictError) as refused:
         new.schemas.up(TWO, progress=interfere)
@@ -104,8 +106,40 @@ def test_a_run_that_was_presumed_dead_does_not_end_the_other(
     assert old.get("t").state == {"n": 1}
 
 
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_run_that_was_presumed_dead_before_it_began(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """What it registers would replace what another run registered meanwhile."""
+    new, other = stores
+    other.schemas.attach(ONE, threads="*")
+    other.put("t", {"n": 1})
+    other.schemas.detach(threads="*")
+    other.schemas.up(TWO)
+    join, struck = SharedRun.join, list[str]()
+
+    async def sleep(self: Any) -> bool:
+        begins = await join(self)
+        if not struck:
+            struck.append(way)
+            monkeypatch.setattr(bulk, "LIFE", 0.0)
+            move = bulk.BulkMigration(await MigrationTarget.of(other._engine, other.tenant, TWO, None, targets[way]))
+            await move.run(down=way == "down")
+            monkeypatch.setattr(bulk, "LIFE", 30.0)
+        return begins
+
+    targets = {"up": "2.0.0", "down": "1.0.0"}
+    monkeypatch.setattr(SharedRun, "join", sleep)
+    assert new.schemas.up(TWO).complete
+    assert struck == [way]
+    record = new.schemas.registered().records["count"]
+    assert (record.current, record.is_pinned) == (COUNT_2.version, False)
+    assert new.schemas.status(TWO)[0].states == {"2.0.0": 1}
+
+
 def test_a_downgrade_that_cannot_be_made_writes_nothing(stores: tuple[Store, Store]) -> None:
     new, _ = stores
+    three = SchemaSet(*TWO, *TWO.migrations(), Schema("count", "0.9.0", Count1))
     two = versions(down=no_thirteen)
     new.schemas.attach(two, threads="*")
     for number in (1, 13, 20):
@@ -120,6 +154,8 @@ def test_a_downgrade_that_cannot_be_made_writes_nothing(stores: tuple[Store, Sto
     assert new.schemas.down(two, to="1.0.0", on_error="skip").migrated == 2
     with pytest.raises(InvalidError, match="older version"):
         new.schemas.down(two, to="2.0.0")
+    with pytest.raises(InvalidError, match="newer version"):
+        new.schemas.up(three, to="0.9.0")
     assert new.schemas.registered().records["count"].current == COUNT_1.version
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -13,7 +13,7 @@ from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.schemas import Schema, SchemaSet, SchemaWarning
 from holdfast.store import Store
 from tests.migration.documents import FIRST_FIELDS, OLD_PLAN, PLAN_1, PLANS, saved
-from tests.migration.versions import ONE, TWO, Chat1, first
+from tests.migration.versions import ONE, TWO, Chat1, first, second
 
 
 def exported(store: Store) -> bytes:
@@ -128,3 +128,47 @@ def test_a_restored_state_is_checked(tmp_path: Path) -> None:
         assert store.get("chat-1").state == first()
         with pytest.raises(ConflictError):
             store.schemas.attach(Schema("chat", "1.0.0", int), threads="chat-*")
+
+
+class Lone(TypedDict):
+    """A version that comes in without a migration from the ones before it."""
+
+    messages: list[str]
+
+
+@pytest.mark.parametrize("threads", [None, ["chat-1"]], ids=["all", "some"])
+@pytest.mark.parametrize("by_url", [False, True])
+def test_a_copy_takes_its_versions_along(tmp_path: Path, threads: list[str] | None, by_url: bool) -> None:
+    alone = Schema("chat", "3.0.0", Lone)
+    with holdfast.open(tmp_path / "source.db") as store, holdfast.open(tmp_path / "target.db") as target:
+        store.schemas.attach(ONE, threads="chat-*")
+        store.schemas.attach(PLAN_1, **PLANS)
+        store.put("chat-1", first())
+        target.schemas.attach(Schema("other", "1.0.0", Lone), threads="other")
+        target.put("other", {"messages": []})
+        for _ in range(2):  # once more changes nothing
+            store.copy_to(tmp_path / "target.db" if by_url else target, threads=threads)
+        registered = target.schemas.registered()
+        assert set(registered.records) == ({"chat", "other"} if threads else {"chat", "other", "plan"})
+        assert registered.records["chat"].patterns == (() if threads else ("chat-*",))
+        with pytest.raises(NotFoundError) as missing:
+            target.schemas.attach(alone, threads="chat-*")
+        assert missing.value.code == "migration-missing", "the program is told before it reads the state"
+        target.schemas.attach(TWO, threads="chat-*")
+        assert target.get("chat-1").state == second()
+        assert target.maintenance.verify().ok
+        # A version that has another form there: nothing is copied.
+        store.schemas.attach(Schema("other", "1.0.0", Chat1), threads="more")
+        store.put("more", first())
+        with pytest.raises(ConflictError) as changed:
+            store.copy_to(target, threads=threads and ["more"])
+        assert changed.value.code == "schema-changed"
+        assert "more" not in [each.thread for each in target.threads()]
+
+
+def test_a_copy_of_a_whole_store_has_the_registry_as_it_is(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "source.db") as store, holdfast.open(tmp_path / "target.db") as target:
+        for schemas in (ONE, TWO):
+            store.schemas.attach(schemas, threads="chat-*")
+            store.copy_to(target)
+        assert target.schemas.registered().tip == store.schemas.registered().tip

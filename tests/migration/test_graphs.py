@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 
 import holdfast
 from holdfast.errors import ConflictError, InvalidError, UnsupportedError
@@ -139,6 +139,37 @@ def test_a_bulk_migration_leaves_threads_in_the_middle_of_a_step_alone(tmp_path:
         assert store.schemas.up(NEW).complete
 
 
+def test_a_release_without_a_schema_is_refused_on_a_thread_of_todays(tmp_path: Path) -> None:
+    other: Any = {"configurable": {"thread_id": "stopped"}}
+    with holdfast.open(tmp_path / "a.db") as plain, holdfast.open(tmp_path / "a.db") as store:
+        old = old_graph(HoldfastSaver(plain))
+        for config in (CONFIG, other):
+            old.invoke(START_STATE, config)
+        old.invoke(Command(resume="sure"), CONFIG)
+        new = new_graph(HoldfastSaver(store, schema=NEW))
+        found = new.invoke({"notes": ["more"]}, CONFIG)
+        late: list[Any] = [START_STATE, Command(resume="late")]
+        for given in late:
+            with pytest.raises(ConflictError) as refused:
+                old.invoke(given, CONFIG)
+            assert refused.value.code == "schema-missing"
+        assert new.get_state(CONFIG).values["notes"] == found["notes"]
+        assert "new on Ann" in new.invoke(Command(resume="on"), CONFIG)["notes"][-1]
+        # A thread that stopped before the upgrade is finished by either.
+        assert old.invoke(Command(resume="sure"), other)["log"][-1] == "old sure"
+
+
+def test_what_a_release_without_a_schema_wrote_after_a_checkpoint_of_todays_is_migrated(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as plain, holdfast.open(tmp_path / "a.db") as store:
+        new = two_tasks(New, HoldfastSaver(store, schema=NEW), {"notes": ["w"]}, [])
+        new.invoke({"notes": ["start"], "first": "Ann", "last": "Bee", "count": "1", "plan": []}, CONFIG)
+        at = new.get_state(CONFIG).config
+        HoldfastSaver(plain).put_writes(at, [("log", ["late"])], "task", "~__pregel_pull, late")
+        found = HoldfastSaver(store, schema=NEW).get_tuple(CONFIG)
+        assert found is not None
+        assert ("task", "notes", ["late"]) in (found.pending_writes or [])
+
+
 def two_tasks(state: type, saver: HoldfastSaver, write: dict[str, Any], ran: list[str], node: str = "work") -> Any:
     """A graph with two nodes at a time, of which one stops and the other has written."""
 
@@ -193,23 +224,116 @@ def test_writes_that_cannot_be_migrated_refuse_the_resume(tmp_path: Path) -> Non
         remove("count"),
     )
     whole = Migration("graph", "1.0.0", "2.0.0", custom(lambda state: {"log": state["log"]}, lossy=True))
-    renamed = Migration("graph", "1.0.0", "2.0.0", *TO_NEW.operations, nodes={"work": "labour"})
     cases: list[tuple[type, Migration, dict[str, Any]]] = [
         (Joined, joined, {"name": "x"}),
         (Custom, whole, {"log": ["x"]}),
-        (New, renamed, {"log": ["x"]}),
     ]
     for number, (state, migration, write) in enumerate(cases):
         config: Any = {"configurable": {"thread_id": "t"}}
         with holdfast.open(tmp_path / f"{number}.db") as store:
             two_tasks(Old, HoldfastSaver(store, schema=OLD), write, []).invoke(START_STATE, config)
             schemas = SchemaSet(*OLD, Schema("graph", "2.0.0", state), migration)
-            graph = two_tasks(state, HoldfastSaver(store, schema=schemas), {}, [], "labour")
+            graph = two_tasks(state, HoldfastSaver(store, schema=schemas), {}, [])
             before = [each.id for each in store.log("t")]
             with pytest.raises(UnsupportedError) as refused:
                 graph.invoke(Command(resume=1), config)
             assert refused.value.code == "migration-pending"
             assert [each.id for each in store.log("t")] == before, "nothing was written"
+
+
+def renaming(**nodes: str) -> SchemaSet:
+    """The schemas with a migration that renames these nodes."""
+    migration = Migration("graph", "1.0.0", "2.0.0", *TO_NEW.operations, nodes=nodes)
+    return SchemaSet(*OLD, Schema("graph", "2.0.0", New), migration)
+
+
+def questions(state: type, saver: HoldfastSaver, node: str, *, sent: bool = False, joins: bool = False) -> Any:
+    """A graph that stops twice in a node. That is reached by an edge, by a packet, or from two nodes at once."""
+    channel = "log" if state is Old else "notes"
+
+    def ask(_: Any) -> dict[str, Any]:
+        return {channel: [f"{interrupt('first?')} {interrupt('second?')}"]}
+
+    builder: Any = StateGraph(state)
+    builder.add_node(node, ask)
+    if joins:
+        for each in ("left", "right"):
+            builder.add_node(each, lambda _, each=each: {channel: [each]})
+            builder.add_edge(START, each)
+        builder.add_edge(["left", "right"], node)
+    elif sent:
+        builder.add_node("begin", lambda _: {})
+        builder.add_edge(START, "begin")
+        builder.add_conditional_edges("begin", lambda _: [Send(node, {}), Send(node, {})], [node])
+    else:
+        builder.add_edge(START, node)
+    builder.add_edge(node, END)
+    return builder.compile(checkpointer=saver)
+
+
+def asked(graph: Any) -> list[tuple[str, str]]:
+    return [(each.id, each.value) for task in graph.get_state(CONFIG).tasks for each in task.interrupts]
+
+
+@pytest.mark.parametrize("way", [{}, {"joins": True}, {"sent": True}])
+@pytest.mark.parametrize("by_id", [False, True])
+def test_questions_of_a_renamed_node_are_answered(tmp_path: Path, way: dict[str, bool], by_id: bool) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        old = questions(Old, HoldfastSaver(store, schema=OLD), "ask", **way)
+        old.invoke(START_STATE, CONFIG)
+        before = asked(old)
+        if way.get("sent"):  # both packets of the step are answered by their ids
+            by_id = True
+        graph = questions(New, HoldfastSaver(store, schema=renaming(ask="confirm")), "confirm", **way)
+        assert [value for _, value in asked(graph)] == [value for _, value in before] != []
+        assert not {id for id, _ in asked(graph)} & {id for id, _ in before}, "ids depend on the name of the node"
+        found: Any = {}
+        for answer in ("A", "B"):
+            resume = {id: answer for id, _ in asked(graph)} if by_id else answer
+            found = graph.invoke(Command(resume=resume), CONFIG)
+        assert found["notes"][-1] == "A B"
+        assert found["notes"].count("A B") == len(before)
+        assert asked(graph) == []
+
+
+def test_what_a_renamed_node_wrote_is_not_done_again(tmp_path: Path) -> None:
+    ran: list[str] = []
+    with holdfast.open(tmp_path / "a.db") as store:
+        two_tasks(Old, HoldfastSaver(store, schema=OLD), {"log": ["w"]}, ran).invoke(START_STATE, CONFIG)
+        graph = two_tasks(New, HoldfastSaver(store, schema=renaming(work="labour")), {"notes": ["no"]}, ran, "labour")
+        assert graph.invoke(Command(resume=1), CONFIG)["notes"] == ["start", "w"]
+    assert ran == ["work"]
+
+
+def test_tasks_that_cannot_be_found_under_the_new_name_refuse_the_resume(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        saver = HoldfastSaver(store, schema=OLD)
+        questions(Old, saver, "ask").invoke(START_STATE, CONFIG)
+        at = saver.get_tuple(CONFIG)
+        assert at is not None
+        saver.put_writes(at.config, [("log", ["x"])], "an id of another release", "~__pregel_pull, ask")
+        graph = questions(New, HoldfastSaver(store, schema=renaming(ask="confirm")), "confirm")
+        with pytest.raises(UnsupportedError) as refused:
+            graph.invoke(Command(resume="A"), CONFIG)
+        assert refused.value.code == "migration-pending"
+
+
+def test_a_downgrade_defers_a_thread_with_writes_of_the_newer_version(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        schemas = renaming()
+        for config in (CONFIG, {"configurable": {"thread_id": "untouched"}}):
+            questions(Old, HoldfastSaver(store, schema=OLD), "ask").invoke(START_STATE, config)
+        questions(New, HoldfastSaver(store, schema=schemas), "ask").invoke(Command(resume="A"), CONFIG)
+        report = store.schemas.down(schemas, to="1.0.0")
+        assert (report.deferred, report.complete, report.skipped) == (["t"], False, 1)
+        assert store.schemas.registered().retired == frozenset()
+        old = questions(Old, HoldfastSaver(store, schema=OLD), "ask")
+        with pytest.raises(UnsupportedError) as refused:
+            old.invoke(Command(resume="B"), CONFIG)
+        assert refused.value.code == "schema-newer"
+        store.schemas.up(schemas)
+        new = questions(New, HoldfastSaver(store, schema=schemas), "ask")
+        assert new.invoke(Command(resume="B"), CONFIG)["notes"] == ["start", "A B"]
 
 
 class OldChild(TypedDict):

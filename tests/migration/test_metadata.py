@@ -107,3 +107,15 @@ def test_a_schema_of_metadata_costs_no_call_of_the_store() -> None:
             store.sessions.get(str(number))
         calls.append((backend.reads, backend.applies))
     assert calls[0] == calls[1]
+
+
+def test_a_program_without_schemas_is_refused_on_newer_metadata(opened: Callable[[], Store]) -> None:
+    plain, store = opened(), opened()
+    plain.sessions.start("a", metadata={"w": 5}, on_end="keep")
+    store.schemas.attach(IMAGE_2, sessions="**")
+    store.sessions.update("a", {"alt": "x"})
+    with pytest.raises(ConflictError) as refused:
+        plain.sessions.update("a", {"w": 9})
+    assert (refused.value.code, refused.value.where) == ("schema-missing", "metadata of session 'a'")
+    plain.sessions.end("a")  # which leaves it as it is
+    assert store.sessions.get("a").metadata == {"width": 5, "alt": "x"}

@@ -155,6 +155,33 @@ def test_a_program_without_schemas_keeps_the_version_of_a_value(opened: Callable
     assert store.state(user="a")["plans/1"] == NEW_PLAN, "the mark of a deleted key is gone with it"
 
 
+def test_a_program_without_schemas_is_refused_on_top_of_a_newer_value(opened: Callable[[], Store]) -> None:
+    plain, store = opened(), opened()
+    plain.state(user="a")["plans/1"] = OLD_PLAN
+    store.schemas.attach(PLAN_2, **PLANS)
+    plain.state(user="a")["plans/1"] = {**OLD_PLAN, "goal": "y"}  # nobody has upgraded it
+    new = store.state(user="a")
+    new.patch("plans/1", {"aim": "z"})
+    state = plain.state(user="a")
+    writes: list[Callable[[], object]] = [
+        lambda: state.set("plans/1", OLD_PLAN),
+        lambda: state.patch("plans/1", {"goal": "x"}),
+        lambda: state.batch({"plans/1": OLD_PLAN, "other": 1}),
+    ]
+    for write in writes:
+        with pytest.raises(ConflictError) as refused:
+            write()
+        assert (refused.value.code, refused.value.where) == ("schema-missing", "key 'plans/1' of user:a")
+    assert "other" not in state
+    assert new["plans/1"] == {**NEW_PLAN, "aim": "z"}
+    state.expire("plans/1", 1000)  # what has no shape
+    state.copy_to(plain.state(user="b"))
+    assert store.state(user="b")["plans/1"] == {**NEW_PLAN, "aim": "z"}
+    state.delete("plans/1")
+    state["plans/1"] = OLD_PLAN
+    assert new["plans/1"] == NEW_PLAN
+
+
 def test_what_is_written_is_validated(opened: Callable[[], Store]) -> None:
     store = opened()
     store.schemas.attach(PLAN_1, **PLANS)
@@ -300,7 +327,10 @@ def test_a_program_without_schemas_keeps_the_version_of_a_scope(opened: Callable
     assert header(plain, "user:a").schema == "plan@1.0.0"
     store.schemas.attach(PLAN_2, **USERS)
     store.state(user="a")["done"] = 4
-    plain.state(user="a")["done"] = 5
+    with pytest.raises(ConflictError) as refused:
+        plain.state(user="a")["done"] = 5
+    assert (refused.value.code, refused.value.where) == ("schema-missing", "scope 'user:a'")
+    plain.state(user="a").delete("goal")  # a key that nobody has
     assert header(plain, "user:a").schema == "plan@2.0.0"
     with pytest.raises(UnsupportedError) as mixed:
         plain.state(user="a").rollback(1)
@@ -310,6 +340,26 @@ def test_a_program_without_schemas_keeps_the_version_of_a_scope(opened: Callable
     again = opened()  # an older writer does not bring the old form back
     with pytest.raises(ConflictError):
         again.schemas.attach(PLAN_1, **USERS)
+
+
+def test_a_program_without_schemas_copies_a_scope_with_its_version(opened: Callable[[], Store]) -> None:
+    plain, store = opened(), opened()
+    plain.state(user="old").batch(OLD_PLAN)
+    plain.state(user="a").batch(OLD_PLAN)
+    store.schemas.attach(PLAN_2, **USERS)
+    store.state(user="a")["done"] = 4
+    now = dict(store.state(user="a"))
+    for _ in range(2):
+        plain.state(user="a").copy_to(plain.state(user="b"), on_conflict="overwrite")
+        assert header(plain, "user:b").schema == "plan@2.0.0"
+    for source, target in (("a", "old"), ("old", "a")):
+        with pytest.raises((UnsupportedError, ConflictError)) as mixed:
+            plain.state(user=source).copy_to(plain.state(user=target), on_conflict="overwrite")
+        assert mixed.value.code == ("schema-mixed" if source == "a" else "schema-missing")
+    plain.state(user="b").move_to(plain.state(user="c"))
+    assert dict(store.state(user="c")) == now
+    plain.state(user="old").copy_to(plain.state(user="d"))
+    assert dict(store.state(user="d")) == NEW_PLAN == dict(store.state(user="old"))
 
 
 def test_a_session_that_is_archived_and_restored_keeps_its_versions(opened: Callable[[], Store]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import attrs
 import pydantic
@@ -47,6 +48,11 @@ class Model(pydantic.BaseModel):
     a: int = 0
     b: int = 0
     c: int = 0
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
 
 
 @attrs.define
@@ -105,6 +111,25 @@ OPERATIONS: list[tuple[Operation, dict[str, Any], dict[str, Any]]] = [
         {"a": 1},
         {"total": 2},
     ),
+    (convert("a", {1: "one", 0: "none"}), {"a": True}, {"a": True}),
+    (convert("a", {1: "one", 0: "none"}), {"a": 0.0}, {"a": 0.0}),
+    (convert("a", {1: "one", 0: "none"}), {"a": [1]}, {"a": [1]}),
+    (convert("a", {"yes": True, "no": False}), {"a": 1}, {"a": 1}),
+    (split("a", ("x", "y"), separator=" "), {"a": None}, {}),
+    (rename("p.a", "b"), {"p": {"a": 1, None: 2, (1, 2): [3]}}, {"p": {"b": 1, None: 2, (1, 2): [3]}}),
+    (remove("p.a"), {"p": OrderedDict(b=2, a=1)}, {"p": OrderedDict(b=2)}),
+    (add("p.a", default=1), {"p": defaultdict(list, b=2)}, {"p": defaultdict(list, b=2, a=1)}),
+    (unnest("p", ("a",)), {"p": {"a": 1, (1, 2): 3}}, {"a": 1}),
+    (each("a", rename("x", "y")), {"a": ({"x": 1}, {"x": 2})}, {"a": ({"y": 1}, {"y": 2})}),
+    (each("a", remove("x")), {"a": deque([{"x": 1}, {"x": 2}], 2)}, {"a": deque([{}, {}], 2)}),
+    (each("a", remove("x")), {"a": {1: {"x": 1}, (2,): {"x": 2}}}, {"a": {1: {}, (2,): {}}}),
+    (unnest("p", ("goal", "steps")), {"p": Plan("x", 2)}, {"goal": "x", "steps": 2}),
+    (unnest("p", ("steps",)), {"p": Plan("x", 2)}, {"steps": 2}),
+    (unnest("m", ("b",)), {"m": Model(a=1, b=2)}, {"b": 2}),
+    (remove("p.steps"), {"p": Plan("x", 2)}, {"p": Plan("x")}),  # the class still has the field, and a default
+    (move("p.steps", "count"), {"p": Plan("x", 2)}, {"p": Plan("x"), "count": 2}),
+    (convert("p", {1: Pair(1, 2)}), {"p": 1}, {"p": Pair(1, 2)}),
+    (unnest("p", ("a",)), {"p": Pair(1, 2)}, {"a": 1}),
     (convert("p.goal", str.upper, str.lower), {"p": Plan("x", 2)}, {"p": Plan("X", 2)}),
     (convert("p.x", lambda x: x + 1, lambda x: x - 1), {"p": Point(1)}, {"p": Point(2)}),
     (
@@ -123,7 +148,8 @@ def both_ways(operation: Operation, state: dict[str, Any]) -> tuple[dict[str, An
     up = migration.upgrade(packed)
     assert packed == before
     stored = pack_state(default_codec, unpack_state(default_codec, up.aside))  # as it is read from a store
-    down = migration.downgrade(up.state, stored)
+    loaded = pack_state(default_codec, unpack_state(default_codec, up.state))
+    down = migration.downgrade(loaded, stored)
     assert down.aside == {}
     again = migration.upgrade(down.state, down.aside)
     assert unpack_state(default_codec, again.state) == unpack_state(default_codec, up.state)
@@ -157,6 +183,13 @@ def test_which_fields_of_a_model_were_set_is_kept() -> None:
     assert unpack_state(default_codec, up)["m"].model_fields_set == {"a", "c"}
 
 
+def test_a_named_tuple_is_restored_with_its_fields_in_order() -> None:
+    migration = Migration("x", "1", "2", remove("p.a"))
+    up = migration.upgrade(pack_state(default_codec, {"p": Pair(1, 2)}))
+    down = migration.downgrade(up.state, up.aside).state
+    assert unpack_state(default_codec, down) == {"p": Pair(1, 2)}
+
+
 def test_a_class_that_is_gone_is_converted_by_its_fields() -> None:
     packed = pack_state(default_codec, {"p": Plan("x", 2)})
     up = Migration("x", "1", "2", rename("p.goal", "aim")).upgrade(packed).state
@@ -168,11 +201,49 @@ def test_values_changed_since_are_kept_where_they_can_be() -> None:
     up = migration.upgrade(pack_state(default_codec, {"b": 1, "items": [{"n": 1, "z": 8}, {"n": 2, "z": 9}]}))
     state = unpack_state(default_codec, up.state)
     state["a"] = 5
-    state["items"] = [{"n": 0}, *state["items"][1:]]  # the first item was replaced
+    state["items"] = [{"n": 0}, *state["items"][1:]]
     down = migration.downgrade(pack_state(default_codec, state), up.aside)
-    assert unpack_state(default_codec, down.state) == {"b": 1, "items": [{"n": 0}, {"n": 2, "z": 9}]}
+    assert unpack_state(default_codec, down.state) == {"b": 1, "items": [{"n": 0, "z": 8}, {"n": 2, "z": 9}]}
     again = migration.upgrade(down.state, down.aside)
     assert unpack_state(default_codec, again.state) == {"a": 5, "items": [{"n": 0}, {"n": 2}]}
+
+
+A, B, B_NOW, C = {"n": 1, "z": 8}, {"n": 2, "z": 9}, {"n": 2}, {"n": 3}
+KEPT: list[tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]] = [
+    ([A, B], [B_NOW], [B]),
+    ([A, B], [{"n": 0}, B_NOW, C], [{"n": 0, "z": 8}, B, C]),
+    ([A, C], [C, {"n": 1}], [C, A]),
+    ([{"id": "a", **A}], [{"id": "b"}, {"id": "a", "n": 5}], [{"id": "b"}, {"id": "a", "n": 5, "z": 8}]),
+]
+
+
+def test_a_changed_item_keeps_its_values(subtests: pytest.Subtests) -> None:
+    for old, new, expected in KEPT:
+        with case(subtests, str(old), str(new)):
+            migration = Migration("x", "1", "2", each("items", remove("z")))
+            aside = migration.upgrade(pack_state(default_codec, {"items": old})).aside
+            down = migration.downgrade(pack_state(default_codec, {"items": new}), aside)
+            assert unpack_state(default_codec, down.state) == {"items": expected}
+
+
+def test_values_of_items_are_not_dropped_where_it_is_unknown_whose_they_are() -> None:
+    old, new = {"items": [{"n": 1, "z": 8}, {"n": 2, "z": 9}]}, {"items": [{"n": 5}]}
+    migration = Migration("x", "1", "2", each("items", remove("z")))
+    aside = migration.upgrade(pack_state(default_codec, old)).aside
+    with pytest.raises(InvalidError, match="unknown to which") as caught:
+        migration.downgrade(pack_state(default_codec, new), aside)
+    assert caught.value.code == "migration-failed"
+    lossy = Migration("x", "1", "2", each("items", remove("z", lossy=True)))
+    down = lossy.downgrade(pack_state(default_codec, new), aside)
+    assert unpack_state(default_codec, down.state) == new
+
+
+def test_which_fields_of_a_model_were_set_is_kept_by_unnest() -> None:
+    migration = Migration("x", "1", "2", unnest("m", ("a", "b")))
+    up = migration.upgrade(pack_state(default_codec, {"m": Model(a=1)}))
+    down = migration.downgrade(up.state, up.aside).state
+    assert unpack_state(default_codec, down)["m"].model_fields_set == {"a"}
+    assert down == pack_state(default_codec, {"m": Model(a=1)})
 
 
 FAILURES: list[tuple[Operation, dict[str, Any], str]] = [
@@ -180,6 +251,8 @@ FAILURES: list[tuple[Operation, dict[str, Any], str]] = [
     (move("a", "p.a"), {"a": 1, "p": 5}, "has no fields"),
     (convert("a", int, str), {"a": "x"}, "raised ValueError"),
     (convert("a", {"x": "y"}), {"a": "y"}, "gives to another"),
+    (split("a", ("x", "y"), separator=" "), {"a": 5}, "a value of type int"),
+    (each("a", rename("x", "y")), {"a": {1, 2}}, "not a list"),
     (split("a", ("x", "y"), list, lambda x, y: x), {"a": "abc"}, "at most 2 values"),
     (nest("p", ("a",)), {"p": 5, "a": 1}, "is not a dict"),
     (unnest("p", ("a",)), {"p": 5}, "is not a dict"),
@@ -199,6 +272,27 @@ def test_a_failure_names_migration_operation_and_path(subtests: pytest.Subtests)
         assert caught.value.code in ("migration-failed", "migration-shape")
         assert caught.value.where.startswith(f"chat 1.0.0 -> 2.0.0, operation 2: {operation.kind}")
     assert "a[1]" in str(next(_errors(each("a", rename("x", "y")), {"a": [{"x": 1}, 5]})))
+
+
+SECRET = "sk-live-123"
+QUOTING: list[tuple[Operation, dict[str, Any], str]] = [
+    (convert("a", int, str), {"a": SECRET}, "a"),
+    (convert("p.a", int, str), {"p": {"a": SECRET}}, "p.a"),
+    (each("a", convert("k", int, str)), {"a": [{"k": "1"}, {"k": SECRET}]}, "a[1]"),
+    (split("a", ("b", "c"), separator="-"), {"a": [SECRET]}, "a"),
+    (merge(("a", "b"), "c", lambda a, b: int(a + b), list), {"a": SECRET, "b": ""}, "a"),
+]
+
+
+def test_a_failure_does_not_quote_the_state_and_ends_with_the_path(subtests: pytest.Subtests) -> None:
+    for operation, state, path in QUOTING:
+        with case(subtests, str(operation)):
+            (error,) = _errors(operation, state)
+            assert SECRET not in str(error)
+            assert error.where.rpartition("; ")[2] == path
+    (error,) = _errors(*QUOTING[0][:2])
+    assert "raised ValueError" in error.what
+    assert SECRET in str(error.__cause__)
 
 
 def _errors(operation: Operation, state: dict[str, Any]) -> Any:
@@ -240,6 +334,9 @@ def test_functions_that_are_not_pure_are_refused(subtests: pytest.Subtests) -> N
 
 
 DECLARATIONS: list[Any] = [
+    lambda: rename("x", "x"),
+    lambda: rename("p.x", "x"),
+    lambda: convert("x", {}),
     lambda: add("a"),
     lambda: add("a", default=1, factory=list),
     lambda: add("a[0]", default=1),

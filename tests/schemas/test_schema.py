@@ -6,6 +6,7 @@ import enum
 import json
 import operator
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -197,6 +198,14 @@ UNSUPPORTED: list[Any] = [
     {"type": "object", "if": {}},
     {"allOf": [{"type": "string"}, {"type": "integer"}]},
     {"$ref": "https://example.org/x.json"},
+    {"$ref": "#/$defs/a", "required": ["x"], "$defs": {"a": {"type": "object"}}},
+    {"anyOf": [{"type": "object"}], "required": ["x"]},
+    {"allOf": [{"type": "object"}], "properties": {"x": {"type": "string"}}},
+    {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+    {"oneOf": [{"required": ["x"]}, {"required": ["y"]}]},
+    {"properties": {"x": {}}, "propertyNames": {"maxLength": 2}},
+    {"required": ["x"], "additionalProperties": {"type": "string"}},
+    {"type": "string", "contains": {}},
 ]
 
 
@@ -212,8 +221,60 @@ INVALID: list[Any] = [
     {"$ref": "#/$defs/none"},
     {"anyOf": []},
     {"type": "string", "pattern": "("},
+    {"required": "x"},
+    {"type": []},
+    {"type": "string", "enum": [1]},
     StepData("x"),
 ]
+
+
+NUMBER_OR_TEXT = {"type": ["integer", "string"], "minimum": 5, "maxLength": 2}
+CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["kind"]}
+DOG = {"type": "object", "properties": {"kind": {"enum": ["dog"]}}, "required": ["kind"]}
+JSON_VALUES: list[tuple[Any, list[Any], list[Any]]] = [
+    ({"type": "object", "required": ["x"]}, [{"x": 1}, {"x": None, "y": 1}], [{}, {"y": 1}]),
+    ({"required": ["x"]}, [{"x": 1}], [{}]),
+    ({"minimum": 5}, [5, 5.5, "text", None, True, [1], {"a": 1}], [4, 4.9]),
+    ({"exclusiveMaximum": 5, "maxLength": 2}, [4, "ab", None], [5, "abc"]),
+    ({"pattern": "^x"}, ["xy", 3, None], ["y"]),
+    ({"minItems": 1}, [[1], "", {}], [[]]),
+    ({"minProperties": 1}, [{"a": 1}, [], ""], [{}]),
+    (NUMBER_OR_TEXT, [5, "ab"], [4, "abc", None, 5.5]),
+    ({"type": "string", "format": "date-time", "maxLength": 3}, ["abc", datetime(2026, 1, 1)], ["abcd"]),
+    ({"type": "integer", "enum": [1, 2, "a"], "maximum": 1}, [1], [2, "a"]),
+    ({"type": "object", "propertyNames": {"maxLength": 2}}, [{"ab": 1}], [{"abc": 1}]),
+    ({"additionalProperties": False}, [{}], [{"a": 1}]),
+    ({"oneOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]}, ["a", 1, None], [1.5, []]),
+    ({"oneOf": [CAT, DOG]}, [{"kind": "cat", "lives": 9}, {"kind": "dog"}], [{"kind": "cat", "lives": "9"}, {}]),
+    ({"type": "object", "anyOf": [CAT, DOG]}, [{"kind": "dog"}], [{"kind": "cow"}]),
+]
+
+
+def test_no_keyword_of_json_schema_is_ignored(subtests: pytest.Subtests) -> None:
+    for source, right, wrong in JSON_VALUES:
+        schema = Schema("x", "1", source)
+        for value in right:
+            with case(subtests, str(source), f"{value!r} fits"):
+                assert schema.check(value) == []
+        for value in wrong:
+            with case(subtests, str(source), f"{value!r} does not fit"):
+                assert schema.check(value) != []
+
+
+def test_a_sequence_is_a_list_or_a_tuple() -> None:
+    schema = Schema("x", "1", Sequence[int])
+    assert [schema.check(value) for value in ([1], (1, 2), [], ())] == [[], [], [], []]
+    for wrong, path in (([1, "x"], "[1]"), ((1, "x"), "[1]"), ("text", ""), ({1}, ""), (None, "")):
+        assert schema.check(wrong)[0].path == path
+    assert Schema("x", "1", list[int]).check((1,)) != []
+
+
+def test_a_value_nested_too_deep_is_a_problem() -> None:
+    value: dict[str, Any] = {"value": 1}
+    for _ in range(5000):
+        value = {"value": 1, "next": value}
+    (problem,) = Schema("linked", "1", Linked).check(value)
+    assert "nested too deep" in problem.reason
 
 
 def test_invalid_sources_are_refused(subtests: pytest.Subtests) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -124,3 +126,25 @@ def test_the_exception_never_strikes_what_comes_after() -> None:
     assert not TIME_LIMIT._started
     assert True in outcomes, "the control: some were over"
     assert False in outcomes, "and some were not"
+
+
+_STOPPED_THEN_TRACED = """
+import sys
+from holdfast.schemas.time_limit import TIME_LIMIT, OverTime
+
+thread = TIME_LIMIT.begin()
+TIME_LIMIT._started[thread] -= 60
+try:
+    while True:
+        pass
+except OverTime:
+    TIME_LIMIT.end(thread)
+sys.settrace(lambda *_: None)
+print((lambda: "traced")())
+"""
+
+
+def test_functions_can_be_traced_after_one_was_stopped() -> None:
+    """In a process of its own, with a limit: what went wrong was the interpreter, which no longer began a function."""
+    program = [sys.executable, "-c", _STOPPED_THEN_TRACED]
+    assert subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout == "traced\n"

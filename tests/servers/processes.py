@@ -25,6 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.temporary_root import temporary_root
+
 HOST = "127.0.0.1"
 
 # Below the ports that the system gives to outgoing connections, so that nothing takes the port of a server that is
@@ -339,25 +341,9 @@ def _as_user() -> dict[str, Any]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
-_MEMORY = Path("/dev/shm")
-_ENOUGH = 4 << 30
-"""How many bytes have to be free in memory for a server's files to lie there."""
-
-
-def _base() -> Path:
-    """The directory for temporary files: in memory where there is plenty, since servers flush their files often.
-
-    A server that is killed loses nothing there that it would not lose elsewhere. TMPDIR names another directory.
-    """
-    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK | os.X_OK):
-        return Path(tempfile.gettempdir())
-    free = os.statvfs(_MEMORY)
-    return _MEMORY if free.f_bavail * free.f_frsize >= _ENOUGH else Path(tempfile.gettempdir())
-
-
 def _directory() -> Path:
     """A new directory that belongs to the servers' user and that it can get to."""
-    base = _base()
+    base = temporary_root()
     if os.geteuid() == 0 and not all(parent.stat().st_mode & 0o001 for parent in (base, *base.parents)):
         base = Path("/tmp")
     made = Path(tempfile.mkdtemp(prefix="holdfast-server-", dir=base))

@@ -298,3 +298,14 @@ def test_every_operation_has_an_async_form(store: StoreClass) -> None:
         assert await state.get("k") == 1
 
     asyncio.run(go())
+
+
+def test_state_is_not_copied_to_a_scope_of_another_store(store: Store) -> None:
+    store.state(user="ada")["x"] = 1
+    with holdfast.open("memory://") as other:
+        for call in (store.state(user="ada").copy_to, store.state(user="ada").move_to):
+            with pytest.raises(InvalidError, match="same store"):
+                call(other.state(user="bob"))
+        assert not other.scopes()
+    assert dict(store.state(user="bob")) == {}
+    assert dict(store.state(user="ada")) == {"x": 1}

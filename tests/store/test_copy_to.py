@@ -26,7 +26,7 @@ from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, READABLE, R
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.context import EngineContext
-from holdfast.engine.copy.between_stores import CopyProgress
+from holdfast.engine.copy.copy_report import CopyProgress
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.leases import Lease
 from holdfast.engine.model.steps import PendingWriteRow

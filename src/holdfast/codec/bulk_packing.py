@@ -65,15 +65,15 @@ def encode_batch(values: list[Any], max_bytes: int) -> list[bytes] | None:
                 return None
             lengths = _lengths(levels)
             encoded = _encode_messages(values)
-            return encoded if _unchanged(levels, lengths) else None
+            return list(map(msgpack.compact, encoded)) if _unchanged(levels, lengths) else None
         if distinct <= SCALARS:
-            return list(map(encode, values))
+            return [msgpack.compact(encode(value)) for value in values]
         if distinct <= _PLAIN:
             levels = _plain_levels(values, max_bytes)
             if not levels:
                 return None
             lengths = _lengths(levels)
-            encoded = list(map(encode, values))
+            encoded = [msgpack.compact(encode(value)) for value in values]
             if not _unchanged(levels, lengths):
                 return None
             return list(map(msgpack.top, encoded)) if list in distinct else encoded

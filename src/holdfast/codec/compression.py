@@ -32,6 +32,9 @@ _SMALL = 128
 _LARGE = 1 << 16
 """More bytes are compressed without a dictionary, which would help little, and at a higher level."""
 
+_CHUNK = 1 << 20
+"""More bytes are compressed one part after the other: at once, the compressor reserves as many again for the result."""
+
 _WINDOW_LOG_MAX = 27
 """Limits the memory that reading a frame may take to 128 MB."""
 
@@ -47,12 +50,20 @@ def compress(data: bytes, method: Compression | None = None) -> tuple[Compressio
     if method is Compression.ZSTD_DICTIONARY_1:
         return method, zstd.compress(data, 1, zstd_dict=dictionary().as_digested_dict)
     if method is Compression.ZSTD:
-        return method, zstd.compress(data, 3)
+        return method, zstd.compress(data, 3) if len(data) <= _CHUNK else _compress_in_chunks(data)
     if method is Compression.GZIP:
         import gzip  # rarely used
 
         return method, gzip.compress(data, 6, mtime=0)
     return method, data
+
+
+def _compress_in_chunks(data: bytes) -> bytes:
+    compressor = zstd.ZstdCompressor(3)
+    compressor.set_pledged_input_size(len(data))  # for the frame's header, and to choose parameters
+    view = memoryview(data)
+    parts = [compressor.compress(view[start : start + _CHUNK]) for start in range(0, len(data), _CHUNK)]
+    return b"".join((*parts, compressor.flush()))
 
 
 def decompress(method: int, body: bytes, size: int, max_bytes: int, where: str = "") -> bytes:

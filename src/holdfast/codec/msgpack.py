@@ -36,8 +36,8 @@ _INTEGER = msgspec.msgpack.Decoder(int)
 _EXT_ARRAY = msgspec.msgpack.Decoder(list[msgspec.msgpack.Ext]).decode
 _RAW_ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
-_LONG = 1024
-"""From this many bytes on, a list is split by the decoder."""
+LONG = 1024
+"""From this many bytes on, a list is split by the decoder, and memory that the encoder leaves unused is released."""
 
 _SAFE_RECURSION_LIMIT = 10_000
 """Up to this recursion limit, Python stops the decoder before the main thread's stack overflows."""
@@ -108,15 +108,24 @@ def text(content: bytes) -> bytes:
 
 def binary(content: bytes) -> bytes:
     """Pack `bytes`."""
-    size = len(content)
+    return binary_header(len(content)) + content
+
+
+def binary_header(size: int) -> bytes:
+    """Return the header of `bytes` of a size."""
     if size < 1 << 8:
-        return bytes((0xC4, size)) + content
-    return (b"\xc5" + _U16.pack(size) if size < 1 << 16 else b"\xc6" + _U32.pack(size)) + content
+        return bytes((0xC4, size))
+    return b"\xc5" + _U16.pack(size) if size < 1 << 16 else b"\xc6" + _U32.pack(size)
+
+
+def compact(encoded: bytes) -> bytes:
+    """Return what the encoder made without the unused memory behind it, which is up to half of its size."""
+    return encoded if len(encoded) < LONG else bytes(memoryview(encoded))
 
 
 def join_array(items: Sequence[bytes]) -> bytes:
     """Join packed items into a packed list."""
-    return array_header(len(items)) + b"".join(items)
+    return b"".join((array_header(len(items)), *items))
 
 
 def join_map(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -211,7 +220,7 @@ def split_array(data: bytes) -> list[bytes]:
 
 def split_items(data: bytes) -> list[bytes]:
     """Split a packed list into its items, each in the form of a value on its own."""
-    if len(data) > _LONG:
+    if len(data) > LONG:
         # A list of messages: the decoder copies the payload of each once, and does not look into it.
         with suppress(msgspec.MsgspecError):
             typed = _EXT_ARRAY(data)
@@ -296,7 +305,7 @@ def stack_is_safe() -> bool:
 
 
 def _split(data: bytes, is_container: bool) -> list[bytes]:
-    if is_container and len(data) > _LONG and is_array(data) and stack_is_safe():
+    if is_container and len(data) > LONG and is_array(data) and stack_is_safe():
         with suppress(msgspec.MsgspecError, RecursionError):  # the slow way reports the error
             return list(map(bytes, _RAW_ARRAY(data)))
     at, count = _next(data, 0)

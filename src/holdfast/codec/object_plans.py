@@ -342,9 +342,9 @@ class NamedTuplePlan(ObjectPlan):
 
     def load(self, parts: list[Any]) -> Any:
         fields: dict[str, Any] = parts[1]
-        if tuple(fields) != self.names:
+        if fields.keys() != set(self.names):
             raise ClassMismatch
-        return tuple.__new__(self.cls, fields.values())
+        return tuple.__new__(self.cls, [fields[name] for name in self.names])
 
     def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
         return ((f".{name}", value) for name, value in zip(self.names, tuple.__iter__(obj), strict=True))

@@ -25,6 +25,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.head_moves import HeadMoves
 from holdfast.engine.ids import new_id
+from holdfast.engine.inherited_schemas import InheritedSchemas
 from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
 from holdfast.engine.loaded_states import child_state, folded_state
 from holdfast.engine.model.large_pointers import LARGE
@@ -48,7 +49,6 @@ from holdfast.engine.row_format import (
     info_row,
     node_row,
     object_rows,
-    open_step,
     origin_mark,
     step_body,
 )
@@ -151,6 +151,8 @@ class AppendRequest:
     """Brings the state, or the result of the edit, into the form of its schema."""
     line_schema: LineSchema | None = None
     """The schema of the state, where it is not that which is bound to the line."""
+    is_unversioned: bool = False
+    """Whether the state is one from before there was a schema, and has the version of those."""
     key_schemas: KeySchemas = ()
     """References to the schemas of single channels. An edit may set them."""
     time: int = 0
@@ -220,6 +222,7 @@ class Appender:
         self._projector = projector
         self._indexer = indexer
         self._head_moves = HeadMoves(lines)
+        self.inherited = InheritedSchemas(context, lines, states, heads)
         self.protection: Protection | None = None
         """Replaces sensitive data; set when the first policy is added."""
 
@@ -483,8 +486,8 @@ class Appender:
         process knows the rows."""
         line = request.line
         edit, packed = await self._edit(request, parent, loaded)
-        if not (schema := request.schema) and loaded is not None and parent is not None:
-            schema = loaded.schema if loaded.schema is not None else await self._schema_at(line, parent)
+        if not (schema := request.schema) and loaded is not None and parent is not None and loaded.schema != "":
+            schema = await self.inherited.inherit(request, edit, parent, loaded)
         time = max(request.time or self._context.clock(), 0 if parent is None else parent.time)
         id = request.id or new_id(time, "" if parent is None else parent.id)
         parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *request.merged)
@@ -497,12 +500,12 @@ class Appender:
         elif request.origin != NO_ORIGIN:
             header, readable = header._replace(origin=request.origin), add_origin(readable, request.origin)
         step = Step(header, edit)
-        sizes = [len(operation) for _, operation in step.stored]
+        sizes = step.sizes
         objects: dict[bytes, bytes] = {}
         if max(sizes) > LARGE:
             edit, objects = set_aside(edit, info.salt)
             step = Step(header, edit)
-            sizes = [len(operation) for _, operation in step.stored]
+            sizes = step.sizes
         base = _position_of(parent)
         follows = position is None
         taken: Sequence[Change] = ()
@@ -551,13 +554,6 @@ class Appender:
             prepared.changes += link_rows(line, id, depth + 1, time, [id], request.artifacts)
         return prepared
 
-    async def _schema_at(self, line: Line, point: StepRef) -> str:
-        """Return the reference to the schema of a step; empty if it is not there any more."""
-        if is_thread(line.name):
-            return (await self._heads.head(line, point)).header.schema
-        (rows,) = await self._context.backend.read([Get(STEPS, [(*line, point.branch, point.seq)])])
-        return open_step(line, rows[0], self._context.max_bytes).header.schema if rows else ""
-
     async def _edit(
         self, request: AppendRequest, parent: StepRef | None, loaded: LoadedState | None
     ) -> tuple[EditMap, PackedMap | None]:
@@ -565,6 +561,8 @@ class Appender:
         new = request.state
         if request.convert is not None:
             new = await request.convert(new, parent, loaded)
+        elif isinstance(new, dict):
+            new = await self.inherited.keep_aside(request, new, loaded)
         if not isinstance(new, dict):
             edit = await new(parent, loaded)
             if self.protection is not None:

@@ -155,7 +155,7 @@ class LineEnds:
             step = open_step(short.line, row, self._context.max_bytes)
             if (step.header.parents[0].commit if step.header.parents else b"") != parent:
                 return None  # verifying tells whether it is damaged
-            if any(POINTER in operation for _, operation in step.stored):
+            if any(POINTER in part for _, parts in step.stored for part in parts):
                 return None
             former, former_schema = state, schema if number else None
             state, schema, parent = apply_map(step.edit, state), step.header.schema, point.hash
@@ -174,7 +174,7 @@ class LineEnds:
         id = new_id(time, parent.id)
         header = StepHeader(id, (StepParent(0, parent.seq, parent.hash),), time, "", kind, schema, metadata)
         step = Step(header, edit)
-        if max([len(operation) for _, operation in step.stored]) > LARGE:
+        if max(step.sizes) > LARGE:
             return None
         body = step_body(end.line, step, context.max_bytes, (), end.info.salt)
         columns = (id, 0, parent.depth + 1, step.commit(end.info.salt), time, kind, readable)

@@ -309,6 +309,7 @@ class StepWriter:
             events=header.events,
             stamp=header.stamp,
             schema=header.schema,
+            is_unversioned=changed and not header.schema,
             key_schemas=header.key_schemas,
             time=header.time,
             merged=header.parents[1:],

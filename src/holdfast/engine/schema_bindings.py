@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 
@@ -27,6 +27,11 @@ _MAX_CACHED = 4096
 """The number of lines whose schema is cached."""
 
 
+RenameTask: TypeAlias = "Callable[[PendingWriteRow, Mapping[str, str]], PendingWriteRow | None]"
+"""Returns what a task wrote as that of a node that was renamed, given the new names by the old ones. None if the task
+cannot be found under the new name."""
+
+
 class SchemaRequest(Protocol):
     """What an `AppendRequest` says of the schema of its state."""
 
@@ -35,6 +40,7 @@ class SchemaRequest(Protocol):
     schema: str
     convert: Any
     line_schema: LineSchema | None
+    is_unversioned: bool
 
 
 class LineSchema(Protocol):
@@ -59,7 +65,9 @@ class LineSchema(Protocol):
     async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
         """Return a stored state in this version, as its reader sees it."""
 
-    def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:
+    def upgrade_writes(
+        self, line: Line, reference: str, rows: Sequence[PendingWriteRow], rename: RenameTask | None = None
+    ) -> list[PendingWriteRow]:
         """Return the writes that follow a checkpoint in this version. `reference` is the schema of the checkpoint."""
 
 
@@ -94,7 +102,13 @@ class KeptSchema:
         """Return the state as it is."""
         return packed
 
-    def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:  # noqa: ARG002
+    def upgrade_writes(
+        self,
+        line: Line,  # noqa: ARG002
+        reference: str,  # noqa: ARG002
+        rows: Sequence[PendingWriteRow],
+        rename: RenameTask | None = None,  # noqa: ARG002
+    ) -> list[PendingWriteRow]:
         """Return the writes as they are."""
         return list(rows)
 

@@ -183,7 +183,7 @@ class StateLoader:
         if remaining:
             raise CorruptError("the steps that a state is made of do not reach its start", where=where(line, point))
         tail = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
-        weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
+        weight = sum(size + _OBJECT for _, step in steps for size in step.sizes)
         schema = steps[-1][1].header.schema if steps else None
         if steps and not steps[0][1].header.parents:
             return LoadedState(EMPTY, 0, tail, weight, ({}, tuple(edit for _, edit in tail)), schema=schema)
@@ -210,7 +210,7 @@ class StateLoader:
                 await self.get(line, point)
                 continue
             tail = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
-            weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
+            weight = sum(size + _OBJECT for _, step in steps for size in step.sizes)
             since = tuple(edit for _, edit in tail)
             loaded = LoadedState(EMPTY, 0, tail, weight, ({}, since), schema=steps[-1][1].header.schema)
             self.cache_state(line, point.hash, loaded)
@@ -230,7 +230,7 @@ class StateLoader:
             if steps[0][1].header.parents[0].commit != StepRef.of(row).hash:
                 return None
             more = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
-            weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
+            weight = sum(size + _OBJECT for _, step in steps for size in step.sizes)
             schema = steps[-1][1].header.schema
             return LoadedState(loaded.root, form, (*loaded.tail, *more), loaded.tail_weight + weight, schema=schema)
         return None

@@ -15,6 +15,7 @@ from holdfast.engine.branch_graph import Position
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
+from holdfast.engine.guard import Preconditions
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.ids import is_reserved
 from holdfast.engine.line_head import end_query, find_head, newest_query
@@ -262,8 +263,10 @@ async def switch(engine: Engine, line: Line, name: str) -> StepInfo:
             (switched,) = await engine.writer.save(request)
 
 
-async def fork(engine: Engine, line: Line, point: StepRef, name: str, edit: Edit) -> StepInfo:
-    """Start a branch at a step together with its own first step, atomically."""
+async def fork(
+    engine: Engine, line: Line, point: StepRef, name: str, edit: Edit, preconditions: Preconditions | None = None
+) -> StepInfo:
+    """Start a branch at a step together with its own first step, atomically, on some conditions."""
     fields = step_fields(engine, line, {"forked": point.id}, await engine.delta_reader().unread(line, point))
     request = AppendRequest(
         line,
@@ -272,6 +275,7 @@ async def fork(engine: Engine, line: Line, point: StepRef, name: str, edit: Edit
         id=await latest_id(engine, line, point),
         kind=FORK,
         new_branch=check_branch_name(name, line),
+        preconditions=preconditions,
         **fields,
     )
     return (await engine.writer.save(request))[0]

@@ -70,8 +70,13 @@ class AttachedVersion:
             if stored < version:
                 everything.path(name, stored, version)  # raises, with the migration to write
             elif stored > version:
-                self._require_forward(everything.get(f"{name}@{stored}"), everything)
-                accepted.add(stored)
+                newer = everything.get(f"{name}@{stored}")
+                refused = self._forward_error(newer, everything)
+                if refused is None:
+                    accepted.add(stored)
+                elif record is None or not record.is_pinned or record.current > version:
+                    raise refused
+                # Otherwise the states were downgraded, but for some that could not be: those alone are refused.
         if record is not None and record.is_pinned and record.current < version:
             raise ConflictError(
                 f"the states of {name} were downgraded to {record.current}, and this program has {version}",
@@ -81,8 +86,9 @@ class AttachedVersion:
             )
         self.schemas, self._accepted, self._checked = everything, accepted, registered
 
-    def _require_forward(self, newer: Schema, everything: SchemaSet) -> None:
-        """Refuse to work beside a newer version, unless that only added channels that this one need not know."""
+    def _forward_error(self, newer: Schema, everything: SchemaSet) -> HoldfastError | None:
+        """Return why this program may not work beside a newer version; None if that only added channels that this one
+        need not know."""
         compatibility = everything.compare(self.schema, newer)
         if not compatibility.forward:
             breaking = next(each for each in compatibility.changes if not each.forward)
@@ -90,9 +96,9 @@ class AttachedVersion:
         else:
             inside = [each for each in compatibility.changes if each.kind != "added" or "." in each.path]
             if not inside:
-                return
+                return None
             reason = f"{inside[0].path or 'the state'}: {inside[0].reason}"
-        raise ConflictError(
+        return ConflictError(
             f"the store has states of {newer.schema_reference}, with which this program's "
             f"{self.schema.version} does not get along: {reason}",
             where=self.reference,
@@ -108,7 +114,7 @@ class AttachedVersion:
             self.check(registered)
         except HoldfastError:  # it may have been refused for a reason that is gone
             self.check(registered := await self._registry.load(refresh=True))
-        if self.reference in registered.retired:  # the last states of this version were migrated; it writes new ones
+        if self.reference in registered.unused:  # the last states of this version were migrated; it writes new ones
             await self._registry.register([], used=[self.reference])
             self.check(await self._registry.load())
         return self._registry.unchanged()
@@ -166,16 +172,20 @@ class AttachedVersion:
             values = {unpack_name(key): unpack(codec, value) for key, value in new.items() if key not in hidden}
             return self.schemas.check(self.reference, values, partial=partial)
         values = {}
+        skipped: dict[str, int] = {}
         for key in changed:
             if key in new:
                 name, value = unpack_name(key), new[key]
                 old = None if before is None else before.get(key)
                 field = fields.get(name)
                 if field is not None and isinstance(value, list) and isinstance(old, list) and _is_plain(field):
-                    value = value[_common_start(old, value) :]  # the items before them were checked when they were new
+                    # The items before them were checked when they were new.
+                    skipped[name] = _common_start(old, value)
+                    value = value[skipped[name] :]
                 values[name] = unpack(codec, value)
         names = frozenset(map(unpack_name, changed))
-        return self.schemas.check(self.reference, values, names, partial=partial) if names else []
+        found = self.schemas.check(self.reference, values, names, partial=partial) if names else []
+        return [_moved(problem, skipped) for problem in found] if skipped else found
 
     def report(self, problems: list[Problem], where: str) -> None:
         """Refuse or warn of a value that does not fit, as the program declared."""
@@ -196,6 +206,15 @@ def report_problems(reference: str, problems: list[Problem], where: str, mode: V
 def _is_plain(field: Mapping[str, Any]) -> bool:
     """Whether the items of a list fit by themselves: nothing is said about their number."""
     return bool(field["type"].keys() == {"type", "items"} and field["type"]["type"] == "list")
+
+
+def _moved(problem: Problem, skipped: Mapping[str, int]) -> Problem:
+    """Return a problem with the number that an item has in the whole list, given how many were not checked."""
+    name, bracket, rest = problem.path.partition("[")
+    number, close, rest = rest.partition("]")
+    if not bracket or not number.isdigit() or not skipped.get(name):
+        return problem
+    return problem._replace(path=f"{name}[{int(number) + skipped[name]}{close}{rest}")
 
 
 def _common_start(old: list[bytes], new: list[bytes]) -> int:

@@ -15,7 +15,7 @@ from holdfast.engine.model.operations import EditMap, Set, apply, apply_map
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_name, unpack_name
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.engine.schema_bindings import ASIDE, SchemaRequest
+from holdfast.engine.schema_bindings import ASIDE, RenameTask, SchemaRequest
 from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.errors import HoldfastError
 from holdfast.schemas.attached_version import AttachedVersion
@@ -69,6 +69,8 @@ class Attachment(AttachedVersion):
         """Return what to save. A given state may be of another version, as one that is restored is."""
         line = request.line
         request.schema = self.reference
+        if request.is_unversioned and not given and self.unversioned is not None:
+            given = f"{self.schema.name}@{self.unversioned}"
         if isinstance(new, dict) and given and given != self.reference:
             new = self._migrate(new, given, f"thread {line}")
         if loaded is None or parent is None:
@@ -179,27 +181,29 @@ class Attachment(AttachedVersion):
                 packed = self._upgraded(line, point, reference, packed)
         return without_aside(packed)
 
-    def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:
+    def upgrade_writes(
+        self, line: Line, reference: str, rows: Sequence[PendingWriteRow], rename: RenameTask | None = None
+    ) -> list[PendingWriteRow]:
         """Return the writes that follow a checkpoint in this version. `reference` is the schema of the checkpoint, and
-        of writes that name none."""
-        found: list[PendingWriteRow] = []
+        of what it carries of its own; a task that names none was that of a program without a schema."""
+        found: list[tuple[PendingWriteRow, bool]] = []
         for row in rows:
-            version = self.version_of(row.schema or reference)
+            stored = row.schema if row.schema or row.task else reference
+            version = self.version_of(stored)
             if version is not None and version > self.schema.version:
-                self.require_accepted(row.schema or reference, f"thread {line}")
+                self.require_accepted(stored, f"thread {line}")
             if version is None or version >= self.schema.version:
-                found.append(row)
+                found.append((row, True))
             else:
-                found += migrate_writes(
-                    self.schemas,
-                    self.schema.name,
-                    [row],
-                    version,
-                    self.schema.version,
-                    f"thread {line}",
+                path, codec = (
+                    self.schemas.path(self.schema.name, version, self.schema.version),
                     self._engine.context.codec,
                 )
-        return found
+                migrated = migrate_writes(self.schema.name, [row], path, f"thread {line}", codec, rename)
+                found += [(each, False) for each in migrated]
+        # What a task wrote again in this version replaces what it wrote under its former id.
+        again = {(row.task, row.place) for row, is_own in found if is_own}
+        return [row for row, is_own in found if is_own or (row.task, row.place) not in again]
 
     def _upgraded(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
         """Return a stored state in this version, with what was kept aside; cached by the hash of its step."""
@@ -260,7 +264,7 @@ def migrate_state(
     state = result.state
     if is_graph:
         kept = migrate_bookkeeping(codec, packed[_KEPT], path.steps)
-        state = {_KEPT: kept, **state, **migrate_channels(internal, path.steps)}
+        state = {_KEPT: kept, **state, **migrate_channels(codec, internal, path.steps)}
     return {**state, _ASIDE: result.aside} if result.aside else state
 
 

@@ -16,6 +16,7 @@ from holdfast.errors import InvalidError
 from holdfast.schemas.functions import require_function
 from holdfast.schemas.operations import Add, Convert, Merge, Move, Nest, Operation, Remove, Rename, Split, Unnest
 from holdfast.schemas.packed_document import Keys
+from holdfast.schemas.value_mapping import ValueMapping
 from holdfast.schemas.wide_operations import Custom, Each
 
 
@@ -40,7 +41,10 @@ def remove(path: Path, *, keep: bool = True, lossy: bool = False) -> Operation:
 def rename(path: Path, name: str) -> Operation:
     """Rename a field: `rename("plan.goal", "aim")` makes `plan.goal` to `plan.aim`."""
     keys = _keys(path)
-    return Rename(keys, (*keys[:-1], *_names((name,), path)))
+    target = (*keys[:-1], *_names((name,), path))
+    if keys == target:
+        raise InvalidError("a field is renamed to another name, not to its own", where=_text(path))
+    return Rename(keys, target)
 
 
 def move(source: Path, target: Path) -> Operation:
@@ -77,21 +81,12 @@ def convert(
 
 
 def _convert_values(keys: Keys, mapping: Mapping[Any, Any], *, lossy: bool) -> Operation:
-    back = {new: old for old, new in mapping.items()}
-    targets = {new for new in back if new not in mapping}
-    if len(back) < len(mapping):
+    if not mapping:
+        raise InvalidError("a mapping of values lists at least one", where=path_text(keys))
+    operation = ValueMapping(keys, tuple(mapping.items()), lossy=lossy)
+    if not operation.is_unique:
         _require_lossy(lossy, f"a mapping of {path_text(keys)!r} that gives two values the same")
-
-    def up(value: Any) -> Any:
-        if not lossy and value in targets:
-            raise InvalidError(
-                f"a value of {path_text(keys)!r} is one that the mapping gives to another: the way back would be lost",
-                where=path_text(keys),
-                hint="Map it too, or declare the operation lossy",
-            )
-        return mapping.get(value, value)
-
-    return Convert(keys, up, lambda value: back.get(value, value), mapping=tuple(mapping.items()), lossy=lossy)
+    return operation
 
 
 def split(
@@ -115,10 +110,7 @@ def split(
     if separator:
         if up is not None or down is not None:
             raise InvalidError("a field is split either by functions or at a separator", where=_text(path))
-        count = len(names) - 1
-        return Split(
-            keys, targets, lambda value: value.split(separator, count), lambda *parts: separator.join(parts), separator
-        )
+        return Split(keys, targets, *_split_text(separator, len(names) - 1, path), separator)
     if up is None:
         raise InvalidError("a field is split by functions, or at a separator", where=_text(path))
     require_function(up, "up")
@@ -127,6 +119,25 @@ def split(
     else:
         require_function(down, "down")
     return Split(keys, targets, up, down, lossy=lossy)
+
+
+def _split_text(separator: str, count: int, path: Path) -> tuple[Callable[[Any], Sequence[Any]], Callable[..., Any]]:
+    def require_text(value: object) -> str:
+        if isinstance(value, str):
+            return value
+        raise InvalidError(
+            f"a text is split and joined at a separator, and here is a value of type {type(value).__name__}",
+            where=_text(path),
+            hint="Convert the values to text first, or give functions for either way",
+        )
+
+    def apart(value: object) -> list[str]:
+        return require_text(value).split(separator, count)
+
+    def together(*parts: object) -> str:
+        return separator.join(map(require_text, parts))
+
+    return apart, together
 
 
 def merge(

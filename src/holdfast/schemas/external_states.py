@@ -50,6 +50,6 @@ class ExternalStates:
 
     async def register(self) -> None:
         """Record that there are states of these versions again, if the last ones had been migrated."""
-        retired = sorted(self._used & (await self._registry.load()).retired)
-        if retired:
-            await self._registry.register([], used=retired)
+        unused = sorted(self._used & (await self._registry.load(refresh=True)).unused)
+        if unused:
+            await self._registry.register([], used=unused)

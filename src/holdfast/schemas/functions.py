@@ -1,13 +1,8 @@
-"""Functions of migrations: their normalised source, for fingerprints, and the modules that they must not use."""
+"""Functions of migrations: the modules that they must not use, and the errors that they raise."""
 
 from __future__ import annotations
 
-import inspect
-import io
-import textwrap
-import tokenize
 import types
-from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import InvalidError
@@ -20,7 +15,6 @@ _IMPURE = frozenset(
 )
 _IMPURE_METHODS = frozenset({"now", "utcnow", "today", "uuid1", "uuid4", "urandom"})
 _IMPURE_CALLS = frozenset({"open", "input", "print", "exec", "eval", "__import__"})
-_LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
 def require_function(function: object, what: str) -> None:
@@ -53,46 +47,22 @@ def _find_impure(code: types.CodeType, scope: dict[str, Any]) -> str:
     return ""
 
 
-def function_source(function: Callable[..., Any]) -> str:
-    """Return the source of a function in one form, without comments and layout; its name, if it has no source."""
-    code = getattr(function, "__code__", None)
-    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__qualname__)}"
-    if not isinstance(code, types.CodeType):
-        return name
-    try:
-        lines, _ = inspect.getsourcelines(code)
-    except (OSError, TypeError):
-        return name
-    text = _lambda_body(code, lines) if code.co_name == "<lambda>" else "".join(lines)
-    return _normalise(textwrap.dedent(text))
+def function_failed(error: Exception, where: str) -> InvalidError:
+    """Return the error for one that a function raised, without its message: that may quote a value of the state."""
+    return InvalidError(
+        f"a function of the migration raised {type(error).__name__}{_find_line(error)}",
+        where=where,
+        hint="Correct the function for this state, which is unchanged",
+        code="migration-failed",
+    )
 
 
-def _lambda_body(code: types.CodeType, lines: list[str]) -> str:
-    """Return the parameters and the expression of a lambda, cut out of its lines."""
-    spans = [
-        (line, column, end_line, end_column)
-        for line, end_line, column, end_column in code.co_positions()
-        if None not in (line, end_line, column, end_column) and end_column
-    ]
-    parameters = " ".join(code.co_varnames[: code.co_argcount])
-    if not spans:
-        return "".join(lines)
-    first = code.co_firstlineno
-    start = min((line, column) for line, column, _, _ in spans)
-    end = max((line, column) for _, _, line, column in spans)
-    body = [line.encode() for line in lines[start[0] - first : end[0] - first + 1]]  # type: ignore[operator]
-    if not body:
-        return "".join(lines)
-    body[-1] = body[-1][: end[1]]
-    body[0] = body[0][start[1] :]
-    return f"lambda {parameters}: {b''.join(body).decode(errors='replace')}"
-
-
-def _normalise(text: str) -> str:
-    try:
-        tokens = [
-            each.string for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type not in _LAYOUT
-        ]
-    except (tokenize.TokenError, IndentationError, SyntaxError):
-        return " ".join(text.split())
-    return " ".join(tokens)
+def _find_line(error: Exception) -> str:
+    """Return where the application raised an error, as far as that is known."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if not str(frame.f_globals.get("__name__", "")).startswith("holdfast."):
+            found = f" in {frame.f_code.co_name}, {frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found

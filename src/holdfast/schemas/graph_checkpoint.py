@@ -7,25 +7,26 @@ channel that triggers it. `interfaces/langgraph/contents.py` says how a checkpoi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from holdfast.codec import Codec
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatten, pack_name, unpack
 from holdfast.engine.model.packed_state import unpack_name as name_of
 from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.schema_bindings import RenameTask
 from holdfast.errors import HoldfastError, UnsupportedError
 from holdfast.schemas.migration import Migration
-from holdfast.schemas.schema_set import SchemaSet
-from holdfast.schemas.version import Version
 from holdfast.schemas.version_graph import MigrationStep
 
 _NO_WRITES, _NONE = "__no_writes__", b"\xc0"
-_VERSION, _SEEN, _TRIGGER, _UPDATED = "version of ", "seen by ", "branch:to:", "updated_channels"
+_VERSION, _SEEN, _UPDATED = "version of ", "seen by ", "updated_channels"
+_TRIGGER, _JOIN, _SENDS = "branch:to:", "join:", "__pregel_tasks"
 
 
 def is_internal(name: str) -> bool:
     """Return whether a channel of a graph is LangGraph's own, and no part of the state."""
-    return name.startswith(("__", "branch:"))
+    return name.startswith(("__", "branch:", _JOIN))
 
 
 def renamed_nodes(steps: Iterable[MigrationStep]) -> dict[str, str]:
@@ -41,15 +42,45 @@ def renamed_nodes(steps: Iterable[MigrationStep]) -> dict[str, str]:
     return renamed
 
 
-def migrate_channels(channels: PackedMap, steps: Sequence[MigrationStep]) -> PackedMap:
-    """Return LangGraph's own channels, with those that trigger renamed nodes renamed."""
+def migrate_channels(codec: Codec, channels: PackedMap, steps: Sequence[MigrationStep]) -> PackedMap:
+    """Return LangGraph's own channels, with those that trigger renamed nodes renamed, and what they say of nodes."""
     nodes = renamed_nodes(steps)
-    return {pack_name(_trigger(name_of(key), nodes)): value for key, value in channels.items()} if nodes else channels
+    if not nodes:
+        return channels
+    return {
+        pack_name(renamed_channel(name_of(key), nodes)): _rename_in_value(name_of(key), value, nodes, codec)
+        for key, value in channels.items()
+    }
 
 
-def _trigger(channel: str, nodes: Mapping[str, str]) -> str:
-    node = channel.removeprefix(_TRIGGER) if channel.startswith(_TRIGGER) else ""
-    return f"{_TRIGGER}{nodes[node]}" if node in nodes else channel
+def renamed_channel(channel: str, nodes: Mapping[str, str]) -> str:
+    """Return the name of a channel that triggers a node, or waits for several, under the new names of nodes."""
+    if channel.startswith(_TRIGGER):
+        node = channel.removeprefix(_TRIGGER)
+        return f"{_TRIGGER}{nodes.get(node, node)}"
+    if channel.startswith(_JOIN):
+        starts, _, end = channel.removeprefix(_JOIN).rpartition(":")
+        return f"{_JOIN}{'+'.join(nodes.get(each, each) for each in starts.split('+'))}:{nodes.get(end, end)}"
+    return channel
+
+
+def _rename_in_value(channel: str, packed: Packed, nodes: Mapping[str, str], codec: Codec) -> Packed:
+    """Return the value of a channel of LangGraph's own under the new names of nodes: who has come to a join, and whom
+    packets are sent to."""
+    if not nodes or not (channel == _SENDS or channel.startswith(_JOIN)):
+        return packed
+    return codec.pack(_rename_nodes(unpack(codec, packed), nodes))
+
+
+def _rename_nodes(value: Any, nodes: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return nodes.get(value, value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)(_rename_nodes(each, nodes) for each in value)
+    if getattr(value, "node", None) in nodes and hasattr(value, "arg"):
+        value = copy(value)
+        value.node = nodes[value.node]
+    return value
 
 
 def migrate_bookkeeping(codec: Codec, kept: Packed, steps: Sequence[MigrationStep]) -> Packed:
@@ -84,22 +115,36 @@ def _migrate_versions(
             if known and len(channels) > 1:
                 for channel in channels:
                     found.setdefault(channel, max(known))
-    return {_trigger(channel, nodes): version for channel, version in found.items()}
+    return {renamed_channel(channel, nodes): version for channel, version in found.items()}
 
 
 def migrate_writes(
-    schemas: SchemaSet,
     name: str,
     rows: Sequence[PendingWriteRow],
-    source: Version,
-    target: Version,
+    steps: tuple[MigrationStep, ...],
     where: str,
     codec: Codec,
+    rename: RenameTask | None = None,
 ) -> list[PendingWriteRow]:
-    """Return pending writes in another version, or refuse all of them: a step is never resumed with some."""
-    steps = schemas.path(name, source, target)
+    """Return pending writes in another version, or refuse all of them: a step is never resumed with some. `rename`
+    gives tasks of nodes that were renamed their new ids."""
     nodes = renamed_nodes(steps)
+    if nodes:
+        rows = [_rename_task(row, nodes, where, rename) for row in rows]
     return [each for row in rows for each in _migrate_write(name, row, steps, nodes, where, codec)]
+
+
+def _rename_task(
+    row: PendingWriteRow, nodes: Mapping[str, str], where: str, rename: RenameTask | None
+) -> PendingWriteRow:
+    node = row.path.rpartition(", ")[2]
+    found = rename(row, nodes) if rename is not None else None if node in nodes and row.task else row
+    if found is None:
+        raise pending_error(
+            where,
+            f"a task of the node {node!r}, which was renamed, cannot be found under its new name, and would run again",
+        )
+    return found
 
 
 def _migrate_write(
@@ -110,14 +155,11 @@ def _migrate_write(
     where: str,
     codec: Codec,
 ) -> list[PendingWriteRow]:
-    node = row.path.rpartition(", ")[2]
-    if node in nodes and row.place >= 0 and row.task:
-        raise pending_error(
-            where, f"the node {node!r}, which had finished, is called {nodes[node]!r} now and would run again"
-        )
     reference = f"{name}@{steps[-1].target}" if steps else row.schema
     if is_internal(row.channel) or row.place < 0:
-        return [row._replace(channel=_trigger(row.channel, nodes), schema=reference)]
+        packed = _rename_in_value(row.channel, row.packed, nodes, codec)
+        channel = renamed_channel(row.channel, nodes)
+        return [row._replace(channel=channel, packed=flatten(packed), schema=reference)]
     key = pack_name(row.channel)
     try:
         after: PackedMap = {key: row.packed}
@@ -161,6 +203,3 @@ def pending_error(where: str, why: str) -> UnsupportedError:
         hint="Resume it with the release that started it, and upgrade it after that",
         code="migration-pending",
     )
-
-
-__all__ = ["is_internal", "migrate_bookkeeping", "migrate_channels", "migrate_writes", "pending_error", "renamed_nodes"]

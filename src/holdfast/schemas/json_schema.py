@@ -2,7 +2,8 @@
 
 The part of JSON Schema that says what a value looks like is understood: `type`, `properties`, `required`,
 `additionalProperties`, `items`, `prefixItems`, `enum`, `const`, `anyOf`, `oneOf`, `$ref` and `$defs`, and bounds. A
-keyword beyond that, such as `if` or `not`, is refused: a schema that is checked by half is worse than none.
+keyword beyond that, such as `if` or `not`, is refused, and so is a combination that could not be checked in full, such
+as `$ref` beside `properties`: a schema that is checked by half is worse than none. Only annotations are ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from holdfast.errors import HoldfastError, InvalidError, UnsupportedError
-from holdfast.schemas.definition import ANY, CONSTRAINTS, NULL, Node, bind
+from holdfast.schemas.definition import ANY, CONSTRAINTS, NULL, Node, bind, canonical
+from holdfast.schemas.validator import Validator
 
 _NOTES = ("title", "description", "default")
 _IGNORED = frozenset({*_NOTES, "$schema", "$id", "$comment", "examples", "deprecated", "readOnly", "writeOnly"})
@@ -35,6 +37,11 @@ _LIMITS = {
     "map": ("minProperties", "maxProperties"),
     "record": ("minProperties", "maxProperties"),
 }
+
+_CHOICES = ("$ref", "anyOf", "oneOf", "allOf")
+_OBJECT_KEYWORDS = frozenset({"properties", "required", "additionalProperties", "propertyNames"})
+_ARRAY_KEYWORDS = frozenset({"items", "prefixItems"})
+_KINDS = {"object": ("record", "map"), "array": ("list", "tuple"), "number": ("float", "int"), "string": ("str",)}
 
 REFERENCE = "holdfast:"
 """The start of a `$ref` to another schema: `holdfast:plan@1.0.0`."""
@@ -84,30 +91,65 @@ class _Reader:
         return node
 
     def _shape(self, schema: Mapping[str, Any], at: str) -> Node:
-        if "$ref" in schema:
-            return self._reference(schema["$ref"], at)
-        if "const" in schema:
-            return {"type": "literal", "values": [self._plain(schema["const"], at)]}
-        if "enum" in schema:
-            return {"type": "literal", "values": [self._plain(each, at) for each in schema["enum"]]}
-        for key in ("anyOf", "oneOf"):
+        for key in _CHOICES:
             if key in schema:
-                if not isinstance(schema[key], list) or not schema[key]:
-                    raise InvalidError(f"{key} is a list of schemas", where=f"{self._name}, {at}")
-                choices = [self.read(each, f"{at}/{key}/{place}") for place, each in enumerate(schema[key])]
-                return {"type": "union", "of": choices}
-        if "allOf" in schema:
-            if len(schema["allOf"]) != 1:
-                raise self._unsupported("allOf of several schemas", at)
-            return self.read(schema["allOf"][0], f"{at}/allOf/0")
+                return self._chosen(key, schema, at)
+        if "const" in schema or "enum" in schema:
+            return self._values(schema, at)
+        return self._plain_shape(schema, at)
+
+    def _plain_shape(self, schema: Mapping[str, Any], at: str) -> Node:
+        """Return the node of a schema that is no choice. Without a type, bounds hold for the values they apply to."""
         kinds = schema.get("type")
+        if kinds is None and _OBJECT_KEYWORDS & schema.keys():
+            kinds = "object"
+        elif kinds is None and _ARRAY_KEYWORDS & schema.keys():
+            kinds = "array"
+        elif kinds is None and schema.keys() & set(CONSTRAINTS):
+            kinds = ["null", "boolean", "number", "string", "array", "object"]
         if isinstance(kinds, list):
+            if not kinds:
+                raise InvalidError("type is a name, or a list of names", where=f"{self._name}, {at}")
             return {"type": "union", "of": [self._typed(each, schema, at) for each in kinds]}
-        if kinds is None:
-            kinds = (
-                "object" if "properties" in schema else "array" if {"items", "prefixItems"} & schema.keys() else None
-            )
         return dict(ANY) if kinds is None else self._typed(kinds, schema, at)
+
+    def _chosen(self, key: str, schema: Mapping[str, Any], at: str) -> Node:
+        """Return the node of a reference or a choice. Keywords beside it would be conditions on top of it."""
+        if key == "$ref":
+            node = self._reference(schema[key], at)
+        else:
+            members = schema[key]
+            if not isinstance(members, list) or not members:
+                raise InvalidError(f"{key} is a list of schemas", where=f"{self._name}, {at}")
+            if key == "allOf" and len(members) != 1:
+                raise self._unsupported("allOf of several schemas", at)
+            choices = [self.read(each, f"{at}/{key}/{place}") for place, each in enumerate(members)]
+            if key == "oneOf" and not _are_disjoint(choices):
+                raise self._unsupported("oneOf of schemas that one value may fit at a time", at, "Use anyOf")
+            node = choices[0] if len(choices) == 1 else {"type": "union", "of": choices}
+        beside = sorted(schema.keys() & _KNOWN - {key, "nullable", "format"})
+        if beside == ["type"] and _has_kind(node, schema["type"]):
+            return node
+        if beside:
+            raise self._unsupported(f"{key} together with {beside[0]}", at)
+        return node
+
+    def _values(self, schema: Mapping[str, Any], at: str) -> Node:
+        """Return the values of `enum` and `const` that the other keywords accept."""
+        listed = schema.get("enum", [schema["const"]] if "const" in schema else [])
+        if not isinstance(listed, list):
+            raise InvalidError("enum is a list of values", where=f"{self._name}, {at}")
+        values = [self._plain(each, at) for each in listed]
+        if "const" in schema:
+            only = self._plain(schema["const"], at)
+            values = [each for each in values if type(each) is type(only) and each == only]
+        # The values are scalars: what is said about items and properties does not concern them.
+        about = {key: each for key, each in schema.items() if key == "type" or key in CONSTRAINTS}
+        rest = Validator(canonical(self._plain_shape(about, at)))
+        fitting = [each for each in values if not rest.check(each)]
+        if not fitting:
+            raise InvalidError("no value fits this JSON Schema", where=f"{self._name}, {at}")
+        return {"type": "literal", "values": fitting}
 
     def _typed(self, kind: Any, schema: Mapping[str, Any], at: str) -> Node:
         if kind == "object":
@@ -116,24 +158,27 @@ class _Reader:
             node = self._array(schema, at)
         elif kind in _SIMPLE:
             node = {"type": _SIMPLE[kind]}
-            if kind == "string" and schema.get("format") in _FORMATS:
-                return {"type": "union", "of": [node, {"type": _FORMATS[schema["format"]]}]}
         else:
             raise InvalidError(f"JSON has no type {kind!r}", where=f"{self._name}, {at}")
-        return node | {key: schema[key] for key in _LIMITS.get(node["type"], ()) if key in schema}
+        node |= {key: schema[key] for key in _LIMITS.get(node["type"], ()) if key in schema}
+        if kind == "string" and schema.get("format") in _FORMATS:
+            return {"type": "union", "of": [node, {"type": _FORMATS[schema["format"]]}]}
+        return node
 
     def _object(self, schema: Mapping[str, Any], at: str) -> Node:
         rest = schema.get("additionalProperties", True)
-        properties = schema.get("properties")
-        if properties is None:
-            keys = self.read(schema["propertyNames"], f"{at}/propertyNames") if "propertyNames" in schema else None
-            values = self.read(rest, f"{at}/additionalProperties") if rest is not False else dict(NULL)
-            if rest is False:
-                return {"type": "record", "open": False, "fields": {}}
-            return {"type": "map", "keys": keys or {"type": "str"}, "values": values}
-        if not isinstance(rest, bool):
-            raise self._unsupported("properties together with a schema for additionalProperties", at)
-        required = schema.get("required", ())
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if not isinstance(required, list) or not all(isinstance(key, str) for key in required):
+            raise InvalidError("required is a list of names", where=f"{self._name}, {at}")
+        if "properties" not in schema and not required and rest is not False:
+            names = schema.get("propertyNames", {})
+            if isinstance(names, Mapping) and not names.keys() & {"type", "enum", "const", *_CHOICES}:
+                names = {**names, "type": "string"}
+            keys = self.read(names, f"{at}/propertyNames")
+            return {"type": "map", "keys": keys, "values": self.read(rest, f"{at}/additionalProperties")}
+        for key, plain in (("additionalProperties", isinstance(rest, bool)), ("propertyNames", False)):
+            if key in schema and not plain:
+                raise self._unsupported(f"a schema for {key} together with properties or required", at)
         fields = {}
         for key, each in properties.items():
             field: Node = {"type": self.read(each, f"{at}/properties/{_escape(key)}"), "required": key in required}
@@ -173,14 +218,71 @@ class _Reader:
             raise self._unsupported("a list or an object in enum or const", at)
         return value
 
-    def _unsupported(self, what: str, at: str) -> UnsupportedError:
+    def _unsupported(self, what: str, at: str, hint: str = "") -> UnsupportedError:
         return UnsupportedError(
             f"{what} in a JSON Schema is not supported",
             where=f"{self._name}, {at}",
-            hint="Describe the form of the data; check rules beyond that in the application",
+            hint=hint or "Describe the form of the data; check rules beyond that in the application",
             code="schema-unsupported",
         )
 
 
 def _escape(key: str) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
+
+
+def _has_kind(node: Node, kind: object) -> bool:
+    """Return whether all values of a node are of a type of JSON Schema."""
+    wanted = {each for name in (kind if isinstance(kind, list) else [kind]) for each in _kinds_of(name)}
+    return all(each["type"] in wanted for each in _members(node))
+
+
+def _kinds_of(name: object) -> tuple[str, ...]:
+    return _KINDS.get(str(name), (_SIMPLE.get(str(name), ""),))
+
+
+def _members(node: Node) -> list[Node]:
+    if node["type"] == "recursive":
+        return _members(node["of"])
+    return [each for member in node["of"] for each in _members(member)] if node["type"] == "union" else [node]
+
+
+_DISJOINT = {"float": "number", "int": "number", "tuple": "list", "map": "record"}
+_DISJOINT |= {kind: kind for kind in ("null", "bool", "str", "list", "record", "datetime", "date", "time")}
+_DISJOINT |= {"timedelta": "timedelta", "uuid": "uuid"}
+_OF_VALUE = {type(None): "null", bool: "bool", int: "number", float: "number", str: "str"}
+
+
+def _are_disjoint(choices: list[Node]) -> bool:
+    """Return whether it is certain that no value fits two of the choices."""
+    return all(
+        _exclude(one, other)
+        for place, choice in enumerate(choices)
+        for after in choices[place + 1 :]
+        for one in _members(choice)
+        for other in _members(after)
+    )
+
+
+def _exclude(one: Node, other: Node) -> bool:
+    if one["type"] == other["type"] == "literal":
+        return not {(type(each), each) for each in one["values"]} & {(type(each), each) for each in other["values"]}
+    kinds, others = _value_kinds(one), _value_kinds(other)
+    if kinds and others and not kinds & others:
+        return True
+    if not one["type"] == other["type"] == "record":
+        return False
+    fields, rest = one["fields"], other["fields"]
+    return any(
+        fields[name]["required"]
+        and rest[name]["required"]
+        and _are_disjoint([fields[name]["type"], rest[name]["type"]])
+        for name in fields.keys() & rest.keys()
+    )
+
+
+def _value_kinds(node: Node) -> set[str]:
+    """Return the kinds of values of a node; none, if it is not known."""
+    if node["type"] == "literal":
+        return {_OF_VALUE[type(value)] for value in node["values"]}
+    return {_DISJOINT[node["type"]]} if node["type"] in _DISJOINT else set()

@@ -9,7 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatten, pack_name
+from holdfast.engine.paths import path_text
 from holdfast.errors import HoldfastError, InvalidError, TooLargeError
+from holdfast.schemas.functions import function_failed
+from holdfast.schemas.node_names import require_nodes
 from holdfast.schemas.operations import Operation
 from holdfast.schemas.packed_document import PackedDocument
 from holdfast.schemas.time_limit import MAX_SECONDS, TIME_LIMIT, OverTime
@@ -45,7 +48,7 @@ class Migration:
         self.source: Final = Version.parse(source)
         self.target: Final = Version.parse(target)
         self.operations: Final = operations
-        self.nodes: Final = dict(nodes or {})
+        self.nodes: Final = require_nodes(nodes, f"{name} {source} -> {target}")
         self.description: Final = description
         if self.source == self.target:
             raise InvalidError(
@@ -95,21 +98,28 @@ class Migration:
         return tuple(pack_name(f"{self}, {place}") for place in range(len(self.operations)))
 
     def upgrade(
-        self, state: Mapping[bytes, Packed], aside: Mapping[bytes, Packed] | None = None, codec: Codec = default_codec
+        self,
+        state: Mapping[bytes, Packed],
+        aside: Mapping[bytes, Packed] | None = None,
+        codec: Codec = default_codec,
+        instance: Packed | None = None,
     ) -> MigratedState:
-        """Convert a packed state to the newer version. The state that is passed is not changed."""
-        return self._apply(state, aside, codec, up=True)
+        """Convert a packed state to the newer version. The state that is passed is not changed. `instance` is the
+        instance of a class whose fields are passed."""
+        return self._apply(PackedDocument(state, codec, instance), aside, up=True)
 
     def downgrade(
-        self, state: Mapping[bytes, Packed], aside: Mapping[bytes, Packed] | None = None, codec: Codec = default_codec
+        self,
+        state: Mapping[bytes, Packed],
+        aside: Mapping[bytes, Packed] | None = None,
+        codec: Codec = default_codec,
+        instance: Packed | None = None,
     ) -> MigratedState:
-        """Convert a packed state to the older version. The state that is passed is not changed."""
-        return self._apply(state, aside, codec, up=False)
+        """Convert a packed state to the older version. The state that is passed is not changed. `instance` is the
+        instance of a class whose fields are passed."""
+        return self._apply(PackedDocument(state, codec, instance), aside, up=False)
 
-    def _apply(
-        self, state: Mapping[bytes, Packed], aside: Mapping[bytes, Packed] | None, codec: Codec, *, up: bool
-    ) -> MigratedState:
-        document = PackedDocument(state, codec)
+    def _apply(self, document: PackedDocument, aside: Mapping[bytes, Packed] | None, *, up: bool) -> MigratedState:
         kept = dict(aside or {})
         place, thread = 0, 0
         places = range(len(self.operations))
@@ -137,7 +147,7 @@ class Migration:
         except HoldfastError as error:
             raise self._located(error, place, up=up) from error
         except Exception as error:
-            raise self._failed(error, place, up=up) from error
+            raise function_failed(error, self._where(place, up=up)) from error
 
     def _over_time(self, place: int, *, up: bool) -> InvalidError:
         return InvalidError(
@@ -156,23 +166,18 @@ class Migration:
                 hint="Remove the field with keep=False and lossy=True, or move it elsewhere first",
             )
 
-    def _where(self, place: int, *, up: bool) -> str:
-        return f"{self}, {'' if up else 'down, '}operation {place + 1}: {self.operations[place]}"
+    def _where(self, place: int, path: str = "", *, up: bool) -> str:
+        """Return migration and operation, and last the path in the state."""
+        operation = self.operations[place]
+        path = path or next((path_text(keys) for keys in operation.paths()), "")
+        where = f"{self}, {'' if up else 'down, '}operation {place + 1}: {operation}"
+        return f"{where}; {path}" if path else where
 
     def _located(self, error: HoldfastError, place: int, *, up: bool) -> HoldfastError:
         """Return an error with the operation in it, and the path below that."""
         code = error.code if error.code.startswith("migration-") else "migration-failed"
         kind = type(error) if code == error.code else InvalidError
-        where = self._where(place, up=up)
-        return kind(error.what, where=f"{where}; {error.where}" if error.where else where, hint=error.hint, code=code)
-
-    def _failed(self, error: Exception, place: int, *, up: bool) -> InvalidError:
-        return InvalidError(
-            f"a function of the migration raised {type(error).__name__}: {error}",
-            where=self._where(place, up=up),
-            hint="Correct the function for this state; nothing was written",
-            code="migration-failed",
-        )
+        return kind(error.what, where=self._where(place, error.where, up=up), hint=error.hint, code=code)
 
 
 def _plain(value: Any) -> Any:

@@ -125,6 +125,6 @@ def wrong_shape(schema: Schema, steps: tuple[MigrationStep, ...], problems: list
         f"the migration gives a state that does not fit {schema.schema_reference}: "
         f"{problems[0].path or 'the state'}: {problems[0].reason}{more}",
         where=f"{schema.name} {versions}; {problems[0].path}",
-        hint="Correct the migration, or the schema; nothing was written",
+        hint="Correct the migration, or the schema; the state is unchanged",
         code="migration-shape",
     )

@@ -25,14 +25,14 @@ from holdfast.engine.model.packed_state import (
 )
 from holdfast.engine.paths import path_text
 from holdfast.errors import InvalidError, UnsupportedError
-from holdfast.schemas.functions import function_source
-from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, write_fields
+from holdfast.schemas.function_source import function_source
+from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, read_kind, write_fields, write_kind
 
 Notes: TypeAlias = PackedMap
 """What an operation keeps aside, by packed name. Empty notes are not stored."""
 
-_VALUE, _SKIP, _REST, _AFTER, _OTHERS = map(pack_name, ("value", "skip", "rest", "after", "others"))
-_TRUE = b"\xc3"
+_VALUE, _SKIP, _REST, _AFTER, _OTHERS, _KIND = map(pack_name, ("value", "skip", "rest", "after", "others", "kind"))
+_TRUE, _NONE = b"\xc3", b"\xc0"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Remove(Operation):
         value = notes.pop(_VALUE, None)
         if value is None:
             return
-        if document.get(self.keys) is not None:
+        if document.is_taken(self.keys):
             raise _exists(self.keys)
         document.set(self.keys, value)
 
@@ -196,8 +196,9 @@ def _move(document: PackedDocument, source: Keys, target: Keys, notes: Notes) ->
         if there is not None:
             notes[_SKIP] = _TRUE
         return
-    if there is not None:
+    if document.is_taken(target):
         raise _exists(target)
+    document.pop(target)
     if source[:-1] == target[:-1]:
         document.rename(source, target[-1])
         return
@@ -241,7 +242,6 @@ class Convert(Operation):
     up: Callable[[Any], Any]
     down: Callable[[Any], Any] | None = None
     keep: bool = False
-    mapping: tuple[tuple[Any, Any], ...] = ()
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Convert the value."""
@@ -279,7 +279,7 @@ class Convert(Operation):
     @property
     def calls_code(self) -> bool:
         """Whether it calls functions of the application."""
-        return not self.mapping
+        return True
 
     def paths(self) -> tuple[Keys, ...]:
         """Return the path of the field."""
@@ -287,8 +287,6 @@ class Convert(Operation):
 
     def arguments(self) -> dict[str, Any]:
         """Return the path, and the functions as source."""
-        if self.mapping:
-            return {"path": self.keys, "mapping": self.mapping}
         return {"path": self.keys, "keep": self.keep, **sources(self.up, self.down)}
 
 
@@ -314,12 +312,19 @@ class Split(Operation):
     separator: str = ""
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
-        """Split the field."""
-        _split(document, self.keys, self.into, self.apart, notes)
+        """Split the field. None has no parts to split a text into: it is kept aside."""
+        if self.separator and document.get(self.keys) == _NONE:
+            document.pop(self.keys)
+            notes[_VALUE] = _NONE
+        else:
+            _split(document, self.keys, self.into, self.apart, notes)
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Merge the fields."""
+        before = notes.pop(_VALUE, None)
         _join(document, self.keys, self.into, self.together, notes, partial=bool(self.separator))
+        if before is not None and document.get(self.keys) is None:
+            document.set(self.keys, before)
 
     @property
     def reversible(self) -> bool:
@@ -407,7 +412,7 @@ def _split(
         )
     document.pop(keys)
     for target, part in zip(into, parts, strict=False):
-        if document.get(target) is not None:
+        if document.is_taken(target):
             raise _exists(target)
         document.set(target, document.pack(part))
 
@@ -439,9 +444,10 @@ def _join(
         return
     found = {part: value for part in parts if (value := document.get(part)) is not None}
     if document.get(keys) is not None:
-        if found:
+        if found and document.is_taken(keys):
             raise _exists(keys)
-        notes[_SKIP] = _TRUE
+        if not found:
+            notes[_SKIP] = _TRUE
     if not found:
         return
     if together is None:
@@ -501,15 +507,17 @@ def _gather(document: PackedDocument, into: Keys, names: tuple[str, ...], notes:
     parent = into[:-1]
     if not document.has_parent(into):
         return
-    others, rest = _pop_names(notes), notes.pop(_REST, None)
+    others, rest, kind = _pop_names(notes), notes.pop(_REST, None), notes.pop(_KIND, None)
     found = {
         name: value
         for name in names
-        if pack_name(name) not in others and (value := document.get((*parent, name))) is not None
+        if pack_name(name) not in others
+        and (value := document.get((*parent, name))) is not None
+        and (name != into[-1] or document.is_taken(into))
     }
     if notes.pop(_SKIP, None) is not None and not found and rest is None:
         return
-    here = document.get(into) if into[-1] not in found else None
+    here = document.get(into) if into[-1] not in found and document.is_taken(into) else None
     inside = {} if here is None else read_fields(here)
     if inside is None:
         raise InvalidError(f"{path_text(into)!r} is not a dict", where=path_text(into))
@@ -518,12 +526,12 @@ def _gather(document: PackedDocument, into: Keys, names: tuple[str, ...], notes:
     _note_names(notes, [name for name in names if pack_name(name) in inside and name not in found])
     for name in found:
         document.pop((*parent, name))
-    fields = {**((None if rest is None else as_map(rest)) or {}), **inside}
+    fields = {**((None if rest is None else read_fields(rest)) or {}), **inside}
     for name, value in found.items():
-        if pack_name(name) in fields:
+        if pack_name(name) in fields and document.is_taken((*into, name)):
             raise _exists((*into, name))
         fields[pack_name(name)] = value
-    document.set(into, write_fields(here, fields))
+    document.set(into, write_kind(kind, fields) if here is None else write_fields(here, fields))
 
 
 def _scatter(document: PackedDocument, into: Keys, names: tuple[str, ...], notes: Notes) -> None:
@@ -547,13 +555,17 @@ def _scatter(document: PackedDocument, into: Keys, names: tuple[str, ...], notes
     for name in names:
         if pack_name(name) in moved:
             target = (*parent, name)
-            if document.get(target) is not None or (stays and target == into):
+            if document.is_taken(target) or (stays and target == into):
                 raise _exists(target)
             document.set(target, inside[pack_name(name)])
     if stays:
         document.set(into, write_fields(here, rest))
-    elif rest:
+        return
+    if rest:
         notes[_REST] = write_fields(None, rest)
+    kind = read_kind(here)
+    if kind is not None:
+        notes[_KIND] = kind
 
 
 def _note_names(notes: Notes, names: list[str]) -> None:

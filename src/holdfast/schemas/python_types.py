@@ -39,7 +39,8 @@ _SCALARS: dict[Any, str] = {
     pathlib.Path: "path",
     pathlib.PurePath: "path",
 }
-_LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable, deque)
+_LISTS = (list, abc.MutableSequence, deque)
+_SEQUENCES = (abc.Sequence, abc.Collection, abc.Iterable)
 _MAPS = (dict, abc.Mapping, abc.MutableMapping)
 _SETS = (set, abc.Set, abc.MutableSet)
 
@@ -92,6 +93,7 @@ class _Builder:
             return {"type": scalar}
         bare: tuple[tuple[tuple[Any, ...], Node], ...] = (
             (_LISTS, {"type": "list", "items": ANY}),
+            (_SEQUENCES, _list_or_tuple(ANY)),
             (_MAPS, {"type": "map", "keys": ANY, "values": ANY}),
             (_SETS, {"type": "set", "items": ANY}),
             ((frozenset,), {"type": "frozenset", "items": ANY}),
@@ -136,6 +138,8 @@ class _Builder:
         for classes, name in ((_LISTS, "list"), (_SETS, "set"), ((frozenset,), "frozenset")):
             if origin in classes:
                 return {"type": name, "items": self.node(arguments[0], f"{where}[]")}
+        if origin in _SEQUENCES:
+            return _list_or_tuple(self.node(arguments[0], f"{where}[]"))
         if hasattr(kind, "__value__"):
             return self.node(kind.__value__, where)
         read = self._reader(origin) if isinstance(origin, type) else None
@@ -333,6 +337,10 @@ def _constraints(metadata: Any, node: Node) -> Node:
             noun = "Properties" if node["type"] == "map" else "Items" if sized else "Length"
             found[edge + noun] = value
     return found
+
+
+def _list_or_tuple(items: Node) -> Node:
+    return {"type": "union", "of": [{"type": "list", "items": items}, {"type": "tuple", "items": items}]}
 
 
 def _is_plain(value: Any) -> bool:

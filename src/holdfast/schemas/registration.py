@@ -96,7 +96,7 @@ def _is_new(
         record is None
         or known is None
         or known.hash != declaration.schema.hash
-        or reference in registered.retired
+        or reference in registered.unused
         or record.unversioned != unversioned
         or (record.current < declaration.schema.version and not record.is_pinned)
         or not set(patterns) <= set(record.patterns)

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeAlias
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
+from holdfast.engine.guard import Preconditions
+from holdfast.engine.inherited_schemas import RECORD, REGISTRY
 from holdfast.engine.lines import LineTip
-from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import ConflictError
@@ -24,10 +25,13 @@ from holdfast.schemas.schema import Schema
 from holdfast.schemas.schema_set import SchemaSet, schema_changed
 from holdfast.schemas.version import Version, parse_reference
 
-LINE: Final = f"{MARK}schemas"
+LINE: Final = REGISTRY
 """The name of the system line."""
 
-_SCHEMA, _VERSION, _MIGRATION = "schema ", "version ", "migration "
+_SCHEMA, _VERSION, _MIGRATION = RECORD, "version ", "migration "
+
+_CLOSING = "closing"
+"""The state of a version between being in use and being retired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,15 @@ class RegisteredSchemas:
     records: Mapping[str, SchemaRecord] = field(default_factory=dict)
     retired: frozenset[str] = frozenset()
     """References of versions that no latest state has any more, as the last migration of all states found."""
+    closing: frozenset[str] = frozenset()
+    """References of versions that a migration is about to retire, unless somebody uses them meanwhile."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """Those of applied migrations, by their text."""
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """References of versions that are retired, or about to be: whoever stores a state of one registers its use."""
+        return self.retired | self.closing
 
     def stored_versions(self, name: str) -> list[Version]:
         """Return the versions that stored states may still have."""
@@ -122,7 +133,8 @@ class SchemaRegistry:
                 tip,
                 SchemaSet(*schemas),
                 {name: SchemaRecord.from_dict(each) for name, each in (await entries.with_prefix(_SCHEMA)).items()},
-                frozenset(reference for reference, stored in versions.items() if stored["retired"]),
+                frozenset(reference for reference, stored in versions.items() if stored["retired"] is True),
+                frozenset(reference for reference, stored in versions.items() if stored["retired"] == _CLOSING),
                 await entries.with_prefix(_MIGRATION),
             )
 
@@ -138,14 +150,18 @@ class SchemaRegistry:
         migrations: Sequence[Migration] = (),
         records: Mapping[str, UpdateRecord] | None = None,
         *,
+        closing: Sequence[str] = (),
         retired: Sequence[str] = (),
+        unapplied: Sequence[str] = (),
         used: Sequence[str] = (),
         renewed: bool = False,
         kind: str = "schema",
+        preconditions: Preconditions | None = None,
     ) -> None:
         """Add versions, fingerprints of applied migrations, and records. A version whose form differs from the
-        registered one is refused. Versions that are `used` again are not retired any more. If `renewed`, fingerprints
-        of migrations that were edited replace those that were recorded."""
+        registered one is refused. Versions are `retired` that are `closing`, unless they were `used` since: then they
+        stay in use. If `renewed`, fingerprints of migrations that were edited replace those that were recorded; those
+        that are `unapplied` are removed. All that happens on some conditions, or not at all."""
 
         async def edit(entries: SystemLineEntries) -> LineChange:
             put: dict[str, Any] = {}
@@ -162,11 +178,12 @@ class SchemaRegistry:
                         "definition": schema.definition,
                         "retired": False,
                     }
-            for reference, is_retired in [*((each, True) for each in retired), *((each, False) for each in used)]:
-                name = _VERSION + reference
-                stored = put.get(name) or await entries.find(name)
-                if stored is not None and stored["retired"] is not is_retired:
-                    put[name] = {**stored, "retired": is_retired}
+            for references, new in ((closing, _CLOSING), (retired, True), (used, False)):
+                for reference in references:
+                    stored = put.get(name := _VERSION + reference) or await entries.find(name)
+                    old = None if stored is None else stored["retired"]
+                    if (old == _CLOSING) if new is True else (old is not None and old != new):
+                        put[name] = {**stored, "retired": new}
             for migration in migrations:
                 name = _MIGRATION + str(migration)
                 recorded = await entries.find(name)
@@ -177,10 +194,11 @@ class SchemaRegistry:
                 record = update(None if stored is None else SchemaRecord.from_dict(stored)).to_dict()
                 if stored != record:
                     put[_SCHEMA + name] = record
-            events = [Event("schema", self._actor, kind, name) for name in put]
-            return LineChange(self._line.pack(put), events=events)
+            removed = [_MIGRATION + each for each in unapplied]
+            events = [Event("schema", self._actor, kind, name) for name in (*put, *removed)]
+            return LineChange(self._line.pack(put), removed, events)
 
-        await self._line.change(kind, edit)
+        await self._line.change(kind, edit, preconditions)
         await self.load(refresh=True)
 
 

@@ -37,12 +37,7 @@ class Declaration:
         if validate not in get_args(ValidationMode):
             modes = ", ".join(map(repr, get_args(ValidationMode)))
             raise InvalidError(f"validate is {modes}, not {validate!r}")
-        if not isinstance(schemas, SchemaSet | Schema):
-            raise InvalidError(
-                f"a SchemaSet or a Schema is attached, not {type(schemas).__name__}",
-                hint='Write Schema("chat", "1.0.0", ChatState)',
-            )
-        declared = schemas if isinstance(schemas, SchemaSet) else SchemaSet(schemas)
+        declared = require_set(schemas)
         oldest = None if unversioned is None else Version.parse(unversioned)
         return cls(declared, choose_schema(declared, reference), validate, oldest)
 
@@ -61,11 +56,31 @@ def _mark(migration: Migration) -> tuple[str, str]:
 def choose_schema(declared: SchemaSet, reference: str | None) -> Schema:
     """Return the schema that a caller names; without a name, the newest version of the only one."""
     if reference is not None:
-        return declared.get(reference)
+        return _with_references(declared, declared.get(reference))
     names = {each.name for each in declared}
     if len(names) != 1:
         raise InvalidError(
             f"there are {len(names)} schemas, and none is named",
             hint=f"Name one of them: {', '.join(sorted(names))}" if names else "Declare one: Schema(…)",
         )
-    return declared.get(names.pop())
+    return _with_references(declared, declared.get(names.pop()))
+
+
+def require_set(schemas: SchemaSet | Schema) -> SchemaSet:
+    """Require schemas: a set, or a single one."""
+    if not isinstance(schemas, SchemaSet | Schema):
+        raise InvalidError(
+            f"a SchemaSet or a Schema is meant, not {type(schemas).__name__}",
+            hint='Write Schema("chat", "1.0.0", ChatState)',
+        )
+    return schemas if isinstance(schemas, SchemaSet) else SchemaSet(schemas)
+
+
+def _with_references(declared: SchemaSet, schema: Schema) -> Schema:
+    """Return a schema, if all that it depends on is declared too. Raises `NotFoundError`."""
+    known, todo = {schema.schema_reference}, [schema]
+    while todo:
+        for reference in sorted(todo.pop().references - known):
+            known.add(reference)
+            todo.append(declared.get(reference))
+    return schema

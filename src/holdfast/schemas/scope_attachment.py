@@ -20,7 +20,7 @@ from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_n
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.namespaces import short_name
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.engine.schema_bindings import SchemaRequest
+from holdfast.engine.schema_bindings import RenameTask, SchemaRequest
 from holdfast.engine.state_loader import LoadedState
 from holdfast.errors import HoldfastError
 from holdfast.schemas.attached_version import AttachedVersion
@@ -135,7 +135,13 @@ class ScopeAttachment(AttachedVersion):
             packed = self._migrate(line, point, version, packed)
         return {key: value for key, value in packed.items() if key != _ASIDE}
 
-    def upgrade_writes(self, line: Line, reference: str, rows: Sequence[PendingWriteRow]) -> list[PendingWriteRow]:  # noqa: ARG002
+    def upgrade_writes(
+        self,
+        line: Line,  # noqa: ARG002
+        reference: str,  # noqa: ARG002
+        rows: Sequence[PendingWriteRow],
+        rename: RenameTask | None = None,  # noqa: ARG002
+    ) -> list[PendingWriteRow]:
         """Return the writes: scopes have none."""
         return list(rows)
 

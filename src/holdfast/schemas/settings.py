@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 from holdfast._lazy import import_declared
 from holdfast.backends.config import FILE as CONFIG_FILE
 from holdfast.backends.config import find_file
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.schemas.lock_file import FILE, SchemaLock
 from holdfast.schemas.migration import Migration
 from holdfast.schemas.schema import Schema
@@ -37,12 +38,11 @@ class SchemaSettings(NamedTuple):
             sys.path.insert(0, folder)
         try:
             module = import_declared(self.module)
-        except ImportError as error:
-            raise ConfigError(
-                f"the module of the schemas, {self.module}, cannot be imported: {error}",
-                where=folder,
-                hint=f"Correct [schemas] module in {CONFIG_FILE}, or --module",
-            ) from error
+        except HoldfastError as error:
+            error.where = "; ".join(filter(None, (_find_line(error), error.where)))
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._import_failed(error) from error
         found = declared_in(vars(module))
         if not list(found) and not found.migrations():
             raise ConfigError(
@@ -51,9 +51,38 @@ class SchemaSettings(NamedTuple):
             )
         return found
 
+    def _import_failed(self, error: BaseException) -> ConfigError:
+        """Return the error for a module that is not there, or that raises one itself."""
+        line = _find_line(error)
+        missing = isinstance(error, ModuleNotFoundError) and f"{self.module}.".startswith(f"{error.name}.")
+        if missing or not line:
+            return ConfigError(
+                f"the module of the schemas, {self.module}, cannot be imported: {error}",
+                where=str(self.folder),
+                hint=f"Correct [schemas] module in {CONFIG_FILE}, or --module",
+            )
+        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        return ConfigError(
+            f"the module of the schemas, {self.module}, raises {type(error).__name__} when it is imported: {what}",
+            where=line,
+            hint=f"Correct that line; python -c 'import {self.module}' shows the whole error",
+        )
+
     def read_lock(self) -> SchemaLock:
         """Read the lock file."""
         return SchemaLock.read(self.lock)
+
+
+def _find_line(error: BaseException) -> str:
+    """Return file and line of the application where an error was raised at import; nothing, if that is not known."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    found = ""
+    for frame, line in walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("holdfast", "importlib") and not frame.f_code.co_filename.startswith("<"):
+            found = f"{frame.f_code.co_filename}:{line}"
+    return found
 
 
 def find_settings(module: str | None = None, lock: str | None = None) -> SchemaSettings:

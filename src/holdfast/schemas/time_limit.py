@@ -60,13 +60,13 @@ class TimeLimit:
         return thread
 
     def end(self, thread: int) -> None:
-        """End a call. An exception that comes too late is taken back, or raised here; then call this again."""
+        """End a call. An exception that comes too late is dropped, or raised here; then call this again."""
         if thread:
             with self._lock:
                 self._started.pop(thread, None)
                 if thread in self._over:
+                    _drop_pending()
                     self._over.discard(thread)
-                    _raise_in(thread, None)
 
     def _watch(self) -> None:
         with self._lock:
@@ -86,7 +86,7 @@ class TimeLimit:
                         if self._started.get(thread) == started:
                             self._started[thread] = time.monotonic()  # a function may handle it, and go on
                             self._over.add(thread)
-                            _raise_in(thread, OverTime)
+                            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), _OVER_TIME)
             idle = 0 if self._started else idle + 1
             if idle > _IDLE_LOOKS:
                 idle = 0
@@ -95,10 +95,19 @@ class TimeLimit:
                     self._is_needed.wait()
 
 
-def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
-    """Raise an exception in a thread as soon as it runs Python code; with None, take one back that was not raised."""
-    raised = None if exception is None else ctypes.py_object(exception)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+_OVER_TIME: Final = ctypes.py_object(OverTime)
+
+
+def _drop_pending() -> None:
+    """Raise an exception that is pending in this thread, and drop it: the interpreter raises it when it jumps back.
+
+    To take it back instead, by `PyThreadState_SetAsyncExc` with no exception, leaves Python 3.11 in a state in which
+    the next function that is traced never starts."""
+    try:
+        for _ in range(2):
+            pass
+    except OverTime:
+        pass
 
 
 def _is_debugged() -> bool:

@@ -80,11 +80,18 @@ class Validator:
         Of a `partial` state, required fields may be missing: a graph writes its channels one after the other.
         """
         problems: list[Problem] = []
+        try:
+            self._collect(value, changed, problems, partial=partial)
+        except RecursionError:
+            problems.insert(0, Problem("", "it is nested too deep to be checked"))
+        return problems[:MAX_PROBLEMS]
+
+    def _collect(self, value: Any, changed: Iterable[str] | None, problems: list[Problem], *, partial: bool) -> None:
         if partial and changed is None and isinstance(value, Mapping):
             changed = value
         if changed is None or not self._fields or not isinstance(value, Mapping):
             self._check(value, "", problems)
-            return problems[:MAX_PROBLEMS]
+            return
         for name in changed:
             field = self._fields.get(name)
             if field is None:
@@ -94,7 +101,6 @@ class Validator:
                 field[0](value[name], name, problems)
             elif field[1] and not partial:
                 problems.append(Problem(name, "it is required, and missing"))
-        return problems[:MAX_PROBLEMS]
 
 
 class _Compiler:
@@ -249,7 +255,7 @@ def _compile_map(keys: Check, values: Check) -> Check:
     return check
 
 
-_WITH_PATHS = ("record", "recursive", "self", "schema", "list", "map")
+_WITH_PATHS = ("record", "recursive", "self", "schema", "list", "tuple", "map")
 
 
 def _compile_union(node: Node, members: list[Check]) -> Check:
@@ -264,8 +270,9 @@ def _compile_union(node: Node, members: list[Check]) -> Check:
             if not found:
                 return
             tried.append(found)
-        if len(records) == 1 and value is not None and tried[records[0]][0].path != path:
-            problems.extend(tried[records[0]])  # as in `Plan | None`: what is wrong with the plan
+        inside = [tried[place] for place in records if tried[place][0].path != path]
+        if inside and all(each == inside[0] for each in inside):
+            problems.extend(inside[0])  # as in `Plan | None`: what is wrong with the plan
         else:
             problems.append(Problem(path, f"it is {_name(value)}, and fits none of {text}"))
 

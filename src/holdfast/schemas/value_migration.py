@@ -49,7 +49,7 @@ def migrate_value(
                     hint='Convert it as a whole: convert("", up, down)',
                     code="migration-failed",
                 )
-            result = run(fields, kept, codec)
+            result = run(fields, kept, codec, value)
             value = write_fields(value, result.state)
         kept = result.aside
     if steps and any(each.version == target for each in schemas if each.name == name):

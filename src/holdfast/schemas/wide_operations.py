@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from holdfast.engine.model.packed_state import PackedMap, as_items, as_map, flatten, pack_name, pack_state, unpack_state
+from holdfast.engine.model.packed_state import as_map, flatten, pack_name, pack_state, unpack_state
 from holdfast.engine.paths import path_text
 from holdfast.errors import HoldfastError, InvalidError
-from holdfast.schemas.operations import Notes, Operation, digest, irreversible, sources
+from holdfast.schemas.functions import function_failed
+from holdfast.schemas.item_notes import pop_item_notes, store_item_notes
+from holdfast.schemas.operations import Notes, Operation, irreversible, sources
 from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, read_items, write_fields
 
-_ITEMS, _ITEM = map(pack_name, ("items", ""))
+_ITEM = pack_name("")
 _NONE = b"\xc0"
 
 
@@ -36,31 +38,29 @@ class Each(Operation):
         packed = document.get(self.keys)
         if packed is None or packed == _NONE:
             return
-        opened = read_items(packed)
-        if opened is None:
-            raise InvalidError(f"{path_text(self.keys)!r} is not a list, and not a dict", where=path_text(self.keys))
-        items, close = opened
-        kept = dict(as_map(notes.pop(_ITEMS, b"\x80")) or {})
-        kept_aside: list[Notes] = []
+        items = read_items(packed)
+        if items is None:
+            raise InvalidError(
+                f"{path_text(self.keys)!r} is not a list, tuple or deque, and not a dict", where=path_text(self.keys)
+            )
+        found = pop_item_notes(notes, items, lossy=self.lossy) if notes else {}
+        kept: dict[int, Notes] = {}
         changed = []
-        for place, item in enumerate(items):
-            # An item finds its notes by its content: others may have been added or removed since.
-            inner_notes: Notes = {}
-            if kept and (waiting := as_items(kept.get(key := digest(item), b"\x90"))):
-                inner_notes = dict(as_map(waiting[0]) or {})
-                kept[key] = waiting[1:]
+        for place, item in enumerate(items.values):
+            inner_notes = found.get(place, {})
             holder = PackedDocument({_ITEM: item}, document.codec)
             try:
                 change(holder, inner_notes)
             except HoldfastError as error:
                 error.where = f"{path_text((*self.keys, place))}{'.' if error.where else ''}{error.where}"
                 raise
-            new = flatten(holder.fields[_ITEM])
-            kept_aside.append(inner_notes)
-            changed.append(new)
-        document.set(self.keys, close(changed))
-        if any(kept_aside):
-            notes[_ITEMS] = _by_content(changed, kept_aside)
+            except Exception as error:
+                raise function_failed(error, path_text((*self.keys, place))) from error
+            changed.append(flatten(holder.fields[_ITEM]))
+            if inner_notes:
+                kept[place] = inner_notes
+        document.set(self.keys, items.join(changed))
+        store_item_notes(notes, items._replace(values=changed), kept)
 
     @property
     def reversible(self) -> bool:
@@ -81,16 +81,6 @@ class Each(Operation):
         return {"path": self.keys, "operations": [[each.kind, each.arguments()] for each in self.operations]}
 
 
-def _by_content(items: list[bytes], kept_aside: list[Notes]) -> PackedMap:
-    """Return the notes of items by the content of the items. Of equal items, each has its own, in order."""
-    found: dict[bytes, list[bytes]] = {digest(item): [] for item, notes in zip(items, kept_aside, strict=True) if notes}
-    for item, notes in zip(items, kept_aside, strict=True):
-        waiting = found.get(digest(item))
-        if waiting is not None:
-            waiting.append(flatten(notes))
-    return dict(found)
-
-
 def _run(operations: tuple[Operation, ...], holder: PackedDocument, notes: Notes, *, up: bool) -> None:
     """Apply operations to an item. Those on fields of it get it as a document of its own."""
     for place in range(len(operations)) if up else reversed(range(len(operations))):
@@ -105,7 +95,7 @@ def _run(operations: tuple[Operation, ...], holder: PackedDocument, notes: Notes
                 raise InvalidError(
                     "an item has no fields: it is not a dict, and not an instance of a known kind of class"
                 )
-            target = PackedDocument(fields, holder.codec)
+            target = PackedDocument(fields, holder.codec, item)
         (operation.upgrade if up else operation.downgrade)(target, own)
         if not whole:
             holder.fields[_ITEM] = write_fields(item, target.fields)

@@ -22,7 +22,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at, read_scope
 from holdfast.state.session_guard import is_over
-from holdfast.state.writer import KeyWrite, write
+from holdfast.state.writer import KeyWrite, commit
 from holdfast.time_parser import parse_time
 
 When: TypeAlias = "datetime | int | str"
@@ -255,7 +255,14 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
     if not found:
         return 0
     # Of a whole scope, also what others add meanwhile goes.
-    return len(await write(handle, {scope: changes if wanted is None else found}))
+    conditions, references = None, {each.mark.reference for each in then.values()} - {""}
+    if references:
+        from holdfast.schemas.version_use import VersionUse
+
+        use = VersionUse(handle.engine, handle.tenant, handle.guard.actor)
+        conditions = use.conditions(references, f"scope {scope}")
+    written, _ = await commit(handle, {scope: changes if wanted is None else found}, preconditions=conditions)
+    return len(written)
 
 
 async def _require_one_schema(handle: StoreHandle, line: Line, point: StepRef | None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.backends.interface import Change
 from holdfast.engine.model.packed_state import pack_channel, pack_state, unpack, unpack_state
+from holdfast.engine.row_format import Line
 from holdfast.engine.value_schemas import SchemaMark, ValueKind
 from holdfast.security.handle import StoreHandle
 
@@ -50,6 +51,9 @@ class MetadataSchemas:
         """Let the metadata of a record fit its schema, given the record as it is stored. Raises `InvalidError`."""
         schema = self._find(owner)
         if schema is None:
+            if stored is not None and stored.schema and record.metadata != stored.metadata:
+                inherited, line = self._handle.engine.appender.inherited, Line(self._handle.tenant, "")
+                await inherited.require_unversioned(line, stored.schema, f"metadata of {where}")
             return
         codec, self._used[schema.reference] = self._handle.codec, schema
         value = pack_channel(codec, "metadata", record.metadata)

@@ -132,6 +132,12 @@ class ScopeView:
         """The key for errors."""
         return f"key {key!r} of {self._line.name.removeprefix(MARK)}"
 
+    async def scope_schema(self) -> str:
+        """Return the version that the scope as a whole has, as it is stored; empty if it has none."""
+        if self._loaded is None or self.point is None:
+            return ""
+        return await self._handle.engine.appender.inherited.reference_at(self._line, self.point, self._loaded)
+
     async def find_mark(self, key: str) -> SchemaMark:
         """Return which version of its schema a key has, as it is stored."""
         if self._loaded is None:

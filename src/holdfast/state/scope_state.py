@@ -233,12 +233,27 @@ class StateOperations:
         `ConflictError` and copies nothing; `"overwrite"` replaces its value; `"merge"` merges both values, and raises
         where they differ in the same part; a function is called with its value and this one, and returns what to write.
         """
-        return await scopes.copy(self._handle, self.scope, _scope(other), on_conflict, nested=nested)
+        return await scopes.copy(self._handle, self.scope, self._scope_of(other), on_conflict, nested=nested)
 
     @sync_and_async
     async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise", nested: bool = False) -> int:
         """Copy all keys into another scope and delete them here, atomically. See `copy_to`."""
-        return await scopes.move(self._handle, self.scope, _scope(other), on_conflict, nested=nested)
+        return await scopes.move(self._handle, self.scope, self._scope_of(other), on_conflict, nested=nested)
+
+    def _scope_of(self, other: object) -> Scope:
+        """Return the scope of another state, of the same store."""
+        if not isinstance(other, StateOperations):
+            raise InvalidError(
+                "state is copied to the state of another scope", where=repr(other)[:80], hint="Give store.state(…)"
+            )
+        here, there = self._handle, other._handle
+        if there.engine.context.backend is not here.engine.context.backend or there.tenant != here.tenant:
+            raise InvalidError(
+                "state is copied to a scope of the same store and tenant, and this is another one's",
+                where=f"scope {other.scope}",
+                hint="Copy between stores with store.copy_to(…), or set the keys: other.update(state.items())",
+            )
+        return other.scope
 
     # History ----------------------------------------------------------------------------------------------------
 
@@ -448,11 +463,3 @@ def _listed(prefix: str, pattern: str, cursor: str | None) -> tuple[str, str, st
 def _check_stale(conflict: ConflictError) -> None:
     if conflict.code != "version-mismatch":
         raise conflict
-
-
-def _scope(other: object) -> Scope:
-    if isinstance(other, StateOperations):
-        return other.scope
-    raise InvalidError(
-        "state is copied to the state of another scope", where=repr(other)[:80], hint="Give store.state(…)"
-    )

@@ -34,6 +34,8 @@ class _Content(NamedTuple):
     target: Scope
     point: StepRef | None
     stored: dict[str, StoredValue]
+    schema: str
+    """The version of the scope, if no schema is attached to it."""
 
 
 class _ConcurrentChange(Exception):
@@ -110,9 +112,10 @@ async def _contents(handle: StoreHandle, targets: Mapping[Scope, Scope]) -> list
     found = []
     for scope, target in targets.items():
         await handle.guard.allow("read", scope, ())
-        point, stored = await read_scope(handle, scope, _stored)
+        point, stored, schema = await read_scope(handle, scope, _stored)
         await handle.guard.saw(scope, list(stored))
-        found += [_Content(scope, target, point, stored)] * bool(stored)
+        attached = handle.engine.schemas is not None and handle.engine.schemas.find(handle.line(scope)) is not None
+        found += [_Content(scope, target, point, stored, "" if attached else schema)] * bool(stored)
     return found
 
 
@@ -124,9 +127,10 @@ def _copies(
     return writes, {each.target: _require_free(each) for each in contents} if on_conflict == "raise" else {}
 
 
-async def _stored(view: ScopeView) -> tuple[StepRef | None, dict[str, StoredValue]]:
+async def _stored(view: ScopeView) -> tuple[StepRef | None, dict[str, StoredValue], str]:
     found = {key: await view.find_to_copy(key) for key in await view.keys()}
-    return view.point, {key: stored for key, stored in found.items() if stored is not None}
+    live = {key: stored for key, stored in found.items() if stored is not None}
+    return view.point, live, await view.scope_schema()
 
 
 def _puts(handle: StoreHandle, found: _Content, on_conflict: OnConflict) -> list[KeyWrite]:
@@ -134,6 +138,8 @@ def _puts(handle: StoreHandle, found: _Content, on_conflict: OnConflict) -> list
         KeyWrite(key, packed=each.entry.value, expires=each.expires, mark=each.mark if each.mark.reference else None)
         for key, each in found.stored.items()
     ]
+    for put in puts:
+        put.scope_schema = found.schema
     if on_conflict not in ("raise", "overwrite"):
         for put in puts:
             put.compute = resolve_conflict(handle, found.target, put, None, on_conflict)

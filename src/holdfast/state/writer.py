@@ -26,7 +26,7 @@ from holdfast.engine.state_reader import pack_operator
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.system_line import LineChange, StepAudit, audited_request
 from holdfast.engine.value_schemas import NO_MARK, SchemaMark
-from holdfast.errors import ConflictError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import KeyVersion, ScopeView, StoredValue
@@ -78,6 +78,8 @@ class KeyWrite:
     """Whether to store the whole value, and not the difference from the old one: its step can then be read alone."""
     mark: SchemaMark | None = None
     """The version of the schema of a value that comes from elsewhere, such as another scope."""
+    scope_schema: str = ""
+    """The version of the scope as a whole that it comes from."""
 
     @property
     def is_patch(self) -> bool:
@@ -214,6 +216,8 @@ class _LineEdit:
         if self._check is not None:
             await self._check(view)
         writes = await self._writes(view) if callable(self._writes) else self._writes
+        if self.request.convert is None:
+            await self._take_schema(view, {each.scope_schema for each in writes} - {""})
         computed = [each for each in writes if each.compute is not None or each.operator is not None]
         if any(each.action != "expire" for each in computed):
             # What is computed of a value tells what it was; and whoever may read it may do so no longer, at a later
@@ -230,6 +234,22 @@ class _LineEdit:
             await self._edit_key(view, parent, loaded, each, put, removed)
         self._describe()
         return EditMap(tuple(removed), tuple(put))
+
+    async def _take_schema(self, view: ScopeView, schemas: set[str]) -> None:
+        """Give the scope the version of the one that its keys are copied from. Raises `UnsupportedError` if it has
+        keys of another."""
+        self.request.schema = ""
+        for schema in schemas:
+            here = await view.scope_schema()
+            if here == schema or not await view.keys():
+                self.request.schema = schema
+            elif here or not await self._handle.engine.appender.inherited.is_unversioned(self._line, schema):
+                raise UnsupportedError(
+                    f"keys of {schema} would be beside those of {here or 'a scope without a version'}",
+                    where=f"scope {self._scope}",
+                    hint="Attach the schema, so that what is copied is upgraded: store.schemas.attach(…)",
+                    code="schema-mixed",
+                )
 
     async def _edit_key(
         self,
@@ -298,6 +318,11 @@ class _LineEdit:
                 if await view.find_mark(each.key) is not NO_MARK:
                     removed.append(names.pack_mark(each.key))
             return
+        if schema is None and each.mark is None and live is not None and action != "expire":
+            reference = (await view.find_mark(each.key)).reference
+            if reference:
+                inherited = self._handle.engine.appender.inherited
+                await inherited.require_unversioned(self._line, reference, view.where(each.key))
         if schema is not None:
             if each.mark is not None and each.mark.reference != schema.reference:
                 packed = await schema.read(packed, each.mark, view.where(each.key))

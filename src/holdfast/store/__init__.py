@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from holdfast.backends.runtime.drivers import arun as arun
     from holdfast.backends.runtime.drivers import make_both as make_both
     from holdfast.backends.runtime.drivers import run as run
-    from holdfast.engine.copy.between_stores import CopyProgress as CopyProgress
-    from holdfast.engine.copy.between_stores import CopyReport as CopyReport
+    from holdfast.engine.copy.copy_report import CopyProgress as CopyProgress
+    from holdfast.engine.copy.copy_report import CopyReport as CopyReport
     from holdfast.engine.namespaces import LineKind as LineKind
     from holdfast.engine.namespaces import LineKinds as LineKinds
     from holdfast.engine.namespaces import line_kind as line_kind
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from holdfast.store.erasure import ErasureOperations as ErasureOperations
     from holdfast.store.erasure import IdentityErasure as IdentityErasure
     from holdfast.store.graph_schemas import GraphSchemas as GraphSchemas
+    from holdfast.store.graph_schemas import RenamedTask as RenamedTask
+    from holdfast.store.graph_schemas import TaskPlace as TaskPlace
     from holdfast.store.identity_view import AsyncIdentityView as AsyncIdentityView
     from holdfast.store.identity_view import IdentityOperations as IdentityOperations
     from holdfast.store.identity_view import IdentityView as IdentityView
@@ -106,7 +108,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "holdfast.backends.runtime.drivers": ("arun", "make_both", "run"),
-    "holdfast.engine.copy.between_stores": ("CopyProgress", "CopyReport"),
+    "holdfast.engine.copy.copy_report": ("CopyProgress", "CopyReport"),
     "holdfast.engine.namespaces": ("LineKind", "LineKinds", "line_kind", "short_name", "split_name", "thread_name"),
     "holdfast.engine.pages": ("Items", "Page"),
     "holdfast.engine.paths": ("Path",),
@@ -151,7 +153,7 @@ _MODULES = {
         "ErasureOperations",
         "IdentityErasure",
     ),
-    "holdfast.store.graph_schemas": ("GraphSchemas",),
+    "holdfast.store.graph_schemas": ("GraphSchemas", "RenamedTask", "TaskPlace"),
     "holdfast.store.identity_view": ("AsyncIdentityView", "IdentityOperations", "IdentityView"),
     "holdfast.store.keys": ("AsyncKeys", "Keys", "KeysOperations"),
     "holdfast.store.lazy_state": ("AsyncLazyState", "LazyState"),

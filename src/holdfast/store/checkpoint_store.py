@@ -24,6 +24,7 @@ from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
+from holdfast.engine.reserved_channels import reserved_error
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema
 from holdfast.engine.step_info import StepInfo
@@ -41,7 +42,7 @@ from holdfast.errors import (
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
-from holdfast.store.graph_schemas import GraphSchemas, require_no_subgraph
+from holdfast.store.graph_schemas import FindTask, GraphSchemas, rename_tasks, require_no_subgraph
 from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.store import StoreOperations
 from holdfast.store.thread_access import on_thread, thread_access
@@ -96,7 +97,8 @@ class CheckpointStore:
     `thread` is the name of a thread of the store: `thread_name(id, namespace)` for a namespace in a thread. With
     `may_revive`, objects of other classes than it accepts are returned as opaque values. `default_metadata` is called
     with the number of a step that no framework saved, for metadata that the framework expects of every checkpoint. If
-    `lenient`, values are saved that cannot be read back as they were; see `Codec`.
+    `lenient`, values are saved that cannot be read back as they were; see `Codec`. `find_task` gives tasks of nodes
+    that were renamed the ids that the framework gives them now.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class CheckpointStore:
         default_metadata: Callable[[int], Mapping[str, Any]] | None = None,
         lenient: bool = False,
         schemas: GraphSchemas | None = None,
+        find_task: FindTask | None = None,
     ) -> None:
         if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
@@ -117,6 +120,7 @@ class CheckpointStore:
         self._handle = store._handle
         self._default_metadata = default_metadata
         self._schemas = schemas
+        self._find_task = find_task
         own = self._handle.engine.context.codec
         self._codec = own
         if may_revive is not None or lenient:
@@ -148,6 +152,8 @@ class CheckpointStore:
         check_new_name(id, "id of a checkpoint")
         if type(stamp) is not str:
             raise InvalidError("the time of a checkpoint is text", where=f"thread {line}")
+        if ASIDE in state:
+            raise reserved_error(line)
         if BOOKKEEPING in state:
             raise InvalidError(f"the name {BOOKKEEPING!r} is reserved", hint="Give the channel another name")
         described = dict(metadata or {})
@@ -254,6 +260,8 @@ class CheckpointStore:
             raise
         schema = await self._schema(line)
         reference = "" if schema is None else schema.reference
+        if schema is None:
+            await self._engine.appender.inherited.check_writes(line, id)
         rows = [
             PendingWriteRow(task_path, task_id, number, check_name(channel, "name of a channel"), value, reference)
             for (number, channel, _), value in zip(writes, packed, strict=True)
@@ -416,9 +424,12 @@ class CheckpointStore:
                 upgraded[number] = await schema.upgrade(line, head.point, stored, states[number])
                 if resume:
                     await require_no_subgraph(engine, line, head.header.id, schema.renamed_nodes(stored))
-            if any((row.schema or stored) != schema.reference for row in rows):
+            if any(row.schema != schema.reference for row in rows):
+                rename = None
+                if self._find_task is not None:
+                    rename = rename_tasks(self._codec, line, head, states[number], self._find_task)
                 try:
-                    writes[number] = schema.upgrade_writes(line, stored, rows)
+                    writes[number] = schema.upgrade_writes(line, stored, rows, rename)
                 except UnsupportedError:
                     if resume:  # never with some of the writes; the past only shows them
                         raise

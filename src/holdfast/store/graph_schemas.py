@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from holdfast._named_tuple import NamedTuple
+from holdfast.engine.delta_channels import KEPT
+from holdfast.engine.model.packed_state import PackedMap, pack_name, unpack
 from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
 
 if TYPE_CHECKING:
+    from holdfast.codec import Codec
     from holdfast.engine.engine import Engine
-    from holdfast.engine.schema_bindings import LineSchema
+    from holdfast.engine.model.steps import PendingWriteRow
+    from holdfast.engine.schema_bindings import LineSchema, RenameTask
+    from holdfast.engine.step_info import StepInfo
     from holdfast.schemas.schema_declaration import Declaration, ValidationMode
     from holdfast.security.handle import StoreHandle
+
+_INTERRUPTS: Final = "__interrupt__"
+_SENDS: Final = "__pregel_tasks"
+_VERSION: Final = "version of "
 
 
 class GraphSchemas:
@@ -63,6 +73,72 @@ class GraphSchemas:
                 declaration, engine, handle.tenant, handle.guard.actor, kind=Attachment
             )
         return found
+
+
+class TaskPlace(NamedTuple):
+    """Where tasks ran: the checkpoint that they follow, as it was stored."""
+
+    id: str
+    namespace: str
+    step: int
+    version: int
+    """That of the format of the checkpoint."""
+    channels: Collection[str]
+    sends: Sequence[str]
+    """The nodes that packets were sent to."""
+    rename_channel: Callable[[str, Mapping[str, str]], str]
+    """Returns the name of a channel that triggers nodes, under their new names."""
+
+
+class RenamedTask(NamedTuple):
+    """A task under the new name of its node."""
+
+    id: str
+    path: str
+    interrupts: Callable[[Any], Any] | None = None
+    """Gives the interrupts of the task the ids that they have now."""
+
+
+FindTask: TypeAlias = Callable[[TaskPlace, str, str, Mapping[str, str]], RenamedTask | None]
+"""Returns a task under the new name of its node, given its path, its id, and the new names by the old ones."""
+
+
+def rename_tasks(codec: Codec, line: Line, head: StepInfo, stored: PackedMap, find: FindTask) -> RenameTask:
+    """Return the function that gives tasks of renamed nodes their new ids, which depend on the names."""
+    place: TaskPlace | None = None
+
+    def rename(row: PendingWriteRow, nodes: Mapping[str, str]) -> PendingWriteRow | None:
+        nonlocal place
+        if not row.task:
+            return row
+        if place is None:
+            place = _place(codec, line, head, stored)
+        found = find(place, row.path, row.task, nodes)
+        if found is None:
+            return None
+        packed = row.packed
+        if row.channel == _INTERRUPTS and found.interrupts is not None:
+            packed = codec.pack(found.interrupts(codec.unpack(packed)))
+        return row._replace(task=found.id, path=found.path, packed=packed)
+
+    return rename
+
+
+def _place(codec: Codec, line: Line, head: StepInfo, stored: PackedMap) -> TaskPlace:
+    from holdfast.schemas.graph_checkpoint import renamed_channel
+
+    kept: Mapping[str, Any] = unpack(codec, stored.get(pack_name(KEPT), b"\x80"))
+    sends = unpack(codec, stored[pack_name(_SENDS)]) if pack_name(_SENDS) in stored else ()
+    version, step = kept.get("v", 1), codec.unpack(head.header.metadata).get("step")
+    return TaskPlace(
+        head.header.id,
+        split_name(line.name)[1],
+        step + 1 if isinstance(step, int) else 0,
+        version if isinstance(version, int) else 1,
+        [name.removeprefix(_VERSION) for name in kept if name.startswith(_VERSION)],
+        [str(getattr(each, "node", "")) for each in sends] if isinstance(sends, list | tuple) else (),
+        renamed_channel,
+    )
 
 
 async def require_no_subgraph(engine: Engine, line: Line, id: str, nodes: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK, Scope
 from holdfast.engine.namespaces import is_thread, line_kind
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line
@@ -49,6 +49,8 @@ class SchemaPlace(NamedTuple):
             )
         kind, pattern = next(iter(given.items()), ("threads", _ALL))
         matcher(pattern)
+        if kind == "scopes":
+            _require_scopes(pattern)
         if key is None:
             return cls(kind, pattern)
         matcher(key)
@@ -110,6 +112,18 @@ class SchemaPlace(NamedTuple):
         if self.kind == "keys":
             return lambda owner, key: _is_scope(MARK + owner) and owners(owner) and keys(key)
         return lambda owner, _: owners(owner)
+
+
+def _require_scopes(pattern: str) -> None:
+    """Require a pattern that may match a scope: its parts are of known kinds, as far as it names them."""
+    for part in pattern.split("/"):
+        kind, colon, _ = part.partition(":")
+        if not (set("*?") & set(kind) or (colon and kind in KINDS) or pattern == GLOBAL):
+            raise InvalidError(
+                f"no scope has a part {part!r}",
+                where=f"scopes={pattern!r}"[:80],
+                hint=f"A part is a kind and a name, such as user:*; the kinds are {', '.join(KINDS)}",
+            )
 
 
 def _is_scope(name: str) -> bool:

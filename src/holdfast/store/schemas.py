@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
 from holdfast.schemas.schema import Schema
-from holdfast.schemas.schema_declaration import Declaration, ValidationMode
+from holdfast.schemas.schema_declaration import Declaration, ValidationMode, require_set
 from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.version import Version
 from holdfast.store.schema_places import SchemaPlace
@@ -83,18 +83,21 @@ class SchemasOperations:
         return await SchemaRegistry(self._handle.engine, self._handle.tenant).load()
 
     @sync_and_async
-    async def status(self, schemas: SchemaSet | None = None, *, progress: Progress | None = None) -> list[SchemaStatus]:
+    async def status(
+        self, schemas: SchemaSet | Schema | None = None, *, progress: Progress | None = None
+    ) -> list[SchemaStatus]:
         """Count the latest states of each version of each schema, and find what `schemas` would have to migrate."""
         from holdfast.maintenance.migration.plan import schema_status
 
-        return await schema_status(self._handle.engine, self._handle.tenant, schemas or SchemaSet(), progress)
+        declared = SchemaSet() if schemas is None else require_set(schemas)
+        return await schema_status(self._handle.engine, self._handle.tenant, declared, progress)
 
     # Migrations ----------------------------------------------------------------------------------------------------
 
     @sync_and_async
     async def plan(
         self,
-        schemas: SchemaSet,
+        schemas: SchemaSet | Schema,
         reference: str | None = None,
         *,
         to: str | Version | None = None,
@@ -110,13 +113,13 @@ class SchemasOperations:
         """
         from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
 
-        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, schemas, reference, to)
+        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, require_set(schemas), reference, to)
         return await make_plan(target, branches=branches, threads=threads, samples=samples, progress=progress)
 
     @sync_and_async
     async def up(
         self,
-        schemas: SchemaSet,
+        schemas: SchemaSet | Schema,
         reference: str | None = None,
         *,
         to: str | Version | None = None,
@@ -132,8 +135,8 @@ class SchemasOperations:
         One step of kind `migrate` is appended to each: to the last state of every branch, of `named` ones, or of the
         `newest`, HEAD. Nothing that is stored changes. First all states are checked as by `plan`, unless
         `check_first=False`; if one does not fit, nothing is written. A state that fails later stops the run, which
-        leaves the states before it migrated, or with `rollback` as they were; with `skip` it is left as it is. A
-        migration that was edited after it was applied is refused, unless `accept_edited`.
+        leaves the states before it migrated, or with `rollback` undoes what it wrote; with `skip` it is left as it is.
+        A migration that was edited after it was applied is refused, unless `accept_edited`.
 
         A run that was stopped or killed continues when it is started again. Several processes that run it at a time
         share the work. What was written is read again and compared.
@@ -141,7 +144,7 @@ class SchemasOperations:
         from holdfast.maintenance.migration.bulk import BulkMigration
         from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
 
-        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, schemas, reference, to)
+        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, require_set(schemas), reference, to)
         run = BulkMigration(
             target,
             branches=branches,
@@ -150,6 +153,7 @@ class SchemasOperations:
             accept_edited=accept_edited,
             progress=progress,
         )
+        run.check_direction(down=False)
         if check_first and on_error != "skip":
             plan = await make_plan(target, branches=branches, threads=threads, samples=0)
             plan.require(accept_edited=accept_edited)
@@ -158,7 +162,7 @@ class SchemasOperations:
     @sync_and_async
     async def down(
         self,
-        schemas: SchemaSet,
+        schemas: SchemaSet | Schema,
         reference: str | None = None,
         *,
         to: str | Version,
@@ -171,13 +175,13 @@ class SchemasOperations:
         """Take all latest states back to an older version: the way back from `up`.
 
         States that were not changed since are exactly what they were; others are downgraded by the migrations. As by
-        `up`, all are checked first, and if one cannot be downgraded, nothing is written. The version stays the one to
-        write until `up` is called: a program with a newer one cannot attach.
+        `up`, all are checked first, and if one cannot be downgraded, nothing is written; `on_error` is as there. The
+        version stays the one to write until `up` is called: a program with a newer one cannot attach.
         """
         from holdfast.maintenance.migration.bulk import BulkMigration
         from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
 
-        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, schemas, reference, to)
+        target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, require_set(schemas), reference, to)
         run = BulkMigration(target, branches=branches, threads=threads, on_error=on_error, progress=progress)
         run.check_direction(down=True)
         if check_first and on_error != "skip":

@@ -42,7 +42,7 @@ from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
-    from holdfast.engine.copy.between_stores import CopyReport, OnCopyProgress
+    from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
     from holdfast.engine.types import Progress
     from holdfast.hooks.api import AsyncHooks, Hooks
     from holdfast.maintenance.archive.export import ExportReport

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
     from holdfast.schemas.schema_set import SchemaSet
+    from holdfast.schemas.version_use import VersionUse
     from holdfast.store.checkpoint_fields import CheckpointFields
 
 
@@ -109,7 +110,8 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         fields = self._append_fields(branch=branch, kind="restore")
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
-        fields["schema"] = (await engine.step_info.head(line, point)).header.schema
+        fields["schema"], fields["preconditions"] = await self._version_use().conditions_at(line, point)
+        fields["is_unversioned"] = not fields["schema"]
         return await self._save(self._request(langgraph_compat.without_follows(packed), fields))
 
     # Reading --------------------------------------------------------------------------------------------------
@@ -342,9 +344,14 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         branches.check_branch_name(branch, line)
         point = await self._find(at)
         if not changes and not remove:
-            made = await self._lines.fork(line, point, branch, self._recorded("fork", branch=branch))
+            use = self._version_use()
+            reference = await use.reference(line, point)
+            apply = use.applied([reference], f"thread {line}", self._recorded("fork", branch=branch))
+            made = await self._lines.fork(line, point, branch, apply)
             return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created), point.id)
-        first = (await branches.fork(self._engine, line, point, branch, self._edit(changes or {}, remove))).point
+        _, conditions = await self._version_use().conditions_at(line, point)
+        edit = self._edit(changes or {}, remove)
+        first = (await branches.fork(self._engine, line, point, branch, edit, conditions)).point
         return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1)
 
     @sync_and_async
@@ -467,8 +474,13 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return append_fields(self._handle, self._line, **fields)
 
     def _put_request(self, state: S, if_changed: bool, fields: dict[str, Any]) -> AppendRequest:
+        from holdfast.engine.reserved_channels import (
+            unless_aside_changes,
+        )  # loaded only here: who only reads does without
+
         packed = self._engine.pack_cache(self._line).pack(validation.require_mapping(state, "state"))
-        return self._request(packed, fields, if_changed=if_changed)
+        kept = unless_aside_changes(self._engine, self._line, packed)
+        return self._request(kept, fields, if_changed=if_changed)
 
     def _update_request(
         self, changes: Mapping[Path, Any], remove: Iterable[Path], fields: dict[str, Any]
@@ -481,6 +493,8 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return AppendRequest(self._line, state, **fields, if_changed=if_changed)
 
     def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
+        from holdfast.engine.reserved_channels import require_unreserved
+
         values = validation.require_mapping(changes, "set of changes")
         put = {require_path(path): value for path, value in values.items()}
         text_paths = {require_path(path) for path in values if isinstance(path, str)}
@@ -491,7 +505,13 @@ class ThreadOperations(ThreadReferences, Generic[S]):
                 hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
             )
         removed = [require_path(path) for path in validation.require_several(remove, "path to remove")]
+        require_unreserved(self._line, (*put, *removed))
         return self._engine.edit_parts(self._line, put, removed, text_paths)
+
+    def _version_use(self) -> VersionUse:
+        from holdfast.schemas.version_use import VersionUse
+
+        return VersionUse(self._engine, self._line.tenant, self._handle.guard.actor)
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:
         (head,) = await self._engine.writer.save(request)

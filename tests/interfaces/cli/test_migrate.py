@@ -45,6 +45,8 @@ def test_the_whole_way(store: Store, tmp_path: Path) -> None:
     assert run("up", "--yes").code == 2, "a copy first, or none: that is to be said"
     assert run("up", "--dry-run").out == planned.out
     assert store.get("chat-0").state == first()
+    asked = run("up", "--backup", "before.db")
+    assert (asked.code, (tmp_path / "before.db").exists()) == (2, False), "it asks before it copies"
     done = run("up", "--backup", "before.db", "--yes")
     assert (done.code, done.out) == (0, "Migrated 3 states of chat to 2.0.0; 0 had that version.\n"), done.err
     with holdfast.open(tmp_path / "before.db") as copy:
@@ -52,9 +54,15 @@ def test_the_whole_way(store: Store, tmp_path: Path) -> None:
     store.schemas.attach(TWO, threads="chat-*")
     assert store.get("chat-0").state == second()
     assert run("status", "--json").records[0]["states"] == {"2.0.0": 3}
+    shown = run("down", "--to", "1.0.0", "--dry-run")
+    assert (shown.code, "chat to 1.0.0: 3 states to migrate" in shown.out) == (0, True), shown.err
+    assert store.get("chat-0").state == second()
     back = run("down", "--to", "1.0.0", "--yes")
     assert (back.code, "3 of them as they were" in back.out) == (0, True), back.err
     assert "1.0.0 (downgraded)" in run("status").out
+    assert store.get("chat-0", migrate=False).state == first()
+    again = run("up", "--backup", "before.db", "--yes")
+    assert (again.code, "backup-exists" in again.err) == (4, True), again.err
     assert store.get("chat-0", migrate=False).state == first()
 
 
@@ -68,6 +76,12 @@ def test_states_that_do_not_fit_are_listed(store: Store) -> None:
     assert store.get("chat-0").schema == "chat@1.0.0"
     skipped = run("up", "--no-backup", "--yes", "--on-error", "skip")
     assert (skipped.code, "Migrated 2 states" in skipped.out) == (6, True)
+    store.schemas.attach(TWO, threads="chat-*", validate="off")
+    store.update("chat-0", {"first": 5})
+    store.schemas.detach(threads="chat-*")
+    assert run("down", "--to", "1.0.0", "--yes").code == 4
+    skipped = run("down", "--to", "1.0.0", "--yes", "--on-error", "skip")
+    assert (skipped.code, "Migrated 1 state" in skipped.out) == (6, True), skipped.err
 
 
 def test_a_skeleton_is_printed(store: Store) -> None:

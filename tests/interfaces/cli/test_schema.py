@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.interfaces.cli import kit
+from tests.support.cases import case
 
 HEAD = """
 from typing import NotRequired, TypedDict
@@ -134,6 +135,31 @@ def test_settings_that_are_wrong_are_reported(project: Project) -> None:
     assert "declares no schemas" in project.hf("schema", "check", "--module", "empty_schemas").err
     (project.folder / "holdfast.toml").write_text('[schemas]\nmodul = "x"\n')
     assert "has the keys module and lock" in project.hf("schema", "check").err
+
+
+BROKEN = {
+    "x = (": "raises SyntaxError",
+    "import no_such_package_at_all": "raises ModuleNotFoundError",
+    "from holdfast.schemas import nothing_like_this": "raises ImportError",
+    "1 / 0": "raises ZeroDivisionError",
+    "import sys; sys.exit(0)": "raises SystemExit",
+    "rename('a', 'a')": "a field is renamed to another name",
+}
+
+
+def test_an_error_in_the_module_is_reported_with_its_line(project: Project, subtests: pytest.Subtests) -> None:
+    for text, what in BROKEN.items():
+        for arguments in (("schema", "check"), ("migrate", "test")):
+            with case(subtests, text, *arguments):
+                project.write(text)
+                result = project.hf(*arguments, "--json")
+                error = json.loads(result.err.splitlines()[-1])["error"]
+                assert result.code in (1, 2)
+                assert error["code"] in ("config", "invalid")
+                assert what in error["message"]
+                assert ".py:5" in error["where"]
+    odd = project.hf("schema", "check", "--module", ".relative", "--json")
+    assert json.loads(odd.err.splitlines()[-1])["error"]["code"] == "config"
 
 
 def test_a_damaged_lock_file_is_refused(project: Project, subtests: pytest.Subtests) -> None:

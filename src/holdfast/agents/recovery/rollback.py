@@ -15,13 +15,15 @@ from holdfast.agents.storage.agent_line import AgentLine, Delta, require_parts
 from holdfast.agents.storage.record import DICTS, PENDING, AgentPosition, AgentRecord
 from holdfast.agents.storage.transition_log import ROLLBACK, EventPages, TransitionRecord, read_row
 from holdfast.engine.events import Event
-from holdfast.engine.guard import Permit
+from holdfast.engine.guard import Permit, both_preconditions
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.packed_state import pack_name, pack_state
 from holdfast.engine.row_format import StepRef
+from holdfast.engine.value_schemas import SchemaMark
 from holdfast.errors import CorruptError, NotFoundError
 
 _PAGE = 256
+_MESSAGES_SCHEMA = pack_name("conversation_schema")
 
 
 async def roll_back_live(persister: AgentPersister, to: str | int) -> None:
@@ -98,6 +100,13 @@ async def append_old_state(
     parent, skipped, id = (old, newest, new_id(line.handle.now(), newest.id)) if skip_newest else (newest, None, "")
     summary = summarize_record(line, record, position)
     request = line.build_request(kind, Delta(), parent, summary, events, permit, id, skipped)
+    messages = SchemaMark.unpack(line.handle.codec, values.get(_MESSAGES_SCHEMA, b"\x80")).reference
+    if record.schema or messages:
+        from holdfast.schemas.version_use import VersionUse
+
+        use = VersionUse(line.handle.engine, line.handle.tenant, line.handle.guard.actor)
+        conditions = use.conditions([record.schema, messages], line.where)
+        request.preconditions = both_preconditions(request.preconditions, conditions)
     (point,) = await line.save(replace(request, state=values))
     return point
 

@@ -64,6 +64,10 @@ class ConversationSchema:
         and `count` is the number of its messages."""
         stored, attached = self._stored_mark(channels), self.attached
         self._mark = stored
+        if attached is None and stored.reference and count:
+            inherited = self._line.handle.engine.appender.inherited
+            where = f"conversation of {self._line.where}"
+            await inherited.require_unversioned(self._line.line, stored.reference, where)
         if attached is None or stored.reference == attached.reference:
             return None
         if not count:

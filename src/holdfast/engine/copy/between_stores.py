@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import next_page, scan_rows
@@ -35,6 +35,7 @@ from holdfast.backends.tables import (
 )
 from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.context import Apply, EngineContext
+from holdfast.engine.copy.copy_report import CopyProgress, CopyRegistries, CopyReport, OnCopyProgress
 from holdfast.engine.copy.row_writer import BATCH_ROWS, ConcurrentChange, RowWriter
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
@@ -69,36 +70,6 @@ _COMPARISONS = 5
 """How often a line is compared in full before it counts as one that keeps changing."""
 
 
-class CopyProgress(NamedTuple):
-    """The progress of a copy: the number of threads that are finished (`phase` says whether copied or verified), their
-    total, the last of them, and the rows and bytes that were written."""
-
-    phase: str
-    done: int
-    total: int
-    thread: str
-    rows: int
-    bytes: int
-
-
-class CopyReport(NamedTuple):
-    """The result of a copy: the number of threads that were compared, and of those skipped because the target had them;
-    the number of rows and of bytes of bodies that were written; the seconds it took; the names of threads that kept
-    changing, whose newest checkpoints may be missing from the copy; and whether the audit was left out, because the
-    target has one of its own."""
-
-    threads: int
-    skipped: int
-    rows: int
-    bytes: int
-    seconds: float
-    changing: tuple[str, ...]
-    audit_left_out: bool = False
-
-
-OnCopyProgress: TypeAlias = Callable[[CopyProgress], None]
-"""Called with the progress of a copy."""
-
 _Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
 
 
@@ -111,11 +82,15 @@ class StoreCopier:
         target: Engine,
         progress: OnCopyProgress | None = None,
         apply: Callable[[Line], Apply] | None = None,
+        copy_registries: CopyRegistries | None = None,
         leave_out: Callable[[Engine], Awaitable[Set[Line]]] | None = None,
     ) -> None:
-        """`apply` returns how the batch is applied that makes a line visible or current in the target. `leave_out`
-        returns the lines that are not copied, given the target."""
+        """`apply` returns how the batch is applied that makes a line visible or current in the target;
+        `copy_registries` adds the schemas of what is copied to those that the target has. `leave_out` returns the lines
+        that are not copied, given the target."""
         self._source = source.context.backend
+        self._source_engine = source
+        self._copy_registries = copy_registries
         self._source_writes = source.writes
         self._target = target.context.backend
         self._engine = target
@@ -146,6 +121,10 @@ class StoreCopier:
         damaged: dict[Line, CorruptError] = {}
         left_out: set[Line] = set()
         first = await self._lines(tenant)
+        if self._copy_registries is not None:
+            left_out.update(
+                await self._copy_registries(self._source_engine, self._engine, first, some=only is not None)
+            )
         lines, changing = first, set[Line]()
         for pass_number in range(_PASSES):
             changing = set()
@@ -175,7 +154,13 @@ class StoreCopier:
         names = sorted(line.name for line in differing)
         skipped = len([line for line in first if line not in self._written])
         return CopyReport(
-            len(lines), skipped, self._rows, self._bytes, time.monotonic() - start, tuple(names), bool(left_out)
+            len(lines),
+            skipped,
+            self._rows,
+            self._bytes,
+            time.monotonic() - start,
+            tuple(names),
+            any(each.name == AUDIT for each in left_out),
         )
 
     async def copy_together(self, lines: Sequence[Line]) -> tuple[int, int]:
@@ -414,6 +399,7 @@ async def copy_to_url(
     tenant: str | None,
     progress: OnCopyProgress | None,
     only: Sequence[Line] | None = None,
+    copy_registries: CopyRegistries | None = None,
     leave_out: Callable[[Engine], Awaitable[Set[Line]]] | None = None,
     finish: Callable[[Engine], Awaitable[None]] | None = None,
 ) -> CopyReport:
@@ -429,7 +415,8 @@ async def copy_to_url(
         )
         await context.rows.check_store(context.stored, tenant)
         target = Engine(context)
-        report = await StoreCopier(source, target, progress, leave_out=leave_out).copy(tenant, only)
+        copier = StoreCopier(source, target, progress, None, copy_registries, leave_out)
+        report = await copier.copy(tenant, only)
         if finish is not None:
             await finish(target)
         return report

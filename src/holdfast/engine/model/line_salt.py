@@ -8,6 +8,7 @@ which all of them are computed. Copies of a line keep it, and with it all ids an
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 SALT_SIZE = 16
 
@@ -17,4 +18,12 @@ NO_SALT = bytes(SALT_SIZE)
 
 def digest(salt: bytes, data: bytes) -> bytes:
     """Return the digest of content under the salt of its line."""
-    return hashlib.sha256(salt + data).digest()
+    return digest_parts(salt, (data,))
+
+
+def digest_parts(salt: bytes, parts: Sequence[bytes]) -> bytes:
+    """Return the digest of content that is in several parts."""
+    hashed = hashlib.sha256(salt)
+    for part in parts:
+        hashed.update(part)
+    return hashed.digest()

@@ -192,7 +192,17 @@ _SET_BYTES = b"\x92\x00"
 
 def encode_operation(operation: Operation) -> bytes:
     """Return the stored form of an operation."""
-    return encode((_SET, operation.value) if isinstance(operation, Set) else _to_parts(operation))
+    return b"".join(encode_parts(operation))
+
+
+def encode_parts(operation: Operation) -> tuple[bytes, ...]:
+    """Return the stored form of an operation in parts, of which a large value is one: it is not copied."""
+    if not isinstance(operation, Set):
+        return (encode(_to_parts(operation)),)
+    value = operation.value
+    if len(value) < msgpack.LONG:
+        return (encode((_SET, value)),)
+    return (_SET_BYTES + msgpack.binary_header(len(value)), value)
 
 
 def decode_operation(data: bytes) -> Operation:

@@ -20,8 +20,9 @@ from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, encode
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.engine.model.line_salt import digest
-from holdfast.engine.model.operations import EditMap, decode_operation, encode_operation
+from holdfast.codec import msgpack
+from holdfast.engine.model.line_salt import digest, digest_parts
+from holdfast.engine.model.operations import EditMap, decode_operation, encode_parts
 from holdfast.errors import CorruptError
 
 _COMMIT, _SALTED = "holdfast commit 1", "holdfast salted commit 1"
@@ -97,11 +98,14 @@ class PendingWriteRow(NamedTuple):
     """A reference to the schema of the value, such as `plan@3`."""
 
 
-Stored: TypeAlias = tuple[tuple[bytes, bytes], ...]
-"""Each channel's stored operation, by the channel's packed name."""
+Stored: TypeAlias = tuple[tuple[bytes, tuple[bytes, ...]], ...]
+"""Each channel's stored operation, in parts, by the channel's packed name."""
+
+_LARGE = 1 << 16
+"""From this many bytes of operations on, a step is encoded without a copy of them that grows."""
 
 _NOTHING = EditMap()
-_NO_REST = encode_operation(_NOTHING)
+_NO_REST = encode_parts(_NOTHING)
 """The rest of most steps: nothing is removed or moved."""
 
 Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -120,15 +124,20 @@ class Step:
     def stored(self) -> Stored:
         """Return each channel's operation as it is stored; last, under no name, removals and order."""
         if self._stored is None:
-            changes = [(key, encode_operation(operation)) for key, operation in self.edit.put]
+            changes = [(key, encode_parts(operation)) for key, operation in self.edit.put]
             edit = self.edit
-            rest = encode_operation(EditMap(edit.removed, (), edit.moved)) if edit.removed or edit.moved else _NO_REST
+            rest = encode_parts(EditMap(edit.removed, (), edit.moved)) if edit.removed or edit.moved else _NO_REST
             self._stored = (*changes, (b"", rest))
         return self._stored
 
+    @property
+    def sizes(self) -> list[int]:
+        """Return the number of bytes of each stored operation."""
+        return [sum(map(len, parts)) for _, parts in self.stored]
+
     def digests(self, salt: bytes) -> Digests:
         """Return what the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""
-        return tuple([(key, digest(salt, operation)) for key, operation in self.stored])
+        return tuple([(key, digest_parts(salt, parts)) for key, parts in self.stored])
 
     def commit(self, salt: bytes) -> bytes:
         """Return the commit hash in a line with this salt."""
@@ -141,13 +150,26 @@ class Step:
         stored with it since most have the same content. `line_salt` is stored with a step that has no parent."""
         header = self.header
         fields = (header.parents, header.time, header.stamp, header.kind, header.metadata)
-        parts = (fields, [part for pair in self.stored for part in pair], writes)
+        rest: tuple[object, ...] = ()
         if line_salt or header.key_schemas:
-            rest = (header.origin, line_salt, header.key_schemas) if header.key_schemas else (header.origin, line_salt)
-            return encode((*parts, header.events, header.salt, *rest))
-        if header.origin != NO_ORIGIN:
-            return encode((*parts, header.events, header.salt, header.origin))
-        return encode((*parts, header.events, header.salt) if header.salt else parts)
+            rest = (header.events, header.salt, header.origin, line_salt)
+            rest = (*rest, header.key_schemas) if header.key_schemas else rest
+        elif header.origin != NO_ORIGIN:
+            rest = (header.events, header.salt, header.origin)
+        elif header.salt:
+            rest = (header.events, header.salt)
+        if sum(self.sizes) < _LARGE:
+            operations = [each for key, parts in self.stored for each in (key, b"".join(parts))]
+            return encode((fields, operations, writes, *rest))
+        return self._encode_large(fields, (writes, *rest))
+
+    def _encode_large(self, fields: object, rest: Sequence[object]) -> bytes:
+        """Return the same bytes as the encoder, which would need the memory of several copies of large operations."""
+        start = (msgpack.array_header(2 + len(rest)), encode(fields), msgpack.array_header(2 * len(self.stored)))
+        operations: list[bytes] = []
+        for (key, parts), size in zip(self.stored, self.sizes, strict=True):
+            operations += (msgpack.binary(key), msgpack.binary_header(size), *parts)
+        return b"".join((*start, *operations, *map(encode, rest)))
 
     @classmethod
     def decode(cls, data: bytes, id: str, schema: str = "") -> Step:
@@ -168,9 +190,9 @@ def decode_edit(data: bytes) -> EditMap:
 def _edit(flat: list[bytes]) -> tuple[Stored, EditMap]:
     if not flat or len(flat) % 2:
         raise CorruptError("a stored step holds no changes of a state")
-    stored = tuple(zip(flat[::2], flat[1::2], strict=True))
-    operations = [(key, decode_operation(operation)) for key, operation in stored[:-1]]
-    rest = _NOTHING if flat[-1] == _NO_REST else decode_operation(flat[-1])
+    stored = tuple([(key, (operation,)) for key, operation in zip(flat[::2], flat[1::2], strict=True)])
+    operations = [(key, decode_operation(operation)) for key, (operation,) in stored[:-1]]
+    rest = _NOTHING if stored[-1][1] == _NO_REST else decode_operation(flat[-1])
     if not isinstance(rest, EditMap):
         raise CorruptError("a stored step holds no changes of a state")
     return stored, EditMap(rest.removed, tuple(operations), rest.moved)

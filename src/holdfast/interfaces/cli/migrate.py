@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import HoldfastError, InvalidError
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import CliContext, F, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.formatting import plural, safe
@@ -14,10 +14,18 @@ from holdfast.interfaces.cli.formatting import plural, safe
 if TYPE_CHECKING:
     from holdfast.maintenance import MigrationPlan, MigrationReport
     from holdfast.schemas import SchemaSet
-    from holdfast.store import Store
 
 _MODULE = click.option(
     "--module", metavar="NAME", help="The module that declares the schemas, in place of that of holdfast.toml."
+)
+
+
+_ON_ERROR = click.option(
+    "--on-error",
+    type=click.Choice(("stop", "skip", "rollback")),
+    default="stop",
+    show_default=True,
+    help="What to do if a state cannot be migrated.",
 )
 
 
@@ -181,13 +189,7 @@ _NONE = object()
 @click.option("--to", metavar="VERSION", help="The version to migrate to, in place of the newest.")
 @click.option("--backup", metavar="STORE", help="Copy all threads to this store first: a path or a URL.")
 @click.option("--no-backup", is_flag=True, help="Copy nothing first.")
-@click.option(
-    "--on-error",
-    type=click.Choice(("stop", "skip", "rollback")),
-    default="stop",
-    show_default=True,
-    help="What to do if a state cannot be migrated.",
-)
+@_ON_ERROR
 @click.option("--accept-edited", is_flag=True, help="Take migrations that were edited after they were applied.")
 @dry_run_option
 @yes_option
@@ -223,8 +225,11 @@ def up(
     if on_error != "skip":
         found.require(accept_edited=accept_edited)
     if found.pending:
-        _copy_first(session, store, backup, no_backup)
+        _check_backup(session, backup, no_backup)
         session.confirm(f"Migrate {plural(found.pending, 'state')} of {chosen} to {found.target}?", yes=yes)
+        if backup is not None:
+            copied = store.copy_to(backup)
+            session.note(f"Copied {plural(copied.threads, 'line')} to {backup}.")
     with session.progress("Migrating") as progress:
         report = store.schemas.up(
             declared,
@@ -238,42 +243,62 @@ def up(
     _show_report(session, report)
 
 
-def _copy_first(session: CliContext, store: Store, backup: str | None, no_backup: bool) -> None:
+def _check_backup(session: CliContext, backup: str | None, no_backup: bool) -> None:
+    """Raise an error if it is not said where to copy the threads, or if there is something already."""
     if (backup is None) is not no_backup:
         raise InvalidError(
             "say where to copy the threads first, or that nothing is to be copied",
             hint="Give --backup before.db, or --no-backup",
         )
-    if backup is not None:
-        copied = store.copy_to(backup)
-        session.note(f"Copied {plural(copied.threads, 'line')} to {backup}.")
+    if backup is None:
+        return
+    try:
+        found = session.open_other(backup).stats()
+    except NotFoundError:
+        return
+    if found.threads or found.agents or found.scopes or found.system:
+        raise ConflictError(
+            "the store for the copy is not empty",
+            where=backup,
+            hint="Name one that does not exist: what another copy has would be mixed with this one",
+            code="backup-exists",
+        )
 
 
 @command("down")
 @click.argument("name", required=False)
 @click.option("--to", metavar="VERSION", required=True, help="The version to go back to.")
+@_ON_ERROR
+@dry_run_option
 @yes_option
 @_selection
 def down(
     session: CliContext,
     name: str | None,
     to: str,
+    on_error: Any,
+    dry_run: bool,
     yes: bool,
     threads: str | None,
     branches: Any,
     module: str | None,
 ) -> None:
-    """Take all latest states back to an older version.
+    """Take all latest states back to an older version, after all of them were checked.
 
     States that were not changed since are exactly what they were. Programs with a newer version cannot write until
     `holdfast migrate up` is run again.
     """
     declared = load_declared(module)
     chosen = _choose(declared, name)
-    store = session.open(write=True)
+    selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
+    store = session.open(write=not dry_run)
+    if dry_run:
+        with session.progress("Planning") as progress:
+            _show_plan(session, store.schemas.plan(declared, chosen, progress=progress, **selected))
+        return
     session.confirm(f"Downgrade the states of {chosen} to {to}?", yes=yes)
     with session.progress("Migrating") as progress:
-        report = store.schemas.down(declared, chosen, to=to, branches=branches, threads=threads, progress=progress)
+        report = store.schemas.down(declared, chosen, on_error=on_error, progress=progress, **selected)
     _show_report(session, report)
 
 
@@ -287,6 +312,7 @@ def _show_report(session: CliContext, report: MigrationReport) -> None:
                 "skipped": report.skipped,
                 "restored": report.restored,
                 "deferred": report.deferred,
+                "still_written": report.still_written,
                 "unfit": [each._asdict() for each in report.unfit],
                 "unfit_total": report.unfit_total,
             }
@@ -300,6 +326,8 @@ def _show_report(session: CliContext, report: MigrationReport) -> None:
         )
         for thread in report.deferred:
             out.line(f"{safe(thread)} is in the middle of a step: it is upgraded when it is resumed")
+        for version in report.still_written:
+            out.line(f"Programs still write {version}: states of it may be left. Run this again when they have ended.")
         for each in report.unfit:
             where = f"{each.kind} {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
             out.line(out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red"))

@@ -24,7 +24,7 @@ from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPA
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.langgraph import contents, names
+from holdfast.interfaces.langgraph import contents, names, tasks
 from holdfast.schemas import ValidationMode
 from holdfast.store import (
     CheckpointStore,
@@ -116,7 +116,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
                 hint="Leave out serde=, or schema=",
             )
         self._checkpoints = CheckpointStore(
-            store, default_metadata=_default_metadata, lenient=not strict, schemas=self._schemas
+            store,
+            default_metadata=_default_metadata,
+            lenient=not strict,
+            schemas=self._schemas,
+            find_task=tasks.rename_task,
         )
         if STRICT_MSGPACK_ENABLED:
             self._restrict(frozenset({*SAFE_MSGPACK_TYPES, _SERIALIZED}))
@@ -405,6 +409,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             default_metadata=_default_metadata,
             lenient=not self._strict,
             schemas=self._schemas,
+            find_task=tasks.rename_task,
         )
 
     # Closing --------------------------------------------------------------------------------------------------

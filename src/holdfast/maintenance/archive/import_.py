@@ -13,7 +13,8 @@ from holdfast.backends.interface import Change, Create, Delete, Ensure, Put, Row
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Table
 from holdfast.engine.context import Apply
-from holdfast.engine.copy.between_stores import CopyProgress, OnCopyProgress, StoreCopier
+from holdfast.engine.copy.between_stores import StoreCopier
+from holdfast.engine.copy.copy_report import CopyProgress, OnCopyProgress
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import is_reserved

@@ -17,7 +17,8 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import JOBS, LINES, STEPS
 from holdfast.engine.context import EngineContext
-from holdfast.engine.copy.between_stores import CopyProgress, StoreCopier
+from holdfast.engine.copy.between_stores import StoreCopier
+from holdfast.engine.copy.copy_report import CopyProgress
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify

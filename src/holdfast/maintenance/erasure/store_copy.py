@@ -15,6 +15,7 @@ from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError
 from holdfast.maintenance.erasure.reapply import apply_ledger, finder_of, read_ledger
+from holdfast.schemas.registry_copy import copy_registries
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
 from holdfast.security.audit.thread_audit import record
 
@@ -30,8 +31,11 @@ async def copy_store(
     """Copy the lines of a tenant, or of all, or only some, to another store: an open one, or by its URL."""
     erasures = _CopiedErasures(source, tenant)
     if isinstance(target, str):
-        return await copy_to_url(source, target, options, tenant, progress, only, erasures.leave_out, erasures.apply)
-    report = await StoreCopier(source, target, progress, leave_out=erasures.leave_out).copy(tenant, only)
+        return await copy_to_url(
+            source, target, options, tenant, progress, only, copy_registries, erasures.leave_out, erasures.apply
+        )
+    copier = StoreCopier(source, target, progress, None, copy_registries, erasures.leave_out)
+    report = await copier.copy(tenant, only)
     await erasures.apply(target)
     return report
 

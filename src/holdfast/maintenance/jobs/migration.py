@@ -53,6 +53,8 @@ async def migrate_states(job: JobContextBase) -> JobResult:
         summary += (
             f"; {len(report.deferred)} threads are in the middle of a step: {', '.join(report.deferred[:_LISTED])}"
         )
+    if report.still_written:
+        summary += f"; programs still write {', '.join(report.still_written)}"
     if report.unfit_total:
         threads = ", ".join(each.thread for each in report.unfit[:_LISTED])
         summary += f"; {report.unfit_total} states do not fit: {threads}"

@@ -7,30 +7,27 @@ step is stored only after the step whose state was migrated.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
+from holdfast.backends.interface import Change, Get
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.backends.tables import REFS, STEPS, Key
+from holdfast.backends.tables import STEPS
 from holdfast.codec import collector_paused
 from holdfast.engine.append import AppendRequest, OnConflict
-from holdfast.engine.branch_graph import Position
-from holdfast.engine.delta_channels import KEPT, UnreadDeltas
+from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.leases import Lease
 from holdfast.engine.line_ends import LineEnd, LineEnds, NextStep
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.operations import apply_map
 from holdfast.engine.model.packed_state import PackedMap, flatten, pack_name
-from holdfast.engine.row_format import LEASE, Line, StepRef, open_step, readable
-from holdfast.engine.schema_bindings import MIGRATED_SCHEMA
+from holdfast.engine.row_format import Line, StepRef, open_step, readable
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
-from holdfast.history.langgraph_compat import HeadMoved, only_after, step_fields, without_follows
+from holdfast.history.langgraph_compat import HeadMoved, without_follows
 from holdfast.maintenance.line_documents import Document
 from holdfast.maintenance.migration.documents import (
     SchemaDocuments,
@@ -51,17 +48,18 @@ from holdfast.maintenance.migration.heads import (
     read_heads,
     state_of,
 )
-from holdfast.maintenance.migration.plan import MAX_UNFIT, PAGE, MigrationTarget
+from holdfast.maintenance.migration.plan import MAX_UNFIT, PAGE, MigrationTarget, has_states
+from holdfast.maintenance.migration.shared_run import LIFE, PAUSE_SECONDS, LeaseLost, RunEnded, SharedRun
+from holdfast.maintenance.migration.undo import thread_request, undo_step
 from holdfast.schemas.registry import LINE, SchemaRecord, SchemaRegistry
 from holdfast.schemas.version import Version
 
 OnError: TypeAlias = Literal["stop", "skip", "rollback"]
 """What to do if a state cannot be migrated: stop there, leave it as it is, or undo the run and stop."""
 
-_LIFE = 30.0
-_DONE = "migrated"
 _ATTEMPTS = 50
-_PAUSE_SECONDS = 0.2
+_PASSES = 3
+"""How often states are looked for that programs with an older version store meanwhile."""
 
 
 @dataclass
@@ -79,11 +77,13 @@ class MigrationReport:
     """Threads of LangGraph in the middle of a step: they are upgraded when they are resumed."""
     unfit: list[UnfitState] = field(default_factory=list)
     unfit_total: int = 0
+    still_written: list[str] = field(default_factory=list)
+    """Versions that other programs kept writing during the run, so that states of them may be left."""
 
     @property
     def complete(self) -> bool:
         """Whether all latest states have the target version now."""
-        return not self.unfit_total and not self.deferred
+        return not (self.unfit_total or self.deferred or self.still_written)
 
 
 class _BuiltStep(NamedTuple):
@@ -102,10 +102,6 @@ class _Group(NamedTuple):
     steps: list[NextStep]
     states: list[PackedMap]
     others: list[Line]
-
-
-class _LeaseLost(Exception):
-    """Another process has the page now."""
 
 
 class BulkMigration:
@@ -138,161 +134,192 @@ class BulkMigration:
         """The states that were found not to fit, by thread and checkpoint."""
         self._metadata: dict[Version, tuple[bytes, str]] = {}
         self._done = 0
-        self._run = ""
+        self._shared = SharedRun(self._engine, self._line, self._reference, self._selection.digest, LIFE)
+        self._registered = self._before = target.registered
+        """The registry before this pass, and before the first one."""
+        self._began = False
+        """Whether this process began the run, and did not only join that of others."""
+        self._sources: list[Version] = []
+        self._keeps_sources = False
+        self._written: list[tuple[Line, str]] = []
+        """The steps of this process, if they are to be undone in case of an error."""
 
     def check_direction(self, *, down: bool) -> None:
-        """Raise `InvalidError` if a downgrade is to a newer version than the one that is written now."""
-        record = self._target.registered.records.get(self._target.name)
-        if down and record is not None and self._target.schema.version > record.current:
-            raise InvalidError(
-                f"a downgrade leads to an older version, and the states have {record.current}",
-                where=self._reference,
-                hint="Upgrade them: holdfast migrate up",
-            )
+        """Raise `InvalidError` if a downgrade is to a newer version than the one that is written now, or an upgrade to
+        an older one."""
+        record, version = self._target.registered.records.get(self._target.name), self._target.schema.version
+        if record is None or not (version > record.current if down else version < record.current):
+            return
+        what, leads, way = ("a downgrade", "an older", "up") if down else ("an upgrade", "a newer", "down")
+        raise InvalidError(
+            f"{what} leads to {leads} version, and the states have {record.current}",
+            where=self._reference,
+            hint=f"Use the other direction: holdfast migrate {way}",
+        )
 
     async def run(self, *, down: bool = False) -> MigrationReport:
         """Migrate all states. The version is the one to write from the start, so that others write no older ones."""
+        await self._begin(down=down)  # first: a run that is refused changes nothing
+        self._before = self._registered
+        try:
+            await self._migrate_until_retired(down=down)
+        except Exception:
+            if self._on_error == "rollback":
+                await self._undo()
+            await self._shared.leave()
+            raise
+        await self._shared.end()
+        return self._report
+
+    async def _migrate_until_retired(self, *, down: bool) -> None:
+        """Migrate all states; and again, if states of the older versions were stored behind the run meanwhile, or
+        another process ended the run and left some."""
+        for number in range(_PASSES):
+            if number:
+                await self._shared.end()
+                await self._begin(down=down)
+            skipped, is_ended = self._report.skipped, False
+            try:
+                await self._migrate_all()
+            except RunEnded:
+                is_ended = True
+            if number:
+                self._report.skipped = skipped
+            if await self._retire(is_ended=is_ended) or not self._report.complete:
+                return
+        self._report.still_written = [str(each) for each in self._sources]
+
+    # The registry ----------------------------------------------------------------------------------------------------
+
+    async def _begin(self, *, down: bool) -> None:
         target, name, version = self._target, self._target.name, self._target.schema.version
-        registered = await self._registry.load()
-        sources = [each for each in registered.stored_versions(name) if each != version]
-        migrations = [] if down else target.migrations([each for each in sources if each < version])
+        begins = await self._shared.join()
+        self._registered = await self._registry.load(refresh=True)
+        self._sources = [each for each in self._registered.stored_versions(name) if each != version]
+        if not begins:
+            return
+        self._began = True
+        migrations = [] if down else target.migrations([each for each in self._sources if each < version])
 
         def update(stored: SchemaRecord | None) -> SchemaRecord:
-            if stored is None:
-                return replace(self._selection.record, current=version, is_pinned=down)
-            return replace(stored, current=version, is_pinned=down)
+            return replace(stored or self._selection.record, current=version, is_pinned=down)
 
-        await self._join()  # first: a run that is refused changes nothing
         try:
             await self._registry.register(
                 [target.schema],
                 migrations,
                 {name: update},
                 renewed=self._accept_edited,
-                used=[target.schema.schema_reference],
+                used=[self._reference],
+                closing=self._source_references if self._is_whole else (),
                 kind=KIND,
+                preconditions=self._shared.under_way,
             )
-            await self._migrate_all()
-            if self._selection.threads is None:
-                await self._migrate_documents()
-        except HoldfastError:
-            await self._end()
-            if self._on_error == "rollback" and not down and len(sources) == 1:
-                await self._roll_back(sources[0])
+            await self._shared.begin()
+        except RunEnded:  # it was presumed dead, and another process began the same run
+            await self._begin(down=down)
+        except Exception:
+            await self._shared.leave()
             raise
-        if self._report.complete and self._selection.threads is None and self._selection.branches == "all":
-            await self._registry.register([], retired=[f"{name}@{each}" for each in sources], kind=KIND)
-        await self._end()
-        return self._report
 
-    async def _roll_back(self, source: Version) -> None:
-        target = self._target
-        back = MigrationTarget(
-            target.engine,
-            target.tenant,
-            target.registered,
-            target.schemas,
-            target.schemas.get(f"{target.name}@{source}"),
-        )
-        selection = self._selection
-        run = BulkMigration(back, branches=selection.branches, threads=selection.threads, on_error="skip")
-        await run.run(down=True)
+    @property
+    def _is_whole(self) -> bool:
+        return self._selection.threads is None and self._selection.branches == "all"
+
+    @property
+    def _source_references(self) -> list[str]:
+        return [f"{self._target.name}@{each}" for each in self._sources]
+
+    async def _retire(self, *, is_ended: bool) -> bool:
+        """Retire the versions that no state has any more, unless another process ended the run, which is to have done
+        so. False if there may be such states."""
+        sources = self._source_references
+        if not self._is_whole or not sources or not self._report.complete:
+            return not is_ended
+        if not is_ended:
+            await self._registry.register([], retired=sources, kind=KIND)
+        return set(sources) <= (await self._registry.load(refresh=True)).retired
+
+    async def _keep_sources(self) -> None:
+        """Note that states of the older versions are left, so that nobody retires them."""
+        if self._sources and self._is_whole and not self._keeps_sources:
+            self._keeps_sources = True
+            await self._registry.register([], used=self._source_references, kind=KIND)
+
+    async def _undo(self) -> None:
+        """Undo the steps of this process; and what the run registered, if it began it."""
+        name, before = self._target.name, self._before
+        for line, id in reversed(self._written):
+            await undo_step(self._engine, line, id, self._selection)
+            self._engine.context.cache.drop_all(line)
+        record = before.records.get(name, self._selection.record)
+
+        def update(stored: SchemaRecord | None) -> SchemaRecord:
+            if stored is not None and stored.current != self._target.schema.version:
+                return stored  # another run changed it since
+            return replace(stored or record, current=record.current, is_pinned=record.is_pinned)
+
+        closing, records = [self._reference], {name: update} if self._began else None
+        await self._registry.register([], records=records, used=self._source_references, closing=closing, kind=KIND)
+        if record.current == self._target.schema.version or await has_states(self._target):
+            await self._registry.register([], used=closing, kind=KIND)
+            return
+        path = self._target.migrations([each for each in self._sources if each < self._target.schema.version])
+        unapplied = [str(each) for each in path if str(each) not in before.fingerprints] if self._began else []
+        await self._registry.register([], retired=closing, unapplied=unapplied, kind=KIND)
 
     # Pages, shared by processes -------------------------------------------------------------------------------------
 
     async def _migrate_all(self) -> None:
         busy = await self._pass()
         while busy:  # others have pages: wait for them, or take over those of a process that was killed
-            await Pause(_PAUSE_SECONDS)
+            await Pause(PAUSE_SECONDS)
             busy = await self._pass()
 
     async def _pass(self) -> bool:
         """Migrate every page that nobody has or had. Returns whether others are at work on some."""
         busy = False
         async for lines in pages(self._engine, self._target.tenant, PAGE):
-            start, end = lines[0].name, lines[-1].name
-            if await self._is_done(start, end):
-                continue
-            lease = Lease(self._engine.context, self._line, f"{KIND} {start}", _LIFE)
-            try:
-                await lease.acquire()
-            except ConflictError:
-                busy = True
-                continue
-            is_marked = False
-            try:
-                async for group in read_groups(self._engine, lines, self._selection):
-                    await _renew(lease)
-                    await self._migrate_group(group, lease)
-                    self._done += len(group.lines)
-                    if self._progress is not None:
-                        self._progress(self._done, None, group.lines[-1].name)
-                is_marked = await self._mark(start, end, lease)
-            except _LeaseLost:
-                pass
-            finally:
-                if not is_marked:
-                    await lease.release()
-            busy = busy or not is_marked
+            busy = await self._migrate_page(lines, lines[0].name, lines[-1].name) or busy
+        if self._selection.threads is None and self._selection.record.places:
+            busy = await self._migrate_page((), "", "") or busy
         return busy
 
-    async def _join(self) -> None:
-        """Join the run of another process that is at work on the same, or begin one."""
-        context, now = self._engine.context, self._engine.context.clock()
-        (rows,) = await context.backend.read([Get(REFS, [self._run_key])])
-        if rows and abs(now - int(rows[0].columns[1])) < _LIFE * 1e9:
-            run, _, reference = str(rows[0].columns[0]).partition(" ")
-            if reference == self._target.schema.schema_reference:
-                self._run = run
-                return
-            raise self._under_way(reference)
-        self._run = os.urandom(8).hex()
-        expected = rows[0].columns if rows else None
-        if await context.backend.apply([Expect(REFS, self._run_key, expected), self._run_row()]) is not None:
-            await self._join()
+    async def _migrate_page(self, lines: Sequence[Line], start: str, end: str) -> bool:
+        """Migrate a page of threads, or without lines all that are no threads. Returns whether it is to be tried
+        again: another process is at work on it, or was."""
+        if await self._shared.is_done(start, end):
+            return False
+        lease = await self._shared.acquire(start)
+        if lease is None:
+            return True
+        is_marked = False
+        try:
+            if lines:
+                await self._migrate_threads(lines, lease)
+            else:
+                await self._migrate_documents(lease)
+            if not self._report.complete:
+                await self._keep_sources()
+            is_marked = await self._shared.mark(start, end, lease)
+        except LeaseLost:
+            pass
+        finally:
+            if not is_marked:
+                await lease.release()
+        return not is_marked
 
-    def _under_way(self, reference: str) -> ConflictError:
-        return ConflictError(
-            f"a migration to {reference} is under way",
-            where=self._target.name,
-            hint=f"Wait for it to end; if its process was killed, start again in {_LIFE:g} s",
-            code="under-way",
-        )
-
-    @property
-    def _run_key(self) -> Key:
-        return (*self._line, LEASE, KIND, "")
-
-    def _run_row(self) -> Change:
-        name = f"{self._run} {self._target.schema.schema_reference}"
-        return Put(REFS, Row(self._run_key, (name, self._engine.context.clock())))
-
-    def _mark_key(self, start: str) -> Key:
-        return (*self._line, LEASE, _DONE, f"{self._run} {start}")
-
-    async def _is_done(self, start: str, end: str) -> bool:
-        (rows,) = await self._engine.context.backend.read([Get(REFS, [self._mark_key(start)])])
-        return bool(rows) and str(rows[0].columns[0]) >= end
-
-    async def _mark(self, start: str, end: str, lease: Lease) -> bool:
-        """Mark a page as done, and release its lease. False if the lease is not valid any more."""
-        row = Row(self._mark_key(start), (end, self._engine.context.clock()))
-        (rows,) = await self._engine.context.backend.read([Get(REFS, [self._run_key])])
-        if rows and str(rows[0].columns[0]).partition(" ")[2] != self._reference:
-            raise self._under_way(str(rows[0].columns[0]).partition(" ")[2])  # it was presumed dead
-        changes = [lease.condition(), Put(REFS, row), self._run_row(), lease.end()]
-        return await self._engine.context.backend.apply(changes) is None
-
-    async def _end(self) -> None:
-        """Remove what the run left, unless another process did."""
-        marks = [Delete(REFS, self._run_key), Delete(REFS, (*self._line, LEASE, _DONE))]
-        (rows,) = await self._engine.context.backend.read([Get(REFS, [self._run_key])])
-        if rows and str(rows[0].columns[0]).startswith(self._run):
-            await self._engine.context.backend.apply([Expect(REFS, self._run_key, rows[0].columns), *marks])
+    async def _migrate_threads(self, lines: Sequence[Line], lease: Lease) -> None:
+        async for group in read_groups(self._engine, lines, self._selection):
+            await _renew(lease)
+            await self._migrate_group(group, lease)
+            self._done += len(group.lines)
+            if self._progress is not None:
+                self._progress(self._done, None, group.lines[-1].name)
 
     async def _migrate_group(self, group: HeadGroup, lease: Lease) -> None:
         version = self._target.schema.version
-        pending = [(head, end) for head, end in group.heads if head.version != version]
+        pending = [(head, end) for head, end in group.heads if not head.is_of(version)]
         self._report.skipped += len(group.heads) - len(pending)
         together = [(head, end) for head, end in pending if end is not None]
         if together:
@@ -328,6 +355,7 @@ class BulkMigration:
                 group.states.append(after)
         if group.steps and not await ends.append(group.steps, [lease.condition()]):
             return [end.line for _, end in heads]  # another writer was first
+        self._note_written((each.end.line, each.step.header.id) for each in group.steps)
         if group.steps:
             for step, written, after in zip(group.steps, await ends.read_back(group.steps), group.states, strict=True):
                 if written is None or (written != after and _flat(written) != _flat(after)):
@@ -337,6 +365,10 @@ class BulkMigration:
         if failed is not None:
             raise failed
         return group.others
+
+    def _note_written(self, steps: Iterable[tuple[Line, str]]) -> None:
+        if self._on_error == "rollback":
+            self._written += steps
 
     def _migrated(self, head: Head, state: PackedMap) -> PackedMap:
         return self._target.migrate(head, state, check=self._checks_sources)
@@ -363,7 +395,7 @@ class BulkMigration:
         """Migrate the states of lines that may have branches, folded states, large values and pending writes."""
         for _ in range(_ATTEMPTS):
             heads = await read_heads(self._engine, lines, self._selection)
-            pending = [head for head in heads if head.version != self._target.schema.version]
+            pending = [head for head in heads if not head.is_of(self._target.schema.version)]
             built, failed = list[_BuiltStep](), None
             for head in pending:
                 if (head.line, head.point.id) in self._unfit:
@@ -382,6 +414,7 @@ class BulkMigration:
                 except (HeadMoved, ConflictError, NotFoundError):
                     await _renew(lease)
                     continue  # another writer was first: read the heads again
+                self._note_written((each.head.line, info.point.id) for each, info in zip(built, saved, strict=True))
                 await self._verify(built, saved)
                 self._report.migrated += len(saved)
                 self._report.restored += sum(each.is_restored for each in built)
@@ -407,33 +440,22 @@ class BulkMigration:
             if self._note_unfit(head, error) is not None:
                 raise
             return None
-        metadata = {"migrated": f"{target.name}@{head.version}"}
-        unread = UnreadDeltas({}, {})
+        references = f"{target.name}@{head.version}", target.schema.schema_reference
+        conflict = OnConflict.RETRY if head.is_head or head.is_start else OnConflict.REFUSE
+        request = await thread_request(engine, line, head.point, before, after, references, head.parent, conflict)
         if pack_name(KEPT) in after:
             after = without_follows(after)
-            unread = await engine.delta_reader().unread(line, head.point)
-        request = AppendRequest(
-            line,
-            only_after(head.point, diff_maps(before, after)),
-            parent=None if head.is_head else Position(head.point.branch, head.point.seq),
-            on_conflict=OnConflict.RETRY if head.is_head else OnConflict.REFUSE,
-            stays_beside=True,
-            kind=KIND,
-            schema=target.schema.schema_reference,
-            line_schema=MIGRATED_SCHEMA,
-            is_limited=False,
-            **step_fields(engine, line, metadata, unread),
-        )
         return _BuiltStep(head, request, before, after, former is not None)
 
     # States that are not in threads -----------------------------------------------------------------------------------
 
-    async def _migrate_documents(self) -> None:
+    async def _migrate_documents(self, lease: Lease) -> None:
         target, record = self._target, self._selection.record
         async for found in read_documents(self._engine, target.tenant, target.name, record):
-            await self._migrate_line(found)
+            await _renew(lease)
+            await self._migrate_line(found, lease)
 
-    async def _migrate_line(self, documents: SchemaDocuments) -> None:
+    async def _migrate_line(self, documents: SchemaDocuments, lease: Lease) -> None:
         """Migrate the states of a line by one step. Each that fails is left out, if failures are skipped."""
         engine, target, record = self._engine, self._target, self._selection.record
         version, found = target.schema.version, documents
@@ -446,9 +468,9 @@ class BulkMigration:
                 after = former
             if not pending:
                 break
-            request = await migration_request(
-                engine, found._replace(documents=pending), after, target.name, version, KIND
-            )
+            changed = [(document, source, version) for document, source in pending]
+            request = await migration_request(engine, found, after, target.name, changed, KIND)
+            request.preconditions = _under(lease)
             try:
                 (saved,) = await engine.writer.save(request)
             except (HeadMoved, ConflictError, NotFoundError):
@@ -457,6 +479,7 @@ class BulkMigration:
                     return
                 found = again
                 continue
+            self._note_written([(found.line, saved.point.id)])
             stored = await state_of(engine, found.line, saved.point)
             if _flat(stored) != _flat(after):
                 raise self._not_as_written(found.where(pending[0][0]))
@@ -531,7 +554,7 @@ async def _renew(lease: Lease) -> None:
     try:
         await lease.renew_if_due()
     except ConflictError:
-        raise _LeaseLost from None
+        raise LeaseLost from None
 
 
 def _under(lease: Lease) -> Preconditions:
@@ -540,7 +563,7 @@ def _under(lease: Lease) -> Preconditions:
             try:
                 await lease.renew()
             except ConflictError:
-                raise _LeaseLost from None
+                raise LeaseLost from None
         return [lease.condition()]
 
     return conditions

@@ -5,7 +5,7 @@ A line may have several of them, each with a version of its own. All of a line a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.agents.storage.agent_line import summary_of
@@ -209,24 +209,29 @@ def unpack_document(codec: Codec, kind: DocumentKind, name: str, state: PackedMa
 
 
 async def migration_request(
-    engine: Engine, found: SchemaDocuments, after: PackedMap, name: str, target: Version, kind: str
+    engine: Engine,
+    found: SchemaDocuments,
+    after: PackedMap,
+    name: str,
+    changed: Sequence[tuple[Document, Version, Version]],
+    kind: str,
 ) -> AppendRequest:
-    """Return the step that stores migrated states, after the step that they were read at."""
+    """Return the step that stores migrated states, after the step that they were read at. `changed` are those that are
+    migrated, each with its versions before and after."""
     codec = engine.context.codec
-    changed = [(document, version) for document, version in found.documents if version != target]
-    metadata: dict[str, object] = {"migrated": f"{name}@{min(version for _, version in changed)}"}
+    metadata: dict[str, object] = {"migrated": f"{name}@{min(version for _, version, _ in changed)}"}
     if line_kind(found.line.name) == "agent":
         header = (await engine.step_info.head(found.line, found.point)).header
         metadata = {**summary_of(codec.unpack(header.metadata)), **metadata}
-    whole = any(document.kind == "scope" for document, _ in changed)
+    whole = [f"{name}@{target}" for document, _, target in changed if document.kind == "scope"]
     names = {"agent": FIELDS, "conversation": MESSAGES}
-    keys = [names.get(document.kind) or pack_name(document.name) for document, _ in changed]
+    keys = [(names.get(each.kind) or pack_name(each.name), f"{name}@{target}") for each, _, target in changed]
     return AppendRequest(
         found.line,
         only_after(found.point, diff_maps(found.state, after)),
         kind=kind,
-        schema=f"{name}@{target}" if whole else "",
-        key_schemas=() if whole else tuple((key, f"{name}@{target}") for key in keys),
+        schema=whole[0] if whole else "",
+        key_schemas=() if whole else tuple(keys),
         line_schema=MIGRATED_SCHEMA,
         metadata=codec.pack(metadata),
         readable=readable(codec, metadata),

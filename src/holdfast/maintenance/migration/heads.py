@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
 from holdfast.engine.line_ends import LineEnd, LineEnds
 from holdfast.engine.line_head import end_query
+from holdfast.engine.lines import At, OnBranch
 from holdfast.engine.model.packed_state import PackedMap, pack_name
 from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.errors import HoldfastError, InvalidError
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.schemas.registry import SchemaRecord
 from holdfast.schemas.version import Version, parse_reference
 
 _KEPT = pack_name(KEPT)
+
+_UNKNOWN = Version(0, 0, 0)
 
 _GROUP = 50
 """How many lines are read together that are not short: each state may be large."""
@@ -38,6 +43,21 @@ class Head(NamedTuple):
     is_head: bool
     """Whether it is HEAD of its thread."""
     branch: str = ""
+    write_versions: frozenset[Version] = frozenset()
+    """The versions of what tasks wrote after it, where a graph stopped in the middle of a step."""
+    is_start: bool = False
+    """Whether the branch has no steps of its own yet: it is the one that the branch starts from."""
+
+    def is_of(self, version: Version) -> bool:
+        """Whether the state, and what tasks wrote after it, is all of a version."""
+        return self.version == version and self.write_versions <= {version}
+
+    @property
+    def parent(self) -> At:
+        """The parent of a step that follows it."""
+        if self.is_start:
+            return OnBranch(self.branch)
+        return None if self.is_head else Position(self.point.branch, self.point.seq)
 
     @property
     def where(self) -> str:
@@ -61,6 +81,11 @@ class HeadSelection(NamedTuple):
             raise InvalidError(f"branches is {choices}, not {self.branches!r}")
         if self.threads is not None:
             matcher(self.threads)
+
+    @property
+    def digest(self) -> str:
+        """What tells the selection from others of the schema, in a word."""
+        return hashlib.sha256(repr((self.branches, self.threads)).encode()).hexdigest()[:16]
 
     def version(self, line: Line, reference: str) -> Version | None:
         """Return the version of a state by its reference; None if it has another schema."""
@@ -137,30 +162,54 @@ async def read_heads(engine: Engine, lines: Sequence[Line], selection: HeadSelec
     for line, tip in zip(lines, tips, strict=True):
         if tip is None or tip.point is None:
             continue
-        found = [(tip.point, True, "")]
+        found = [Head(line, tip.point, _UNKNOWN, is_head=True)]
         if not tip.is_only_branch and selection.branches != "newest":
             found += await _other_heads(engine, line, tip.point, selection.branches)
-        for point, is_head, branch in found:
-            version = selection.version(line, await schema_of(engine, line, point))
+        for head in found:
+            version = selection.version(line, await schema_of(engine, line, head.point))
             if version is not None:
-                heads.append(Head(line, point, version, is_head, branch))
-    return heads
+                heads.append(head._replace(version=version))
+    return await _with_writes(engine, heads, selection)
 
 
-async def _other_heads(
-    engine: Engine, line: Line, head: StepRef, policy: BranchPolicy
-) -> list[tuple[StepRef, bool, str]]:
+async def _with_writes(engine: Engine, heads: list[Head], selection: HeadSelection) -> list[Head]:
+    """Return heads with the versions of what tasks wrote after them."""
+    queries = [engine.writes.queries(head.line, [head.point]) for head in heads]
+    answers = iter(
+        await engine.context.backend.read([each for several in queries for each in several]) if heads else ()
+    )
+    found = []
+    for head, several in zip(heads, queries, strict=True):
+        (rows,) = engine.writes.decode(head.line, [head.point], [next(answers) for _ in several])
+        written = [selection.version(head.line, row.schema) for row in rows if row.task]
+        found.append(head._replace(write_versions=frozenset(each for each in written if each is not None)))
+    return found
+
+
+async def _other_heads(engine: Engine, line: Line, head: StepRef, policy: BranchPolicy) -> list[Head]:
     branches = await engine.lines.branches(line)
     names = {0: "main", **{each.branch: each.name for each in branches}}
     numbers = [number for number, name in names.items() if number != head.branch and (name or policy == "all")]
     answers = await engine.context.backend.read([end_query(line, number) for number in numbers])
-    ends = [(StepRef.of(rows[0]), names[number]) for number, rows in zip(numbers, answers, strict=True) if rows]
-    # The end of a branch that a revision replaced is not continued by anyone.
-    return [
-        (point, False, name)
-        for point, name in ends
-        if not point.pruned and point.id != head.id and await engine.lines.find(line, point.id) == point
-    ]
+    found = []
+    for number, rows in zip(numbers, answers, strict=True):
+        point = StepRef.of(rows[0]) if rows else await _start_of(engine, line, number, names[number])
+        if point is None or point.pruned:
+            continue
+        # The end of a branch that a revision replaced is not continued by anyone.
+        if not rows or (point.id != head.id and await engine.lines.find(line, point.id) == point):
+            found.append(Head(line, point, _UNKNOWN, False, names[number], is_start=not rows))
+    return found
+
+
+async def _start_of(engine: Engine, line: Line, number: int, name: str) -> StepRef | None:
+    """Return the step that a branch without steps of its own starts from; None if nobody can continue the branch."""
+    if not name or not number:
+        return None
+    try:
+        return await engine.lines.head(line, number)
+    except NotFoundError:  # pruned, or deleted meanwhile
+        return None
 
 
 async def schema_of(engine: Engine, line: Line, point: StepRef) -> str:

@@ -264,6 +264,18 @@ async def all_heads(engine: Engine, tenant: str, selection: HeadSelection) -> As
             yield group
 
 
+async def has_states(target: MigrationTarget) -> bool:
+    """Return whether there is a latest state of the target version."""
+    version, selection = target.schema.version, target.selection("all", None)
+    async for group in all_heads(target.engine, target.tenant, selection):
+        if any(head.version == version for head, _ in group.heads):
+            return True
+    async for found in read_documents(target.engine, target.tenant, target.name, selection.record):
+        if any(each == version for _, each in found.documents):
+            return True
+    return False
+
+
 class SchemaStatus(NamedTuple):
     """A schema in a store: the version that is written now, and how many latest states there are of each."""
 

@@ -238,7 +238,7 @@ class SessionLifecycle:
             there = await entries.record(id)
             if (0 if there is None else there.version) != (0 if old is None else old.version):
                 raise _ConcurrentChange
-            if new is not None and self._engine.value_schemas is not None:
+            if new is not None and (there is not None or self._engine.value_schemas is not None):
                 stored = None if there is None else SessionRecord.of(*there)
                 if stored is None or stored.metadata != new.metadata:
                     await self._records.schemas.write(id, new, stored, f"session {id!r}")
