@@ -107,9 +107,8 @@ def _erase_and_die(path: Path, spared: Collection[str] | None, seconds: float, w
     """Erase, in a child."""
     code = 1
     try:
-        if seconds:
-            timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            timer.daemon = True
+        timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        timer.daemon = True
 
         def progress(done: int, total: int | None, what: str) -> None:
             os.write(write, f"{what}\n".encode())

@@ -20,9 +20,10 @@ from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.state.sessions.records import LINE as SESSIONS
 
-NEVER_SET_BACK = frozenset((ACCESS, AUDIT, SESSIONS))
+NEVER_SET_BACK = frozenset((ACCESS, AUDIT, ERASURES, SESSIONS))
 """The lines that say what is forbidden, over or erased. They are never restored as they were, but as the newest backup
 has them: what was revoked, frozen or ended since stays so."""
 

@@ -264,4 +264,4 @@ def _sorted(counts: Counter[str]) -> dict[str, int]:
 
 def _iso(time: int) -> str:
     moment: datetime = to_datetime(time)
-    return moment.astimezone(UTC).isoformat()
+    return moment.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
