@@ -227,6 +227,7 @@ _DECLARATIONS: dict[str, _Declaration] = {
         excluded={
             "transaction": _BLOCK,
             "sharing": "Not for scripts yet.",
+            "erasure": "For the program that runs the script: it decides what is erased.",
             "sensitive": "For the program that runs the script: it decides what is protected.",
         },
     ),
