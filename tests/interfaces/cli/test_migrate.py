@@ -66,6 +66,18 @@ def test_the_whole_way(store: Store, tmp_path: Path) -> None:
     assert store.get("chat-0", migrate=False).state == first()
 
 
+def test_a_version_with_another_form_is_shown(store: Store, tmp_path: Path) -> None:
+    name = f"cli_migrate_{next(numbers)}"
+    (tmp_path / f"{name}.py").write_text(
+        "from holdfast.schemas import Schema, SchemaSet\n"
+        'schemas = SchemaSet(Schema("chat", "1.0.0", {"type": "object", "properties": {}}))\n'
+    )
+    shown = run("status", "--module", name)
+    assert (shown.code, "chat@1.0.0 has another form in the store" in shown.err) == (6, True), shown.err
+    refused = run("plan", "--module", name)
+    assert (refused.code, "schema-changed" in refused.err) == (4, True), refused.err
+
+
 def test_states_that_do_not_fit_are_listed(store: Store) -> None:
     store.update("chat-1", {"msgs": [1]})
     planned = run("plan")

@@ -81,7 +81,7 @@ def migrate(session: CliContext) -> None:
 def status(session: CliContext, module: str | None) -> None:
     """List the schemas: the version that is written, and how many latest states there are of each.
 
-    Ends with exit code 6 if a migration was edited after it was applied.
+    Ends with exit code 6 if a migration was edited after it was applied, or a version has another form in the store.
     """
     declared = load_declared(module)
     with session.progress("Counting") as progress:
@@ -103,7 +103,9 @@ def status(session: CliContext, module: str | None) -> None:
         for each in found:
             for text in each.edited:
                 session.warn(f"the migration {text} was edited after it was applied")
-    if any(each.edited for each in found):
+            for reference in each.changed:
+                session.warn(f"{reference} has another form in the store: a schema that changes gets a new version")
+    if any(each.edited or each.changed for each in found):
         raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
