@@ -108,6 +108,21 @@ def test_every_migration_is_run_on_generated_states(store: Store) -> None:
     del store
 
 
+def test_a_migration_that_does_not_lead_back_is_shown_with_an_example(store: Store, tmp_path: Path) -> None:
+    name = f"cli_migrate_{next(numbers)}"
+    (tmp_path / f"{name}.py").write_text(
+        "from typing import TypedDict\n"
+        "from holdfast.schemas import Migration, Schema, SchemaSet, convert\n"
+        'one, two = (Schema("x", each, TypedDict("X", {"n": str})) for each in ("1", "2"))\n'
+        'to_2 = Migration("x", "1", "2", convert("n", str, lambda value: "other"))\n'
+        "schemas = SchemaSet(one, two, to_2)\n"
+    )
+    found = run("test", "--examples", "5", "--module", name)
+    assert found.code == 6
+    assert "x 1.0.0 -> 2.0.0, up and down again, does not give the original: n was str ''" in found.out
+    del store
+
+
 def test_diff_and_log_in_one_version(store: Store) -> None:
     """What is stored is shown, unless both sides are to be brought to one version."""
     store.schemas.attach(TWO, threads="chat-*")

@@ -383,16 +383,14 @@ def test(session: CliContext, examples: int, module: str | None) -> None:
     except ImportError as error:
         raise missing_extra("testing", error) from error
     declared = load_declared(module)
-    failed = False
-    rows = []
+    rows, failed = [], list[str]()
     for edge in migration_edges(declared):
         reason, seconds = "", 0.0
         try:
             check_round_trips(declared, edge, examples)
             seconds = seconds_per_state(declared, edge, 100)
         except (AssertionError, HoldfastError) as error:
-            reason = error.what if isinstance(error, HoldfastError) else str(error)
-        failed = failed or bool(reason)
+            reason = _reason(error) if isinstance(error, HoldfastError) else str(error)
         record = {
             "name": edge.name,
             "source": str(edge.source.version),
@@ -404,11 +402,18 @@ def test(session: CliContext, examples: int, module: str | None) -> None:
         if session.json:
             session.emit(record)
         versions = str(edge.source.version), str(edge.target.version)
-        rows.append((edge.name, *versions, reason or "ok", f"{seconds * 1e6:.0f} µs"))
+        failed += [reason if reason.startswith(str(edge)) else f"{edge}: {reason}"] if reason else []
+        rows.append((edge.name, *versions, "failed" if reason else "ok", "-" if reason else f"{seconds * 1e6:.0f} µs"))
     if not session.json:
-        session.out.table(("NAME", "FROM", "TO", "RESULT", "PER STATE"), rows, shrink="RESULT")
+        session.out.table(("NAME", "FROM", "TO", "RESULT", "PER STATE"), rows)
+        for text in failed:  # whole, below the table: it says which value is the counterexample
+            session.out.line(session.out.style(safe(text), "red"))
     if failed:
         raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+def _reason(error: HoldfastError) -> str:
+    return f"{error.where}: {error.what}" if error.where else error.what
 
 
 for _each in (status, plan, up, down, new, test):
