@@ -301,12 +301,34 @@ def test_states_from_before_there_was_a_schema(url: str) -> None:
         store.put("chat-2", first())
         store.schemas.attach(TWO, threads="chat-*")
         assert store.get("chat-1").state == second()
-        store.schemas.attach(TWO, unversioned="2.0.0", threads="new-*")
         store.put("chat-1", second(4))
         assert store.get("chat-1", migrate=False).schema == "chat@2.0.0"
         store.schemas.detach(threads="chat-*")
         store.schemas.attach(TWO, unversioned="1.0.0")
         assert store.get("chat-2").state == second()
+
+
+def test_the_version_of_states_without_one_stays(url: str) -> None:
+    """It is that of the whole schema, and of the past: another one is refused, wherever it is attached."""
+    with holdfast.open(url) as store, holdfast.open(url) as other:
+        store.put("chat-1", first())
+        store.schemas.attach(ONE, threads="chat-*")
+        places: list[dict[str, str]] = [{"threads": "chat-*"}, {"threads": "new-*"}, {"scopes": "user:*"}]
+        for place in places:
+            with pytest.raises(ConflictError) as refused:
+                other.schemas.attach(TWO, unversioned="2.0.0", **place)
+            assert (refused.value.code, "Leave unversioned= out" in (refused.value.hint or "")) == (
+                "schema-changed",
+                True,
+            )
+        assert str(store.schemas.registered().records["chat"].current) == "1.0.0", "nothing was registered"
+        other.schemas.attach(TWO, unversioned="1.0.0", threads="chat-*")
+        assert other.get("chat-1").state == second()
+
+    with holdfast.open("memory://") as store:
+        store.schemas.attach(TWO, unversioned="2.0.0", threads="chat-*")
+        store.schemas.attach(TWO, threads="chat-*")
+        assert str(store.schemas.registered().records["chat"].unversioned) == "2.0.0", "what is left out stays"
 
 
 def test_a_schema_of_all_threads_takes_no_other_state_for_its_own(url: str) -> None:

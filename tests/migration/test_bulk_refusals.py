@@ -195,3 +195,32 @@ def test_a_corrected_migration_is_applied_anew(stores: tuple[Store, Store], has_
     new.schemas.down(wrong, to="1.0.0")
     new.schemas.up(right, accept_edited=True)
     assert new.get("t").state["m"] == 2
+
+
+def test_a_version_with_another_form_is_said_before_the_run(stores: tuple[Store, Store]) -> None:
+    old, new = stores
+    old.schemas.attach(TWO, threads="t*")
+    old.put("t1", {"m": 1})
+    other = Schema("count", "2.0.0", Count1)
+    schemas = SchemaSet(COUNT_1, other, Migration("count", "1.0.0", "2.0.0", convert("n", same, same)))
+    assert [each.changed for each in new.schemas.status(TWO)] == [[]]
+    assert [each.changed for each in new.schemas.status(schemas)] == [["count@2.0.0"]]
+    for operation in (new.schemas.plan, new.schemas.up):
+        with pytest.raises(ConflictError) as caught:
+            operation(schemas)
+        assert caught.value.code == "schema-changed"
+
+
+def test_an_upgrade_to_the_version_that_states_were_downgraded_to_leaves_it_so(stores: tuple[Store, Store]) -> None:
+    old, new = stores
+    schemas = versions(down=no_thirteen)
+    new.schemas.attach(schemas, threads="t*")
+    for number in (1, 13):
+        new.put(f"t{number}", {"m": number})
+    assert new.schemas.down(schemas, to="1.0.0", on_error="skip").unfit_total == 1
+    before = new.schemas.registered().records
+    assert new.schemas.up(schemas, to="1.0.0", on_error="skip").unfit_total == 1
+    assert new.schemas.registered().records == before
+    assert old.schemas.attach(ONE, threads="t*") == "count@1.0.0"
+    new.schemas.up(schemas)
+    assert not new.schemas.registered().records["count"].is_pinned

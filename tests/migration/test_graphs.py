@@ -418,6 +418,55 @@ def test_a_subgraph_at_work_in_a_renamed_node_refuses_the_resume(tmp_path: Path)
         assert "__interrupt__" in graph.invoke({"notes": ["more"]}, done)
 
 
+def nested(saver: HoldfastSaver, node: str, levels: int) -> Any:
+    """Return a graph whose innermost subgraph asks two questions in a node of this name."""
+
+    def ask(state: NewChild) -> dict[str, Any]:
+        return {"words": [interrupt("one?"), interrupt("two?")]}
+
+    inner: Any = StateGraph(NewChild)
+    inner.add_node(node, ask)
+    inner.add_edge(START, node)
+    for _ in range(levels):
+        outer: Any = StateGraph(NewChild)
+        outer.add_node("call", inner.compile())
+        outer.add_edge(START, "call")
+        inner = outer
+    return inner.compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+@pytest.mark.parametrize("answered", ["old", "new"])
+def test_questions_of_a_renamed_node_in_a_subgraph_are_answered_by_id(
+    tmp_path: Path, levels: int, answered: str
+) -> None:
+    """The graphs around it keep its questions, too, with ids that have the name of the node."""
+    place = {"|".join(["call"] * levels): "child"}
+    graph, child = Schema("graph", "1.0.0", NewChild), Schema("child", "1.0.0", NewChild)
+    renamed = (Schema("child", "1.1.0", NewChild), Migration("child", "1.0.0", "1.1.0", nodes={"ask": "confirm"}))
+    with holdfast.open(tmp_path / "a.db") as store:
+        old = nested(HoldfastSaver(store, schema=SchemaSet(graph, child), subgraphs=place), "ask", levels)
+        old.invoke({"words": []}, CONFIG)
+        if answered == "old":
+            old.invoke(Command(resume="A"), CONFIG)
+    with holdfast.open(tmp_path / "a.db") as store:
+        saver = HoldfastSaver(store, schema=SchemaSet(graph, child, *renamed), subgraphs=place)
+        new = nested(saver, "confirm", levels)
+
+        def question() -> tuple[str, str]:
+            ((value, id),) = [(each.value, each.id) for each in new.get_state(CONFIG).interrupts]
+            assert [each.id for each in next(new.get_state_history(CONFIG)).interrupts] == [id]
+            return value, id
+
+        if answered != "old":
+            value, id = question()
+            assert value == "one?"
+            new.invoke(Command(resume={id: "A"}), CONFIG)
+        value, id = question()
+        assert value == "two?"
+        assert new.invoke(Command(resume={id: "B"}), CONFIG)["words"] == ["A", "B"]
+
+
 def test_what_a_graph_saves_is_validated(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         graph = old_graph(HoldfastSaver(store, schema=OLD))

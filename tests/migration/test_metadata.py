@@ -68,7 +68,7 @@ def test_metadata_of_sessions(opened: Callable[[], Store]) -> None:
     with pytest.raises(InvalidError):
         old.sessions.update("a", {"w": "6"})
     plain.sessions.update("a", {"w": 7})  # keeps the version
-    store.schemas.attach(IMAGE_2, sessions="**", unversioned="2.0.0")
+    store.schemas.attach(IMAGE_2, sessions="**")
     assert store.sessions.get("a").metadata == {"width": 7, "alt": ""}
     assert store.sessions.get("a", migrate=False).metadata == {"w": 7}
     assert store.sessions.update("a", {"alt": "x"}).metadata == {"width": 7, "alt": "x"}

@@ -146,13 +146,14 @@ def test_a_program_without_schemas_keeps_the_version_of_a_value(opened: Callable
     plain.state(user="a").patch("plans/1", {"goal": "y"})
     plain.state(user="a").copy_to(plain.state(user="b"))
     plain.state(user="b").move_to(plain.state(user="c"))
-    store.schemas.attach(PLAN_2, **PLANS, unversioned="2.0.0")
+    store.schemas.attach(PLAN_2, **PLANS)
     for user in ("a", "c"):
         assert store.state(user=user)["plans/1"] == {**NEW_PLAN, "aim": "y"}
     plain.state(user="a").delete("plans/1")
     assert store._engine.value_schemas is not None
-    plain.state(user="a")["plans/1"] = NEW_PLAN
-    assert store.state(user="a")["plans/1"] == NEW_PLAN, "the mark of a deleted key is gone with it"
+    plain.state(user="a")["plans/1"] = OLD_PLAN
+    assert header(store, "user:a").key_schemas == (), "the mark of a deleted key is gone with it"
+    assert store.state(user="a")["plans/1"] == NEW_PLAN
 
 
 def test_a_program_without_schemas_is_refused_on_top_of_a_newer_value(opened: Callable[[], Store]) -> None:
@@ -368,7 +369,7 @@ def test_a_session_that_is_archived_and_restored_keeps_its_versions(opened: Call
     session = old.sessions.start("s", on_end="archive")
     session.state["plan"] = OLD_PLAN
     session.end()
-    store.schemas.attach(PLAN_2, scopes="session:*", key="plan", unversioned="2.0.0")
+    store.schemas.attach(PLAN_2, scopes="session:*", key="plan")
     restored = store.sessions.resume("s")
     assert restored.state["plan"] == NEW_PLAN
     assert restored.state.item("plan", migrate=False).value == OLD_PLAN

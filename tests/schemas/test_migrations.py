@@ -214,6 +214,14 @@ KEPT: list[tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]
     ([A, B], [{"n": 0}, B_NOW, C], [{"n": 0, "z": 8}, B, C]),
     ([A, C], [C, {"n": 1}], [C, A]),
     ([{"id": "a", **A}], [{"id": "b"}, {"id": "a", "n": 5}], [{"id": "b"}, {"id": "a", "n": 5, "z": 8}]),
+    ([{"id": "a", **A}, {"id": "b", **B}], [{"id": "a"}, {"id": "c"}], [{"id": "a", "z": 8}, {"id": "c"}]),
+    ([{"id": "a", **A}, C, {"id": "b", **B}], [{"id": "d"}, C, {"id": "c"}], [{"id": "d"}, C, {"id": "c"}]),
+]
+UNKNOWN: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
+    ([A, B], [{"n": 5}]),
+    ([A, B], [{"n": 5}, {"n": 6}]),
+    ([C, A, B], [B_NOW, C, {"n": 5}]),
+    ([A, {"id": "b", **B}], [{"id": "c"}, {"n": 5}]),
 ]
 
 
@@ -226,16 +234,17 @@ def test_a_changed_item_keeps_its_values(subtests: pytest.Subtests) -> None:
             assert unpack_state(default_codec, down.state) == {"items": expected}
 
 
-def test_values_of_items_are_not_dropped_where_it_is_unknown_whose_they_are() -> None:
-    old, new = {"items": [{"n": 1, "z": 8}, {"n": 2, "z": 9}]}, {"items": [{"n": 5}]}
+def test_values_of_items_are_not_dropped_where_it_is_unknown_whose_they_are(subtests: pytest.Subtests) -> None:
     migration = Migration("x", "1", "2", each("items", remove("z")))
-    aside = migration.upgrade(pack_state(default_codec, old)).aside
-    with pytest.raises(InvalidError, match="unknown to which") as caught:
-        migration.downgrade(pack_state(default_codec, new), aside)
-    assert caught.value.code == "migration-failed"
     lossy = Migration("x", "1", "2", each("items", remove("z", lossy=True)))
-    down = lossy.downgrade(pack_state(default_codec, new), aside)
-    assert unpack_state(default_codec, down.state) == new
+    for old, new in UNKNOWN:
+        with case(subtests, str(old), str(new)):
+            aside = migration.upgrade(pack_state(default_codec, {"items": old})).aside
+            with pytest.raises(InvalidError, match="unknown to which") as caught:
+                migration.downgrade(pack_state(default_codec, {"items": new}), aside)
+            assert caught.value.code == "migration-failed"
+            down = lossy.downgrade(pack_state(default_codec, {"items": new}), aside)
+            assert not any(each.get("z") == 8 for each in unpack_state(default_codec, down.state)["items"])
 
 
 def test_which_fields_of_a_model_were_set_is_kept_by_unnest() -> None:

@@ -20,6 +20,7 @@ from holdfast.testing import (
     values_of,
     write_golden,
 )
+from holdfast.testing.migrations import describe_difference
 from tests.schemas.test_schema import SOURCES
 from tests.support.cases import case
 
@@ -90,7 +91,7 @@ BAD: list[tuple[Migration, type[Exception], str]] = [
         Migration("chat", "1", "2", rename("name", "title"), convert("count", str, lambda value: 0), remove("old"),
                   each("items", rename("x", "y"))),
         AssertionError,
-        "does not give the original",
+        "does not give the original: count was int 5, and is int 0$",
     ),
     (Migration("chat", "1", "2", rename("name", "title")), InvalidError, "does not fit"),
     (Migration("chat", "1", "2", custom(lambda state: state["nothing"], dict)), InvalidError, "KeyError"),
@@ -103,6 +104,19 @@ def test_what_is_wrong_with_a_migration_is_found(subtests: pytest.Subtests) -> N
         (edge,) = migration_edges(schemas)
         with case(subtests, what), pytest.raises(kind, match=what):
             check_round_trip(schemas, edge, {"name": "x", "count": 5, "old": "y", "items": [{"x": 1}]})
+
+
+DIFFERENCES = [
+    ({"a": [{"x": 1}]}, {"a": [{"x": 10**5000}]}, "a[0].x was int 1, and is int of 16610 bits"),
+    ({"a": "x" * 10**6}, {"a": b"y" * 10**6}, f"a was str '{'x' * 39}…, and is bytes b'{'y' * 38}…"),
+    ({"a": [1]}, {"a": []}, "a was list of 1, and is list of 0"),
+    ({"a": 1}, {}, "a is missing, which was int 1"),
+    ({}, {"a": {"b": 1}}, "a is dict of 1, and was missing"),
+]
+
+
+def test_a_counterexample_is_named_and_short() -> None:
+    assert [describe_difference(before, after) for before, after, _ in DIFFERENCES] == [each[2] for each in DIFFERENCES]
 
 
 calls: list[int] = []

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from holdfast.engine.engine import Engine
+from holdfast.errors import ConflictError
 from holdfast.schemas.attached_version import AttachedVersion
 from holdfast.schemas.migration import Migration
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRecord, SchemaRegistry
@@ -37,6 +38,7 @@ async def attach(
     registered = await registry.load()
     name = declaration.schema.name
     record = registered.records.get(name)
+    _require_same_unversioned(declaration, record)
     unversioned = declaration.unversioned or (
         min(declaration.schemas.versions(name)) if record is None else record.unversioned
     )
@@ -48,16 +50,16 @@ async def attach(
     migrations = _migrations_in_use(declaration, registered)
     for edited in registered.edited(declaration.schemas.migrations(name)):
         log.warning("the migration %s was edited after it was applied to states of this store", edited)
-    if _is_new(declaration, registered, record, migrations, unversioned, patterns, places):
+    if _is_new(declaration, registered, record, migrations, patterns, places):
 
         def update(stored: SchemaRecord | None) -> SchemaRecord:
             if stored is None:
                 return SchemaRecord(declaration.schema.version, unversioned, patterns=patterns, places=places)
+            _require_same_unversioned(declaration, stored)
             current = stored.current if stored.is_pinned else max(stored.current, declaration.schema.version)
             return replace(
                 stored,
                 current=current,
-                unversioned=unversioned,
                 patterns=tuple(dict.fromkeys((*stored.patterns, *patterns))),
                 places=tuple(dict.fromkeys((*stored.places, *places))),
             )
@@ -65,8 +67,27 @@ async def attach(
         used = [declaration.schema.schema_reference]
         needed = [declaration.schemas.get(reference) for reference in sorted(declaration.schema.references)]
         await registry.register([declaration.schema, *needed], migrations, {name: update}, used=used)
-        attachment.check(await registry.load())
+        registered = await registry.load()
+        if takes_unversioned and registered.records[name].unversioned != unversioned:  # another program was first
+            attachment = kind(engine, registry, declaration, registered.records[name].unversioned)
+        attachment.check(registered)
     return attachment
+
+
+def _require_same_unversioned(declaration: Declaration, record: SchemaRecord | None) -> None:
+    """Refuse to take states without a version for another one: every such state, and the past, would be read as
+    something else."""
+    if record is None or declaration.unversioned in (None, record.unversioned):
+        return
+    name = declaration.schema.name
+    raise ConflictError(
+        f"states of {name} without a version are taken for {record.unversioned} in this store, and this program says "
+        f"{declaration.unversioned}",
+        where=name,
+        hint=f"Leave unversioned= out. States that had another form before there was a schema get a schema of another "
+        f"name, and {name} is attached to patterns that they do not match",
+        code="schema-changed",
+    )
 
 
 def _migrations_in_use(declaration: Declaration, registered: RegisteredSchemas) -> list[Migration]:
@@ -86,7 +107,6 @@ def _is_new(
     registered: RegisteredSchemas,
     record: SchemaRecord | None,
     migrations: list[Migration],
-    unversioned: Version,
     patterns: tuple[str, ...],
     places: tuple[str, ...],
 ) -> bool:
@@ -97,7 +117,6 @@ def _is_new(
         or known is None
         or known.hash != declaration.schema.hash
         or reference in registered.unused
-        or record.unversioned != unversioned
         or (record.current < declaration.schema.version and not record.is_pinned)
         or not set(patterns) <= set(record.patterns)
         or not set(places) <= set(record.places)

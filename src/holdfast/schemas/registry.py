@@ -98,6 +98,15 @@ class RegisteredSchemas:
         """Return those of some migrations that are not as they were when they were applied."""
         return [each for each in migrations if self.fingerprints.get(str(each), each.fingerprint) != each.fingerprint]
 
+    def form(self, reference: str) -> Schema | None:
+        """Return a version as it was registered."""
+        return next((each for each in self.schemas if each.schema_reference == reference), None)
+
+    def changed(self, schemas: Iterable[Schema]) -> list[Schema]:
+        """Return those of some schemas that have another form than the one that was registered."""
+        known = {each.schema_reference: each.hash for each in self.schemas}
+        return [each for each in schemas if known.get(each.schema_reference, each.hash) != each.hash]
+
 
 UpdateRecord: TypeAlias = Callable[[SchemaRecord | None], SchemaRecord]
 """Returns the new record of a schema, given the one that is stored. Called at each attempt."""

@@ -26,7 +26,7 @@ from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
 from holdfast.engine.reserved_channels import reserved_error
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
-from holdfast.engine.schema_bindings import ASIDE, LineSchema
+from holdfast.engine.schema_bindings import ASIDE, LineSchema, RenameTask
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import PendingWrite, to_datetime
 from holdfast.engine.validation import optional_name
@@ -42,9 +42,10 @@ from holdfast.errors import (
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
-from holdfast.store.graph_schemas import FindTask, GraphSchemas, rename_tasks, require_no_subgraph
+from holdfast.store.graph_schemas import INTERRUPTS, FindTask, GraphSchemas, rename_tasks, require_no_subgraph
 from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.store import StoreOperations
+from holdfast.store.subgraph_interrupts import SubgraphInterrupts, changed_ids
 from holdfast.store.thread_access import on_thread, thread_access
 
 BOOKKEEPING = KEPT
@@ -387,6 +388,9 @@ class CheckpointStore:
         schema = await self._schema(line)
         if schema is not None:
             states, pending = await self._upgrade(schema, line, heads, states, pending, resume=resume)
+        if self._schemas is not None:
+            below = SubgraphInterrupts(engine, self._codec, self._schemas, self._new_interrupt_ids)
+            pending = [await below.rename(line, rows, resume=resume) for rows in pending]
         if resume:
             cache = engine.pack_cache(line, self._codec)
             unpacked = [cache.unpack(packed) for packed in states]
@@ -434,15 +438,33 @@ class CheckpointStore:
                 if resume:
                     await require_no_subgraph(engine, line, head.header.id, schema.renamed_nodes(stored))
             if any(row.schema != schema.reference for row in rows):
-                rename = None
-                if self._find_task is not None:
-                    rename = rename_tasks(self._codec, line, head, states[number], self._find_task)
+                rename = self._rename_tasks(line, head, states[number])
                 try:
                     writes[number] = schema.upgrade_writes(line, stored, rows, rename)
                 except UnsupportedError:
                     if resume:  # never with some of the writes; the past only shows them
                         raise
         return upgraded, writes
+
+    async def _new_interrupt_ids(self, line: Line) -> dict[str, str]:
+        """Return the ids that the interrupts of a subgraph have now, by the stored ones."""
+        engine, schema, latest = self._engine, await self._schema(line), await self._engine.lines.latest_step(line)
+        if schema is None or latest is None:
+            return {}
+        (rows,) = await engine.writes.of_many(line, [latest])
+        if all(row.schema == schema.reference for row in rows):
+            return {}
+        heads, states = await engine.step_info.describe(line, [latest]), await engine.states.series(line, [latest])
+        await self._upgrade(schema, line, heads, states, [rows], resume=True)
+        rename, stored = self._rename_tasks(line, heads[0], states[0]), heads[0].header.schema
+        found: dict[str, str] = {}
+        for row in rows:
+            if row.channel == INTERRUPTS:
+                found |= changed_ids(self._codec, row, schema.upgrade_writes(line, stored, [row], rename))
+        return found
+
+    def _rename_tasks(self, line: Line, head: StepInfo, state: PackedMap) -> RenameTask | None:
+        return None if self._find_task is None else rename_tasks(self._codec, line, head, state, self._find_task)
 
     async def channel_writes(self, thread: str, id: str | None, channels: Sequence[str]) -> dict[str, ChannelWrites]:
         """Return what each channel held last before a checkpoint, and what was written to it since."""

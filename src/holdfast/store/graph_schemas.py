@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from holdfast.schemas.schema_declaration import Declaration, ValidationMode
     from holdfast.security.handle import StoreHandle
 
-_INTERRUPTS: Final = "__interrupt__"
+INTERRUPTS: Final = "__interrupt__"
+"""The channel of the interrupts of a task."""
+
 _SENDS: Final = "__pregel_tasks"
 _VERSION: Final = "version of "
 
@@ -57,8 +59,7 @@ class GraphSchemas:
 
     async def find(self, engine: Engine, handle: StoreHandle, line: Line) -> LineSchema | None:
         """Return the schema of a thread or of a namespace; None for that of a subgraph that has none."""
-        _, namespace = split_name(line.name)
-        node = "|".join(part.partition(":")[0] for part in namespace.split("|") if not part.isdigit())
+        node = _node(split_name(line.name)[1])
         declaration = self._declarations.get(node)
         if declaration is None:
             return None
@@ -73,6 +74,25 @@ class GraphSchemas:
                 declaration, engine, handle.tenant, handle.guard.actor, kind=Attachment
             )
         return found
+
+    def nodes_with_renamed(self, namespace: str) -> list[str]:
+        """Return the nodes of a graph whose subgraphs, or those inside of them, have renamed nodes."""
+        node = _node(namespace)
+        start = f"{node}|" if node else ""
+        return sorted(
+            {
+                below.removeprefix(start).partition("|")[0]
+                for below, declaration in self._declarations.items()
+                if below != node
+                and below.startswith(start)
+                and any(each.nodes for each in declaration.schemas.migrations(declaration.schema.name))
+            }
+        )
+
+
+def _node(namespace: str) -> str:
+    """Return the node of a namespace by its name in the graph: `research|search`."""
+    return "|".join(part.partition(":")[0] for part in namespace.split("|") if not part.isdigit())
 
 
 class TaskPlace(NamedTuple):
@@ -117,7 +137,7 @@ def rename_tasks(codec: Codec, line: Line, head: StepInfo, stored: PackedMap, fi
         if found is None:
             return None
         packed = row.packed
-        if row.channel == _INTERRUPTS and found.interrupts is not None:
+        if row.channel == INTERRUPTS and found.interrupts is not None:
             packed = codec.pack(found.interrupts(codec.unpack(packed)))
         return row._replace(task=found.id, path=found.path, packed=packed)
 

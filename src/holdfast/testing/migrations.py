@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
@@ -24,6 +24,9 @@ from holdfast.codec import default_codec
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.schemas import MigrationStep, Schema, SchemaSet
 from holdfast.testing.schema_values import values_of
+
+_SHOWN: Final = 40
+"""The characters of a value that a message shows."""
 
 
 class MigrationEdge(NamedTuple):
@@ -64,13 +67,42 @@ def check_round_trip(schemas: SchemaSet, edge: MigrationEdge, state: dict[str, A
         return
     back = schemas.migrate_aside(edge.name, *up, edge.target.version, edge.source.version)
     if not any(step.lossy for step in (*edge.steps, *back_steps)):
-        assert back.state == state, f"{edge}, up and down again, does not give the original"  # noqa: S101
+        what = f"{edge}, up and down again, does not give the original"
+        assert back.state == state, f"{what}: {describe_difference(state, back.state)}"  # noqa: S101
+
+
+def describe_difference(before: Any, after: Any, path: str = "") -> str:
+    """Describe the first place where two values differ. Values are shown as far as they are short."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in (*before, *(key for key in after if key not in before)):
+            place = f"{path}.{key}" if path else str(key)
+            if key not in after:
+                return f"{place} is missing, which was {_short(before[key])}"
+            if key not in before:
+                return f"{place} is {_short(after[key])}, and was missing"
+            if before[key] != after[key]:
+                return describe_difference(before[key], after[key], place)
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for place, (old, new) in enumerate(zip(before, after, strict=True)):
+            if old != new:
+                return describe_difference(old, new, f"{path}[{place}]")
+    return f"{path or 'the state'} was {_short(before)}, and is {_short(after)}"
+
+
+def _short(value: Any) -> str:
+    kind = type(value).__name__
+    if isinstance(value, int) and value.bit_length() > 128:  # no such number is written out, which may be refused
+        return f"{kind} of {value.bit_length()} bits"
+    if isinstance(value, (dict, list, tuple, set, frozenset)):
+        return f"{kind} of {len(value)}"
+    text = repr(value[:_SHOWN] if isinstance(value, (str, bytes)) else value)
+    return f"{kind} {text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}"
 
 
 def check_round_trips(schemas: SchemaSet, edge: MigrationEdge, examples: int = 50) -> None:
     """Generate states of a version, and check each as `check_round_trip` does."""
 
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(values_of(edge.source, schemas))
     def law(state: Any) -> None:
         check_round_trip(schemas, edge, state)

@@ -68,6 +68,18 @@ def test_the_whole_way(store: Store, tmp_path: Path) -> None:
     assert [each.number for each in store.backups(tmp_path / "backups").list()] == [1, 2]
 
 
+def test_a_version_with_another_form_is_shown(store: Store, tmp_path: Path) -> None:
+    name = f"cli_migrate_{next(numbers)}"
+    (tmp_path / f"{name}.py").write_text(
+        "from holdfast.schemas import Schema, SchemaSet\n"
+        'schemas = SchemaSet(Schema("chat", "1.0.0", {"type": "object", "properties": {}}))\n'
+    )
+    shown = run("status", "--module", name)
+    assert (shown.code, "chat@1.0.0 has another form in the store" in shown.err) == (6, True), shown.err
+    refused = run("plan", "--module", name)
+    assert (refused.code, "schema-changed" in refused.err) == (4, True), refused.err
+
+
 def test_states_that_do_not_fit_are_listed(store: Store) -> None:
     store.update("chat-1", {"msgs": [1]})
     planned = run("plan")
@@ -95,6 +107,21 @@ def test_a_skeleton_is_printed(store: Store) -> None:
 def test_every_migration_is_run_on_generated_states(store: Store) -> None:
     found = run("test", "--examples", "5", "--json")
     assert [(each["source"], each["target"]) for each in found.records] == [("1.0.0", "2.0.0")]
+    del store
+
+
+def test_a_migration_that_does_not_lead_back_is_shown_with_an_example(store: Store, tmp_path: Path) -> None:
+    name = f"cli_migrate_{next(numbers)}"
+    (tmp_path / f"{name}.py").write_text(
+        "from typing import TypedDict\n"
+        "from holdfast.schemas import Migration, Schema, SchemaSet, convert\n"
+        'one, two = (Schema("x", each, TypedDict("X", {"n": str})) for each in ("1", "2"))\n'
+        'to_2 = Migration("x", "1", "2", convert("n", str, lambda value: "other"))\n'
+        "schemas = SchemaSet(one, two, to_2)\n"
+    )
+    found = run("test", "--examples", "5", "--module", name)
+    assert found.code == 6
+    assert "x 1.0.0 -> 2.0.0, up and down again, does not give the original: n was str ''" in found.out
     del store
 
 

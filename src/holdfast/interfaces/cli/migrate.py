@@ -81,7 +81,7 @@ def migrate(session: CliContext) -> None:
 def status(session: CliContext, module: str | None) -> None:
     """List the schemas: the version that is written, and how many latest states there are of each.
 
-    Ends with exit code 6 if a migration was edited after it was applied.
+    Ends with exit code 6 if a migration was edited after it was applied, or a version has another form in the store.
     """
     declared = load_declared(module)
     with session.progress("Counting") as progress:
@@ -103,7 +103,9 @@ def status(session: CliContext, module: str | None) -> None:
         for each in found:
             for text in each.edited:
                 session.warn(f"the migration {text} was edited after it was applied")
-    if any(each.edited for each in found):
+            for reference in each.changed:
+                session.warn(f"{reference} has another form in the store: a schema that changes gets a new version")
+    if any(each.edited or each.changed for each in found):
         raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
@@ -369,16 +371,14 @@ def test(session: CliContext, examples: int, module: str | None) -> None:
     except ImportError as error:
         raise missing_extra("testing", error) from error
     declared = load_declared(module)
-    failed = False
-    rows = []
+    rows, failed = [], list[str]()
     for edge in migration_edges(declared):
         reason, seconds = "", 0.0
         try:
             check_round_trips(declared, edge, examples)
             seconds = seconds_per_state(declared, edge, 100)
         except (AssertionError, HoldfastError) as error:
-            reason = error.what if isinstance(error, HoldfastError) else str(error)
-        failed = failed or bool(reason)
+            reason = _reason(error) if isinstance(error, HoldfastError) else str(error)
         record = {
             "name": edge.name,
             "source": str(edge.source.version),
@@ -390,11 +390,18 @@ def test(session: CliContext, examples: int, module: str | None) -> None:
         if session.json:
             session.emit(record)
         versions = str(edge.source.version), str(edge.target.version)
-        rows.append((edge.name, *versions, reason or "ok", f"{seconds * 1e6:.0f} µs"))
+        failed += [reason if reason.startswith(str(edge)) else f"{edge}: {reason}"] if reason else []
+        rows.append((edge.name, *versions, "failed" if reason else "ok", "-" if reason else f"{seconds * 1e6:.0f} µs"))
     if not session.json:
-        session.out.table(("NAME", "FROM", "TO", "RESULT", "PER STATE"), rows, shrink="RESULT")
+        session.out.table(("NAME", "FROM", "TO", "RESULT", "PER STATE"), rows)
+        for text in failed:  # whole, below the table: it says which value is the counterexample
+            session.out.line(session.out.style(safe(text), "red"))
     if failed:
         raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+def _reason(error: HoldfastError) -> str:
+    return f"{error.where}: {error.what}" if error.where else error.what
 
 
 for _each in (status, plan, up, down, new, test):

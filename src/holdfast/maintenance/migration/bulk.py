@@ -202,7 +202,9 @@ class BulkMigration:
         migrations = [] if down else target.migrations([each for each in self._sources if each < version])
 
         def update(stored: SchemaRecord | None) -> SchemaRecord:
-            return replace(stored or self._selection.record, current=version, is_pinned=down)
+            record = stored or self._selection.record
+            stays = record.is_pinned and record.current == version  # only an upgrade beyond it ends a downgrade
+            return replace(record, current=version, is_pinned=down or stays)
 
         try:
             await self._registry.register(

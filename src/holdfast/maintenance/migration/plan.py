@@ -30,7 +30,7 @@ from holdfast.schemas.migration import Migration
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRecord, SchemaRegistry
 from holdfast.schemas.schema import Schema, invalid_value
 from holdfast.schemas.schema_declaration import choose_schema
-from holdfast.schemas.schema_set import SchemaSet
+from holdfast.schemas.schema_set import SchemaSet, schema_changed
 from holdfast.schemas.version import Version
 
 PAGE: Final = 1000
@@ -117,12 +117,16 @@ class MigrationTarget:
     async def of(
         cls, engine: Engine, tenant: str, schemas: SchemaSet, reference: str | None, to: str | Version | None
     ) -> MigrationTarget:
-        """Find the version to migrate to: the newest of the program, unless one is named."""
+        """Find the version to migrate to: the newest of the program, unless one is named. Raises `ConflictError` if
+        the store has another form of it."""
         registered = await SchemaRegistry(engine, tenant).load()
         schema = choose_schema(schemas, reference)
         everything = schemas.extended(registered.schemas)
         if to is not None:
             schema = everything.get(f"{schema.name}@{Version.parse(to)}")
+        known = registered.form(schema.schema_reference)
+        if known is not None and known.hash != schema.hash:
+            raise schema_changed(known, schema)
         return cls(engine, tenant, registered, schemas, schema)
 
     def selection(self, branches: BranchPolicy, threads: str | None) -> HeadSelection:
@@ -290,6 +294,8 @@ class SchemaStatus(NamedTuple):
     """How many states have another version than the newest of the program."""
     edited: list[str]
     """Migrations that were edited after they were applied."""
+    changed: list[str]
+    """Versions of the program that have another form in the store."""
 
 
 async def schema_status(
@@ -332,6 +338,7 @@ async def schema_status(
                 {str(version): found[version] for version in sorted(found)},
                 sum(count for version, count in found.items() if newest is not None and version != newest),
                 [str(each) for each in registered.edited(schemas.migrations(name))],
+                [each.schema_reference for each in registered.changed(schemas) if each.name == name],
             )
         )
     return result
