@@ -6,9 +6,13 @@ All public names can be imported from here.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.backends.distribution import Distribution as Distribution
     from holdfast.backends.runtime.drivers import arun as arun
     from holdfast.backends.runtime.drivers import make_both as make_both
     from holdfast.backends.runtime.drivers import run as run
+    from holdfast.backends.runtime.metric_families import FAMILIES as FAMILIES
+    from holdfast.backends.runtime.metric_families import Family as Family
+    from holdfast.backends.runtime.metrics import Sample as Sample
     from holdfast.engine.copy.between_stores import CopyProgress as CopyProgress
     from holdfast.engine.copy.between_stores import CopyReport as CopyReport
     from holdfast.engine.namespaces import LineKind as LineKind
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.engine.types import Revision as Revision
     from holdfast.engine.types import StoreStats as StoreStats
     from holdfast.engine.types import ThreadInfo as ThreadInfo
+    from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot as MetricsSnapshot
     from holdfast.store.audit import AsyncAudit as AsyncAudit
     from holdfast.store.audit import Audit as Audit
     from holdfast.store.audit import AuditOperations as AuditOperations
@@ -100,7 +105,10 @@ if TYPE_CHECKING:
     from holdfast.store.transaction import Transaction as Transaction
 
 _MODULES = {
+    "holdfast.backends.distribution": ("Distribution",),
     "holdfast.backends.runtime.drivers": ("arun", "make_both", "run"),
+    "holdfast.backends.runtime.metric_families": ("FAMILIES", "Family"),
+    "holdfast.backends.runtime.metrics": ("Sample",),
     "holdfast.engine.copy.between_stores": ("CopyProgress", "CopyReport"),
     "holdfast.engine.namespaces": ("LineKind", "LineKinds", "line_kind", "short_name", "split_name", "thread_name"),
     "holdfast.engine.pages": ("Items", "Page"),
@@ -109,6 +117,7 @@ _MODULES = {
     "holdfast.engine.state_reader": ("ValueOutline",),
     "holdfast.engine.trace_context": ("bound", "correlation"),
     "holdfast.engine.types": ("BranchInfo", "Checkpoint", "PendingWrite", "Revision", "StoreStats", "ThreadInfo"),
+    "holdfast.maintenance.monitoring.snapshot": ("MetricsSnapshot",),
     "holdfast.store.audit": ("AsyncAudit", "Audit", "AuditOperations"),
     "holdfast.store.auto_checkpoint": (
         "AsyncAutoCheckpointer",

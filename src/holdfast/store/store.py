@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
@@ -18,7 +18,6 @@ from holdfast.engine import validation
 from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import (
-    AUDIT,
     CONTENT_KINDS,
     LineKinds,
     count_stored,
@@ -28,7 +27,6 @@ from holdfast.engine.namespaces import (
 )
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path
-from holdfast.engine.row_format import Line
 from holdfast.engine.types import Checkpoint, Revision, S, StoreStats
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
@@ -51,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.archive.format import ArchiveFile
     from holdfast.maintenance.archive.import_ import ImportReport
     from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
+    from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
     from holdfast.security.access.policy import Policy
     from holdfast.security.audit.recorder import AuditRecorder
@@ -353,46 +352,12 @@ class StoreOperations(ThreadListing, ScopedOperations):
         recomputed. A thread that has a different history there raises `ConflictError`, and is not changed. `progress`
         is called after each thread. `options` are for opening the other store by its URL.
         """
-        if tenants not in ("own", "all"):
-            raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
-        tenant = None if tenants == "all" else self._handle.tenant
-        only = None
-        if threads is not None:
-            names = [self._handle.thread_line(thread).name for thread in validation.require_names(threads, "threads")]
-            only = await self._engine.lines.of_threads(self.tenant, names)
-        if only is not None and tenant is None:
-            raise InvalidError("threads are named where those of one tenant are copied, not of all")
-        if isinstance(other, str | os.PathLike):
-            from holdfast.backends.config import resolve
-            from holdfast.engine.copy.between_stores import copy_to_url
+        from holdfast.store.copier import copy_store
 
-            await self._record_copy(only, redacted_url(resolve(other)))
-            return await copy_to_url(self._engine, resolve(other), options, tenant, progress, only)
-        if not isinstance(other, StoreOperations):
+        if not isinstance(other, str | os.PathLike | StoreOperations):
             raise InvalidError(f"the other store is an open store, a URL or a path, not {type(other).__name__}")
-        if options:
-            raise InvalidError(f"the other store is open already, and takes no option {min(options)!r}")
-        if other._handle.tenant != self._handle.tenant and tenant is not None:
-            raise InvalidError(
-                f"the other store was opened for tenant {other._handle.tenant!r}, and would not see what is copied",
-                hint=f"Open it with tenant={self._handle.tenant!r}, or give its URL",
-            )
-        from holdfast.engine.copy.between_stores import StoreCopier
-
-        await self._record_copy(only, redacted_url(other._engine.context.backend.url))
-        return await StoreCopier(self._engine, other._engine, progress).copy(tenant, only)
-
-    async def _record_copy(self, lines: Sequence[Line] | None, to: str) -> None:
-        """Record a copy to another store, of some threads or of all, if there is something to say about it."""
-        from holdfast.engine import trace_context
-
-        trace = trace_context.current()
-        if trace.correlation or trace.cause:
-            from holdfast.security.audit.thread_audit import record
-
-            place = [Line(self.tenant, AUDIT)] if lines is None else lines
-            with suppress(DeniedError):  # the store is open for reading only: it records nothing
-                await record(self._engine, place, "copy", {"to": to})
+        target = other._handle if isinstance(other, StoreOperations) else other
+        return await copy_store(self._handle, target, tenants, threads, progress, options)
 
     @sync_and_async
     async def export(
@@ -495,6 +460,16 @@ class StoreOperations(ThreadListing, ScopedOperations):
             cache_hits=cache.hits,
             cache_misses=cache.misses,
         )
+
+    @sync_and_async
+    async def metrics(self) -> MetricsSnapshot:
+        """Return what is measured of the store: by this process since it opened the store, and by the store itself.
+
+        `holdfast.metrics` exports it, for Prometheus and others.
+        """
+        from holdfast.maintenance.monitoring.snapshot import read_metrics
+
+        return await read_metrics(self._handle)
 
     @sync_and_async
     async def status(self) -> dict[str, int | float | str]:

@@ -34,6 +34,7 @@ from holdfast.interfaces.http.store_reads import STORE
 from holdfast.interfaces.http.thread_reads import THREADS
 from holdfast.interfaces.http.thread_writes import WRITES
 from holdfast.interfaces.http.values import StateParts, file_of
+from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
 
 _log = logging.getLogger("holdfast.http")
 
@@ -140,6 +141,12 @@ class Server:
             return Response(status_code=416, headers={**headers, "content-range": f"bytes */{len(data)}"})
         headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
         return Response(data[start:stop], 206, media_type=media, headers=headers)
+
+    async def metrics(self, request: Request) -> Response:
+        """Send the metrics of the store, as text for Prometheus."""
+        call = Call(self.service, await self.authenticate(request))
+        text: str = await self.work(lambda: to_prometheus(call.owned.metrics()))
+        return Response(text, media_type=CONTENT_TYPE, headers={"cache-control": "no-store"})
 
     async def events(self, request: Request) -> Response:
         """Send what changes in the store, as long as the connection lasts."""
@@ -274,6 +281,7 @@ def api_routes(server: Server) -> list[BaseRoute]:
     routes: list[BaseRoute] = [
         StarletteRoute(f"{API}/openapi.json", reporting(send_document)),
         StarletteRoute(f"{API}/events", reporting(server.events)),
+        StarletteRoute("/metrics", reporting(server.metrics)),
         StarletteRoute(f"{API}/threads/{{thread}}/checkpoints/{{at}}/content", reporting(server.content)),
     ]
     for path in dict.fromkeys(route.path for route in ROUTES):

@@ -33,6 +33,7 @@ def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
         paths.setdefault(API + route.path, {})[route.method.lower()] = _operation(route, by_type, components)
     paths[f"{API}/threads/{{thread}}/checkpoints/{{at}}/content"] = {"get": _content(components)}
     paths[f"{API}/events"] = {"get": _events()}
+    paths["/metrics"] = {"get": _metrics()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Holdfast", "version": __version__, "description": _DESCRIPTION},
@@ -133,6 +134,17 @@ def _events() -> dict[str, Any]:
             },
             "default": {"$ref": "#/components/responses/Problem"},
         },
+    }
+
+
+def _metrics() -> dict[str, Any]:
+    summary = "Read the metrics of the store, as text for Prometheus."
+    body = {"description": summary, "content": {"text/plain": {"schema": {"type": "string"}}}}
+    return {
+        "operationId": "get_metrics",
+        "summary": summary,
+        "tags": ["monitoring"],
+        "responses": {"200": body, "default": {"$ref": "#/components/responses/Problem"}},
     }
 
 

@@ -76,6 +76,7 @@ async def run_job(
         holder.after_renewal = lambda: run(_store_mark(table, execution))
         with holder:
             outcome, error = await _work(table, execution)
+        table.context.metrics.count("job_runs_total", job.kind, outcome.outcome)
         return await _end(table, execution, outcome, error)
     finally:
         holder.end()

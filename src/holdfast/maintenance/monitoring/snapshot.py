@@ -1,0 +1,134 @@
+"""The metrics of a store at one moment: what this process counted, and what the store itself says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.backends.distribution import Distribution
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.metric_families import FAMILIES
+from holdfast.backends.runtime.metrics import Sample
+from holdfast.backends.tables import JOBS, REFS
+from holdfast.backends.urls import redacted_url
+from holdfast.engine.context import EngineContext
+from holdfast.errors import HoldfastError, InvalidError
+from holdfast.maintenance.backup.capture import LAST_BACKUP, SETTING
+from holdfast.maintenance.backup.drill import DRILL, DrillRecord
+from holdfast.maintenance.jobs.jobs import Job
+from holdfast.security.handle import StoreHandle
+
+_SIZE_NS = 60 * 10**9
+"""How long the size of a store is reported before it is asked for again: in object storage that takes long."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """The metrics of an open store."""
+
+    store: str
+    """Its URL, without passwords."""
+    tenant: str
+    samples: tuple[Sample, ...]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Return the value of a metric: the sum of all that have these labels. Of a distribution, its count."""
+        family = FAMILIES.get(name.removeprefix("holdfast_"))
+        if family is None or not labels.keys() <= set(family.labels):
+            raise InvalidError(f"there is no metric {name!r} with these labels", hint="See holdfast.metrics.FAMILIES")
+        total = 0.0
+        for sample in self.samples:
+            given = dict(zip(family.labels, sample.labels, strict=True)) if sample.family == family.name else None
+            if given is not None and labels.items() <= given.items():
+                total += sample.value.count if isinstance(sample.value, Distribution) else sample.value
+        return total
+
+    def has(self, name: str) -> bool:
+        """Whether there is a value of a metric."""
+        return any(sample.family == name for sample in self.samples)
+
+
+async def read_metrics(handle: StoreHandle) -> MetricsSnapshot:
+    """Return the metrics of a store: the registry of this process, and what is read from the store."""
+    context = handle.engine.context
+    samples = context.metrics.read()
+    try:
+        samples += await _read_store(handle)
+        samples.append(Sample("up", (), 1))
+    except HoldfastError:
+        samples.append(Sample("up", (), 0))
+    return MetricsSnapshot(redacted_url(context.backend.url), handle.tenant, tuple(samples))
+
+
+async def _read_store(handle: StoreHandle) -> list[Sample]:
+    context = handle.engine.context
+    tenant, now = handle.tenant, context.clock()
+    settings, jobs = await context.stored.read([Scan(REFS, (tenant, "", SETTING)), Scan(JOBS, (tenant, ""))])
+    samples = [Sample("storage_bytes", (), await _size(context))]
+    samples += _status(await context.backend.status())
+    backups: list[int] = []
+    for row in settings:
+        name = str(row.key[3])
+        if name.startswith(DRILL):
+            record = msgspec.json.decode(str(context.rows.decode(REFS, row).columns[0]), type=DrillRecord)
+            label = (name.removeprefix(DRILL).strip()[:8],)
+            samples.append(Sample("drill_last_timestamp_seconds", label, record.time / 1e9))
+            samples.append(Sample("drill_age_seconds", label, _seconds(now - record.time)))
+            samples.append(Sample("drill_ok", label, int(record.ok)))
+        elif name.startswith(LAST_BACKUP):
+            backups.append(int(context.rows.decode(REFS, row).columns[1]))
+    if backups:
+        samples.append(Sample("backup_last_timestamp_seconds", (), max(backups) / 1e9))
+        samples.append(Sample("backup_age_seconds", (), _seconds(now - max(backups))))
+    for row in jobs:
+        try:
+            samples += _job(Job.of(row, context.rows), now)
+        except HoldfastError:  # a damaged one does not hide the others
+            continue
+    return samples
+
+
+def _job(job: Job, now: int) -> Iterator[Sample]:
+    labels = job.name, job.kind
+    yield Sample("job_failures", labels, job.failures)
+    overdue = now - job.due_ns if job.due_ns and not job.paused else 0
+    yield Sample("job_overdue_seconds", labels, _seconds(overdue))
+    succeeded = [run.ended_ns for run in job.runs if run.ok]
+    if succeeded:
+        yield Sample("job_last_success_timestamp_seconds", labels, max(succeeded) / 1e9)
+
+
+def _status(status: dict[str, int | float | str]) -> Iterator[Sample]:
+    for name, family in _STATUS.items():
+        if isinstance(value := status.get(name), int | float):
+            yield Sample(family, (), value)
+    if "healed" in status:
+        yield Sample("healed_rows_total", ("healed",), float(status["healed"]))
+        yield Sample("healed_rows_total", ("unhealed",), float(status["unhealed"]))
+    for name, value in status.items():
+        if name == "breaker" or name.endswith("_breaker"):
+            yield Sample("breaker_open", (name.removesuffix("breaker").rstrip("_") or "store",), int(value != "closed"))
+
+
+_STATUS = {
+    "lag_seconds": "replication_lag_seconds",
+    "lag_batches": "replication_lag_batches",
+    "lag_bytes": "replication_lag_bytes",
+    "degraded": "replication_degraded",
+}
+"""Families of metrics by their names in the status of a store."""
+
+
+async def _size(context: EngineContext) -> int:
+    """Return the size of the store, as it was at most a minute ago."""
+    known: tuple[int, int] | None = context.__dict__.get("known_size")
+    now = context.clock()
+    if known is None or not 0 <= now - known[0] < _SIZE_NS:
+        known = context.__dict__["known_size"] = (now, await context.backend.size())
+    return known[1]
+
+
+def _seconds(nanoseconds: int) -> float:
+    return round(max(0, nanoseconds) / 1e9, 3)
