@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from holdfast.engine.types import Revision as Revision
     from holdfast.engine.types import StoreStats as StoreStats
     from holdfast.engine.types import ThreadInfo as ThreadInfo
+    from holdfast.maintenance.monitoring.alerts import Alert as Alert
+    from holdfast.maintenance.monitoring.rules import RULES as RULES
     from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot as MetricsSnapshot
+    from holdfast.store.alerts import Alerts as Alerts
+    from holdfast.store.alerts import AlertsOperations as AlertsOperations
+    from holdfast.store.alerts import AsyncAlerts as AsyncAlerts
     from holdfast.store.audit import AsyncAudit as AsyncAudit
     from holdfast.store.audit import Audit as Audit
     from holdfast.store.audit import AuditOperations as AuditOperations
@@ -117,7 +122,10 @@ _MODULES = {
     "holdfast.engine.state_reader": ("ValueOutline",),
     "holdfast.engine.trace_context": ("bound", "correlation"),
     "holdfast.engine.types": ("BranchInfo", "Checkpoint", "PendingWrite", "Revision", "StoreStats", "ThreadInfo"),
+    "holdfast.maintenance.monitoring.alerts": ("Alert",),
+    "holdfast.maintenance.monitoring.rules": ("RULES",),
     "holdfast.maintenance.monitoring.snapshot": ("MetricsSnapshot",),
+    "holdfast.store.alerts": ("Alerts", "AlertsOperations", "AsyncAlerts"),
     "holdfast.store.audit": ("AsyncAudit", "Audit", "AuditOperations"),
     "holdfast.store.auto_checkpoint": (
         "AsyncAutoCheckpointer",

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.security.access.policy import Policy
     from holdfast.security.audit.recorder import AuditRecorder
     from holdfast.state.access_api import AsyncStoreAccess, StoreAccess
+    from holdfast.store.alerts import Alerts, AsyncAlerts
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.backups import AsyncBackups, Backups
     from holdfast.store.checkpoint_fields import CheckpointFields
@@ -332,6 +333,19 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     jobs = sync_or_async_property(_jobs, _async_jobs)
 
+    def _alerts(self) -> Alerts:
+        """Alerts about what needs attention."""
+        from holdfast.store.alerts import Alerts
+
+        return Alerts(self._handle)
+
+    def _async_alerts(self) -> AsyncAlerts:
+        from holdfast.store.alerts import AsyncAlerts
+
+        return AsyncAlerts(self._handle)
+
+    alerts = sync_or_async_property(_alerts, _async_alerts)
+
     @sync_and_async
     async def copy_to(
         self,
@@ -467,9 +481,10 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
         `holdfast.metrics` exports it, for Prometheus and others.
         """
+        from holdfast.maintenance.jobs.job_metrics import read_job_metrics
         from holdfast.maintenance.monitoring.snapshot import read_metrics
 
-        return await read_metrics(self._handle)
+        return await read_metrics(self._handle, read_job_metrics)
 
     @sync_and_async
     async def status(self) -> dict[str, int | float | str]:

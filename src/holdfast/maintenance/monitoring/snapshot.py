@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
@@ -11,17 +12,31 @@ from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.metric_families import FAMILIES
 from holdfast.backends.runtime.metrics import Sample
-from holdfast.backends.tables import JOBS, REFS
+from holdfast.backends.tables import REFS
 from holdfast.backends.urls import redacted_url
 from holdfast.engine.context import EngineContext
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.maintenance.backup.capture import LAST_BACKUP, SETTING
 from holdfast.maintenance.backup.drill import DRILL, DrillRecord
-from holdfast.maintenance.jobs.jobs import Job
 from holdfast.security.handle import StoreHandle
+
+ALERTS = "alerts"
+"""The name of the row with the states of alerts."""
+
+_STATES = {"pending": 1, "firing": 2}
 
 _SIZE_NS = 60 * 10**9
 """How long the size of a store is reported before it is asked for again: in object storage that takes long."""
+
+
+class _AlertState(msgspec.Struct):
+    state: str = "ok"
+
+
+class _AlertStates(msgspec.Struct):
+    """The states of alerts, as `alerts` stores them."""
+
+    alerts: dict[str, _AlertState] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +65,16 @@ class MetricsSnapshot:
         return any(sample.family == name for sample in self.samples)
 
 
-async def read_metrics(handle: StoreHandle) -> MetricsSnapshot:
+ReadJobs: TypeAlias = Callable[[StoreHandle], Awaitable[list[Sample]]]
+"""Reads the metrics of the jobs of a store."""
+
+
+async def read_metrics(handle: StoreHandle, read_jobs: ReadJobs) -> MetricsSnapshot:
     """Return the metrics of a store: the registry of this process, and what is read from the store."""
     context = handle.engine.context
     samples = context.metrics.read()
     try:
-        samples += await _read_store(handle)
+        samples += [*await _read_store(handle), *await read_jobs(handle)]
         samples.append(Sample("up", (), 1))
     except HoldfastError:
         samples.append(Sample("up", (), 0))
@@ -65,7 +84,7 @@ async def read_metrics(handle: StoreHandle) -> MetricsSnapshot:
 async def _read_store(handle: StoreHandle) -> list[Sample]:
     context = handle.engine.context
     tenant, now = handle.tenant, context.clock()
-    settings, jobs = await context.stored.read([Scan(REFS, (tenant, "", SETTING)), Scan(JOBS, (tenant, ""))])
+    (settings,) = await context.stored.read([Scan(REFS, (tenant, "", SETTING))])
     samples = [Sample("storage_bytes", (), await _size(context))]
     samples += _status(await context.backend.status())
     backups: list[int] = []
@@ -77,27 +96,16 @@ async def _read_store(handle: StoreHandle) -> list[Sample]:
             samples.append(Sample("drill_last_timestamp_seconds", label, record.time / 1e9))
             samples.append(Sample("drill_age_seconds", label, _seconds(now - record.time)))
             samples.append(Sample("drill_ok", label, int(record.ok)))
+        elif name == ALERTS:
+            text = str(context.rows.decode(REFS, row).columns[0])
+            alerts = msgspec.json.decode(text, type=_AlertStates).alerts
+            samples += [Sample("alert_state", (rule,), _STATES.get(each.state, 0)) for rule, each in alerts.items()]
         elif name.startswith(LAST_BACKUP):
             backups.append(int(context.rows.decode(REFS, row).columns[1]))
     if backups:
         samples.append(Sample("backup_last_timestamp_seconds", (), max(backups) / 1e9))
         samples.append(Sample("backup_age_seconds", (), _seconds(now - max(backups))))
-    for row in jobs:
-        try:
-            samples += _job(Job.of(row, context.rows), now)
-        except HoldfastError:  # a damaged one does not hide the others
-            continue
     return samples
-
-
-def _job(job: Job, now: int) -> Iterator[Sample]:
-    labels = job.name, job.kind
-    yield Sample("job_failures", labels, job.failures)
-    overdue = now - job.due_ns if job.due_ns and not job.paused else 0
-    yield Sample("job_overdue_seconds", labels, _seconds(overdue))
-    succeeded = [run.ended_ns for run in job.runs if run.ok]
-    if succeeded:
-        yield Sample("job_last_success_timestamp_seconds", labels, max(succeeded) / 1e9)
 
 
 def _status(status: dict[str, int | float | str]) -> Iterator[Sample]:
