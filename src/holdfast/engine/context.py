@@ -54,6 +54,7 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
         else:
             self.metrics.add_collector(partial(_collect, self.cache, self.backend))
             force_setattr(self, "backend", CheckedBackend(self.backend, self.rows, self.metrics))
+        assert isinstance(self.backend, CheckedBackend)  # noqa: S101 - see above
         force_setattr(self, "rows", self.backend.rows)
 
     @property

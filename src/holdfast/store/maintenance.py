@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.quotas import QuotaReport
     from holdfast.engine.text_index.indexer import IndexReport
     from holdfast.engine.types import Progress
+    from holdfast.maintenance.doctor.result import CheckResult
     from holdfast.maintenance.orphans import OrphanReport
     from holdfast.maintenance.pins import HoldInfo
     from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
@@ -140,6 +141,16 @@ class MaintenanceOperations:
 
         threads, of_kinds = select_lines(None if thread is None else [thread], kinds, ALL_KINDS)
         return await export_heads(self._handle.engine, self._handle.tenant, threads, of_kinds)
+
+    @sync_and_async
+    async def doctor(self, *, full: bool = False) -> list[CheckResult]:
+        """Check this open store, as `holdfast doctor` does: its indexes, jobs, leases, copies, drills and clock.
+
+        With `full`, the backend's own integrity check is run on large stores, too, which may take long.
+        """
+        from holdfast.maintenance.doctor.store_checks import checks
+
+        return await checks(self._handle, full=full)
 
     @sync_and_async
     async def repair(

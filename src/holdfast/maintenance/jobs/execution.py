@@ -24,7 +24,8 @@ from holdfast.backends.runtime.threads import Ticker
 from holdfast.engine.leases import Lease
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
-from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, retry_after
+from holdfast.maintenance.jobs.job import Job, JobRun, retry_after
+from holdfast.maintenance.jobs.jobs import JobTable
 from holdfast.maintenance.jobs.types import JobResult, JobType
 from holdfast.security.handle import HasHandle
 

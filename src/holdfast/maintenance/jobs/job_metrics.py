@@ -8,7 +8,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.backends.tables import JOBS
 from holdfast.errors import HoldfastError
-from holdfast.maintenance.jobs.jobs import Job
+from holdfast.maintenance.jobs.job import Job
 from holdfast.security.handle import StoreHandle
 
 

@@ -79,7 +79,7 @@ class CommandSink:
     """Runs a command, without a shell, with a notification as JSON on its input."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        if isinstance(command, str) or not command or not all(isinstance(each, str) and each for each in command):
+        if isinstance(command, str) or not command or not all(type(each) is str and bool(each) for each in command):
             raise ConfigError("a command is a list of texts: the program and its arguments")
         self._command = list(command)
         self.name = self._command[0]
