@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import ConfigError, InvalidError
 from holdfast.jobs import JobRunner
 from holdfast.maintenance.monitoring.alerts import StoredAlert, advance
+from holdfast.maintenance.monitoring.rules import RULES, AlertSettings, Situation
 from holdfast.maintenance.monitoring.sinks import WebhookSink, make_sink
+from holdfast.metrics import MetricsSnapshot, Sample
 
 
 class Receiver(ThreadingHTTPServer):
@@ -216,3 +219,55 @@ def test_the_runner_of_jobs_evaluates_what_is_due() -> None:
         _set_clock(store, lambda: clock() + 120 * 10**9)
         JobRunner(store).run_due()
     assert [(each["rule"], each["event"]) for each in got] == [("storage-budget", "firing")]
+
+
+def test_old_backups_and_drills_fire(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        store.put("chat", {"n": 1})
+        assert not store.metrics().has("backup_age_seconds")
+        backups = store.backups(tmp_path / "backups")
+        backups.create()
+        assert backups.drill().ok
+        found = store.metrics()
+        assert 0 <= found.value("backup_age_seconds") < 600
+        assert found.value("drill_ok") == 1
+        store.alerts.evaluate(pending=0)
+        assert states(store) == {}
+        clock = store._handle.engine.context.clock
+        _set_clock(store, lambda: clock() + 3 * 86400 * 10**9)
+        store.alerts.evaluate(pending=0)
+        assert states(store) == {"backup-age": "firing"}
+        _set_clock(store, lambda: clock() + 40 * 86400 * 10**9)
+        store.alerts.evaluate(pending=0)
+        assert states(store) == {"backup-age": "firing", "drill": "firing"}
+
+
+def test_states_are_kept_in_an_encrypted_store_too(tmp_path: Path) -> None:
+    encryption = Encryption(LocalKeys(b"m" * 32))
+    with holdfast.open(tmp_path / "agents.db", encryption=encryption) as store:
+        store.put("chat", {"text": "x" * 5000})
+        store.alerts.evaluate(storage_budget=10, pending=0)
+        store.alerts.report()
+        store.alerts.evaluate(storage_budget=10, pending=0)
+        assert store.metrics().value("alert_state", rule="storage-budget") == 2
+        assert states(store) == {"storage-budget": "firing"}
+
+
+@pytest.mark.parametrize(
+    ("sample", "rule"),
+    [
+        (Sample("replication_lag_seconds", (), 301), "replication-lag"),
+        (Sample("replication_degraded", (), 1), "replication-lag"),
+        (Sample("breaker_open", ("agents",), 1), "breaker-open"),
+        (Sample("hook_off", ("whole", "before"), 1), "breaker-open"),
+        (Sample("drill_ok", ("r",), 0), "drill"),
+        (Sample("job_failures", ("nightly", "prune"), 2), "job-failing"),
+        (Sample("up", (), 0), "store-down"),
+        (Sample("replication_lag_seconds", (), 299), ""),
+        (Sample("backup_age_seconds", (), 3600.0), ""),
+    ],
+)
+def test_what_each_rule_looks_at(sample: Sample, rule: str) -> None:
+    up = () if sample.family == "up" else (Sample("up", (), 1),)
+    situation = Situation(MetricsSnapshot("memory://", "", (*up, sample)), AlertSettings.of({}), {})
+    assert [each.name for each in RULES if each.check(situation)] == ([rule] if rule else [])

@@ -26,10 +26,10 @@ class AlertsOperations:
     @sync_and_async
     async def list(self) -> Sequence[Alert]:
         """Return an alert for each rule, with its state: `ok`, `pending`, `firing` or `resolved`."""
-        return await AlertTable(self._handle).list()
+        return await AlertTable(self._handle).all()
 
     @sync_and_async
-    async def evaluate(self, **settings: Any) -> Evaluation:
+    async def evaluate(self, /, **settings: Any) -> Evaluation:
         """Evaluate the rules now, with the settings of the job, and send what changed."""
         return await AlertTable(self._handle).evaluate(AlertSettings.of(settings), read_job_metrics)
 

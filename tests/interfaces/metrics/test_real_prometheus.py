@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.parse
 import urllib.request
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +32,28 @@ _SECONDS = 60.0
 
 
 def program(name: str) -> str:
-    """Return a program of Prometheus. Where there is none, a run of CI fails, and another one says what is skipped."""
+    """Return a program of Prometheus: one of this machine or, in CI, of Debian's package, which is not installed but
+    unpacked. Where there is none, a run of CI fails, and another one says what is skipped."""
     directory = os.environ.get("HOLDFAST_PROMETHEUS")
     found = shutil.which(name, path=directory) if directory else shutil.which(name)
+    if found is None and os.environ.get("CI"):
+        found = shutil.which(name, path=str(_unpack()))
     if found is None:
         if os.environ.get("CI"):
             pytest.fail(f"{name} is missing: {INSTALL}")
         pytest.skip(f"{name} is missing: {INSTALL}")
     return found
+
+
+@cache
+def _unpack() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-prometheus-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if shutil.which("apt-get") and shutil.which("dpkg-deb"):
+        subprocess.run(["apt-get", "download", "prometheus"], cwd=folder, check=False, capture_output=True, timeout=600)
+        for package in folder.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", str(package), str(folder)], check=False, timeout=_SECONDS)
+    return folder / "usr" / "bin"
 
 
 def check(*arguments: str, text: str = "") -> None:

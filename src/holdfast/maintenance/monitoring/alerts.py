@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -131,7 +132,7 @@ class AlertTable:
                 return document
         raise ConflictError("others keep changing the alerts", hint="Try again")
 
-    async def list(self) -> list[Alert]:
+    async def all(self) -> list[Alert]:
         """Return the alerts of all rules."""
         document, _ = await self.read()
         return [_public(rule, document.alerts.get(rule.name, StoredAlert())) for rule in RULES]
@@ -237,7 +238,7 @@ class AlertTable:
             error = "" if sink is None else await _try(sink, unsent.notification)
             if sink is not None and not error:
                 sent += 1
-            await self.change(lambda stored, one=unsent, failed=bool(error): _settle(stored, one, failed, now))
+            await self.change(partial(_settle, sent=unsent, failed=bool(error), now=now))
         return sent
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.errors import InvalidError
 from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
@@ -76,12 +77,12 @@ class AlertRule:
 
     def total(self, samples: tuple[Sample, ...]) -> float:
         """Return the sum of its counters."""
-        return sum(
-            float(sample.value)  # type: ignore[arg-type] # counters are numbers
-            for sample in samples
-            for family, labels in self.counters
-            if sample.family == family and set(labels) <= set(sample.labels)
-        )
+        total = 0.0
+        for name, given, value in samples:
+            for family, labels in self.counters:
+                if name == family and set(labels) <= set(given) and not isinstance(value, Distribution):
+                    total += value
+        return total
 
 
 def _storage(now: Situation) -> str:

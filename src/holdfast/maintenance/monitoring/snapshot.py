@@ -14,6 +14,7 @@ from holdfast.backends.runtime.metric_families import FAMILIES
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.backends.tables import REFS
 from holdfast.backends.urls import redacted_url
+from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.maintenance.backup.capture import LAST_BACKUP, SETTING
@@ -84,28 +85,33 @@ async def read_metrics(handle: StoreHandle, read_jobs: ReadJobs) -> MetricsSnaps
 async def _read_store(handle: StoreHandle) -> list[Sample]:
     context = handle.engine.context
     tenant, now = handle.tenant, context.clock()
-    (settings,) = await context.stored.read([Scan(REFS, (tenant, "", SETTING))])
+    (settings,) = await read_despite_damage(context.backend, [Scan(REFS, (tenant, "", SETTING))])
     samples = [Sample("storage_bytes", (), await _size(context))]
     samples += _status(await context.backend.status())
     backups: list[int] = []
     for row in settings:
-        name = str(row.key[3])
-        if name.startswith(DRILL):
-            record = msgspec.json.decode(str(context.rows.decode(REFS, row).columns[0]), type=DrillRecord)
-            label = (name.removeprefix(DRILL).strip()[:8],)
-            samples.append(Sample("drill_last_timestamp_seconds", label, record.time / 1e9))
-            samples.append(Sample("drill_age_seconds", label, _seconds(now - record.time)))
-            samples.append(Sample("drill_ok", label, int(record.ok)))
-        elif name == ALERTS:
-            text = str(context.rows.decode(REFS, row).columns[0])
-            alerts = msgspec.json.decode(text, type=_AlertStates).alerts
-            samples += [Sample("alert_state", (rule,), _STATES.get(each.state, 0)) for rule, each in alerts.items()]
-        elif name.startswith(LAST_BACKUP):
-            backups.append(int(context.rows.decode(REFS, row).columns[1]))
+        name, text = str(row.key[3]), str(row.columns[0])
+        try:
+            if name.startswith(DRILL):
+                label = (name.removeprefix(DRILL).strip()[:8],)
+                samples += _drill(msgspec.json.decode(text, type=DrillRecord), label, now)
+            elif name == ALERTS:
+                alerts = msgspec.json.decode(text, type=_AlertStates).alerts
+                samples += [Sample("alert_state", (rule,), _STATES.get(each.state, 0)) for rule, each in alerts.items()]
+            elif name.startswith(LAST_BACKUP):
+                backups.append(int(row.columns[1]))
+        except (msgspec.MsgspecError, ValueError):  # a damaged row hides no other
+            continue
     if backups:
         samples.append(Sample("backup_last_timestamp_seconds", (), max(backups) / 1e9))
         samples.append(Sample("backup_age_seconds", (), _seconds(now - max(backups))))
     return samples
+
+
+def _drill(record: DrillRecord, label: tuple[str], now: int) -> Iterator[Sample]:
+    yield Sample("drill_last_timestamp_seconds", label, record.time / 1e9)
+    yield Sample("drill_age_seconds", label, _seconds(now - record.time))
+    yield Sample("drill_ok", label, int(record.ok))
 
 
 def _status(status: dict[str, int | float | str]) -> Iterator[Sample]:
