@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast import hooks
 from holdfast.errors import VetoError
+from holdfast.langgraph import HoldfastSaver
 from holdfast.metrics import FAMILIES, MetricsSnapshot, to_prometheus
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.metrics.kit import parse, value
@@ -87,6 +88,23 @@ def test_hooks_agents_and_jobs_are_in_the_same_registry() -> None:
     assert found.value("validation_failures_total", kind="hook") == 1
     assert found.value("job_runs_total", type="tidy", outcome="ok") == 1
     assert found.value("job_last_success_timestamp_seconds", job="tidy") > 1.7e9
+
+
+def test_savers_and_agents_are_measured_too() -> None:
+    with holdfast.open("memory://") as store:
+        saver = HoldfastSaver(store)
+        assert saver.get_tuple({"configurable": {"thread_id": "chat"}}) is None
+
+        class Counter(holdfast.PersistentAgent, name="metrics-counter"):
+            n: int = 0
+            _handle: str = "of the program"
+
+        agent = Counter().attach(store, "a")
+        agent.start()
+        agent.save()
+        found = store.metrics()
+    assert found.value("operation_seconds", operation="saver.get_tuple") == 1
+    assert found.value("agent_saves_total", outcome="done") == 2
 
 
 def test_several_stores_have_labels_and_one_that_is_open_twice_is_added_up(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync
 from holdfast.engine.model.operators import UpdateOperator
 from holdfast.engine.paths import require_path
 from holdfast.errors import InvalidError
-from holdfast.security.handle import StoreHandle
 from holdfast.state.api import sync_or_async_property
 
 T = TypeVar("T")
@@ -50,10 +49,6 @@ class AgentOperations:
         if self._persister is None:
             raise InvalidError("the agent is not attached to a store", hint='Call attach(store, "id") first')
         return self._persister
-
-    @property
-    def _handle(self) -> StoreHandle | None:
-        return None if self._persister is None else self._persister.line.handle
 
     @property
     def id(self) -> str:

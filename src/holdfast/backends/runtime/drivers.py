@@ -119,11 +119,12 @@ def make_both(
 
 
 def _metrics_of(operations: object) -> MetricsRegistry | None:
+    """Return the registry of the store that an object works on: by its handle or, of an agent, by its persister."""
     handle = getattr(operations, "_handle", None)
     if handle is None:
-        return None
-    metrics: MetricsRegistry = handle.engine.context.metrics
-    return metrics
+        handle = getattr(getattr(getattr(operations, "_persister", None), "line", None), "handle", None)
+    engine = getattr(handle, "engine", None)  # classes of programs may have a `_handle` of another kind
+    return None if engine is None else engine.context.metrics
 
 
 def operation_name(qualified: str) -> str:

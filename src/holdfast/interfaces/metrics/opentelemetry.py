@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from holdfast._lazy import missing_extra
-from holdfast.store import FAMILIES, Distribution, Family, Store
+from holdfast.store import FAMILIES, AsyncStore, Distribution, Family, Sample, Store
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -18,7 +19,9 @@ OPERATION = "db.client.operation.duration"
 _UNITS = {"seconds": "s", "bytes": "By", "batches": "{batch}"}
 
 
-def export_to_opentelemetry(store: Store, meter_provider: MeterProvider | None = None) -> Callable[[], None]:
+def export_to_opentelemetry(
+    store: Store | AsyncStore, meter_provider: MeterProvider | None = None
+) -> Callable[[], None]:
     """Export the metrics of a store by a provider of meters, or by the global one. Returns a function that ends it.
 
     Durations of operations have the stable name `db.client.operation.duration`, with the attributes `db.system.name`,
@@ -31,7 +34,9 @@ def export_to_opentelemetry(store: Store, meter_provider: MeterProvider | None =
     from holdfast import __version__
 
     meter = (meter_provider or get_meter_provider()).get_meter("holdfast", __version__)
-    own = _attributes(store)
+    context = store._handle.engine.context
+    own = _attributes(urlsplit(context.backend.url))
+    read = _ReadAtMostOnceASecond(context.metrics.read)
     histograms: dict[str, Any] = {}
     for family in FAMILIES.values():
         if family.kind == "histogram" and family.name in _OBSERVED:
@@ -48,7 +53,7 @@ def export_to_opentelemetry(store: Store, meter_provider: MeterProvider | None =
 
     def observe_all(family: Family) -> Callable[[object], Iterable[Observation]]:
         def callback(options: object) -> Iterable[Observation]:  # noqa: ARG001 - the interface's signature
-            for sample in () if ended else store._handle.engine.context.metrics.read():
+            for sample in () if ended else read():
                 if sample.family == family.name and not isinstance(sample.value, Distribution):
                     yield Observation(sample.value, own | _labels(family, sample.labels))
 
@@ -59,7 +64,7 @@ def export_to_opentelemetry(store: Store, meter_provider: MeterProvider | None =
             meter.create_observable_counter(_name(family), [observe_all(family)], _unit(family), family.about)
         elif family.kind == "gauge":
             meter.create_observable_gauge(_name(family), [observe_all(family)], _unit(family), family.about)
-    remove = store._handle.engine.context.metrics.add_listener(observe)
+    remove = context.metrics.add_listener(observe)
 
     def end() -> None:
         nonlocal ended
@@ -69,12 +74,25 @@ def export_to_opentelemetry(store: Store, meter_provider: MeterProvider | None =
     return end
 
 
+class _ReadAtMostOnceASecond:
+    """Reads metrics for all callbacks of one export at once."""
+
+    def __init__(self, read: Callable[[], list[Sample]]) -> None:
+        self._read = read
+        self._at = -1.0
+        self._samples: list[Sample] = []
+
+    def __call__(self) -> list[Sample]:
+        if time.monotonic() - self._at > 1.0:
+            self._samples, self._at = self._read(), time.monotonic()
+        return self._samples
+
+
 _OBSERVED = frozenset({"operation_seconds", "backend_seconds", "backend_bytes"})
 """Distributions whose values are recorded one by one; the others are counted elsewhere."""
 
 
-def _attributes(store: Store) -> dict[str, str]:
-    url = urlsplit(store.metrics().store)
+def _attributes(url: SplitResult) -> dict[str, str]:
     system = {"postgres": "postgresql", "rediss": "redis"}.get(url.scheme, url.scheme) or "sqlite"
     attributes = {"db.system.name": system, "db.namespace": url.path.lstrip("/") or url.netloc or url.scheme}
     if url.hostname:

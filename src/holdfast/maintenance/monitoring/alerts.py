@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -54,6 +54,8 @@ class StoredAlert(msgspec.Struct, omit_defaults=True):
     message: str = ""
     silenced: float = 0.0
     """Until when it is not sent."""
+    told: bool = False
+    """Whether it was sent that it is firing, and not yet that it is over."""
 
 
 class Unsent(msgspec.Struct, omit_defaults=True):
@@ -84,7 +86,8 @@ class AlertDocument(msgspec.Struct, omit_defaults=True):
     version: int = 0
 
 
-class Alert(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Alert:
     """An alert: a rule, its state and since when, and what is wrong."""
 
     rule: str
@@ -96,7 +99,8 @@ class Alert(msgspec.Struct, frozen=True):
     silenced_until: datetime | None
 
 
-class Evaluation(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Evaluation:
     """The result of an evaluation: the alerts, how many notifications were sent, and how many are left to send."""
 
     alerts: tuple[Alert, ...]
@@ -198,8 +202,8 @@ class AlertTable:
             situation = Situation(metrics, settings, grown)
             for rule in RULES:
                 alert = document.alerts.setdefault(rule.name, StoredAlert())
-                event = advance(alert, rule.check(situation), now, 0 if rule.immediate else settings.pending)
-                if event and now >= alert.silenced:
+                advance(alert, rule.check(situation), now, 0 if rule.immediate else settings.pending)
+                if event := _event(alert, now):
                     _enqueue(document, sinks, _notification(metrics.store, metrics.tenant, rule, alert, event))
             document.evaluated = now
 
@@ -235,9 +239,9 @@ class AlertTable:
         sent = 0
         for unsent in [each for each in document.unsent if each.next <= now]:
             sink = sinks.get(unsent.sink)
-            error = "" if sink is None else await _try(sink, unsent.notification)
-            if sink is not None and not error:
-                sent += 1
+            # Another process may have this sink. It is given up as any other that cannot be reached.
+            error = "it is not known here" if sink is None else await _try(sink, unsent.notification)
+            sent += not error
             await self.change(partial(_settle, sent=unsent, failed=bool(error), now=now))
         return sent
 
@@ -250,20 +254,33 @@ class _Report(msgspec.Struct):
     hooks: list[str] = []
 
 
-def advance(alert: StoredAlert, wrong: str, now: float, wait: float) -> str:
-    """Move an alert to its next state. Returns what to send: `firing`, `resolved` or nothing."""
+def advance(alert: StoredAlert, wrong: str, now: float, wait: float) -> None:
+    """Move an alert to its next state, by what is wrong, if anything is."""
+    before = alert.state
     if wrong:
         alert.message = wrong
         if alert.state in ("ok", "resolved"):
             alert.state, alert.since = "pending", now
         if alert.state == "pending" and now - alert.since >= wait:
-            alert.state, alert.since = "firing", now
-            return "firing"
-        return ""
-    if alert.state == "pending":
-        alert.state, alert.since, alert.message = "ok", now, ""
+            alert.state = "firing"
+    elif alert.state == "pending":
+        alert.state = "ok"
     elif alert.state == "firing":
-        alert.state, alert.since = "resolved", now
+        alert.state = "resolved"
+    if alert.state != before:
+        alert.since = now
+
+
+def _event(alert: StoredAlert, now: float) -> str:
+    """Return what to send of an alert: that it is firing, or over. Nothing twice, and nothing while it is silenced:
+    that follows later, if it still holds."""
+    if now < alert.silenced:
+        return ""
+    if alert.state == "firing" and not alert.told:
+        alert.told = True
+        return "firing"
+    if alert.state in ("ok", "resolved") and alert.told:
+        alert.told = False
         return "resolved"
     return ""
 
