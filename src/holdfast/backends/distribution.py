@@ -39,11 +39,13 @@ class Distribution:
             self.worst = value
 
     def merge(self, other: Distribution) -> None:
+        """Add the values of another one with the same bounds."""
         self.total += other.total
         self.worst = max(self.worst, other.worst)
         self.bucket_counts = [sum(pair) for pair in zip(self.bucket_counts, other.bucket_counts, strict=True)]
 
     def copy(self) -> Distribution:
+        """Return a copy that does not change any more."""
         return replace(self, bucket_counts=[*self.bucket_counts])
 
     def buckets(self) -> dict[float, int]:
