@@ -141,9 +141,11 @@ def test_failures_that_another_process_reported_fire_and_pass(tmp_path: Path) ->
         _set_clock(runner, lambda: clock() + 3600 * 10**9)
         runner.alerts.evaluate(pending=0)
         assert states(runner) == {"recovery-failing": "resolved"}
+        _rename_reports(runner, "what a newer release writes")
+        runner.alerts.evaluate(pending=0)
 
 
-def _rename_reports(store: holdfast.Store) -> None:
+def _rename_reports(store: holdfast.Store, content: str = "") -> None:
     from holdfast.backends.interface import Delete, Put, Scan
     from holdfast.backends.tables import REFS
     from holdfast.maintenance.monitoring.alerts import REPORT
@@ -155,8 +157,9 @@ def _rename_reports(store: holdfast.Store) -> None:
         (rows,) = await backend.read([Scan(REFS, ("", "", "setting"))])
         for row in rows:
             if str(row.key[3]).startswith(REPORT):
-                other = row._replace(key=(*row.key[:3], f"{REPORT}elsewhere 1", ""))
-                await backend.apply([Delete(REFS, row.key), Put(REFS, other)])
+                key = (*row.key[:3], f"{REPORT}elsewhere 1", "")
+                columns = (content or row.columns[0], row.columns[1])
+                await backend.apply([Delete(REFS, row.key), Put(REFS, row._replace(key=key, columns=columns))])
 
     run(rename())
 

@@ -35,7 +35,7 @@ REPORT = "metrics of "
 """The start of the names of rows with the counters of processes."""
 
 _ATTEMPTS = 100
-_MAX_UNSENT = 200
+_MAX_UNSENT = 100
 """How many notifications wait at most; the oldest are dropped."""
 _GIVE_UP = 20
 """After how many attempts a notification is dropped."""
@@ -176,8 +176,11 @@ class AlertTable:
             if name.startswith(REPORT) and name != REPORT + process_name():
                 if self._context.clock() - int(row.columns[1]) > _REPORT_AGE * _NS:
                     old.append(Delete(REFS, row.key))
-                else:
+                    continue
+                try:
                     found[name] = msgspec.json.decode(str(row.columns[0]), type=_Report)
+                except msgspec.MsgspecError:  # of a newer release
+                    continue
         if old:
             await self._context.backend.apply(old)
         return found
