@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BYTES = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0)
 BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0)
 
 
-@dataclass(slots=True)
-class Distribution:
+class Distribution(Struct):
     """How often something took how long, or had which size."""
 
     bounds: tuple[float, ...] = SECONDS
@@ -46,7 +46,7 @@ class Distribution:
 
     def copy(self) -> Distribution:
         """Return a copy that does not change any more."""
-        return replace(self, bucket_counts=[*self.bucket_counts])
+        return Distribution(self.bounds, self.total, self.worst, [*self.bucket_counts])
 
     def buckets(self) -> dict[float, int]:
         """Return how often it was at most so much; cumulative, as in Prometheus."""

@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from holdfast.store.maintenance import AsyncMaintenance as AsyncMaintenance
     from holdfast.store.maintenance import Maintenance as Maintenance
     from holdfast.store.maintenance import MaintenanceOperations as MaintenanceOperations
+    from holdfast.store.metric_sources import MetricsSource as MetricsSource
+    from holdfast.store.metric_sources import metrics_source as metrics_source
     from holdfast.store.opener import aopen as aopen
     from holdfast.store.opener import open as open  # noqa: A004 - reads as store.open
     from holdfast.store.opener import open_existing as open_existing
@@ -162,6 +164,7 @@ _MODULES = {
     "holdfast.store.lazy_state": ("AsyncLazyState", "LazyState"),
     "holdfast.store.log_reader": ("LogEntry", "LogReader", "branch_names", "short_ids"),
     "holdfast.store.maintenance": ("AsyncMaintenance", "Maintenance", "MaintenanceOperations"),
+    "holdfast.store.metric_sources": ("MetricsSource", "metrics_source"),
     "holdfast.store.opener": ("aopen", "open", "open_existing"),
     "holdfast.store.schemas": ("AsyncSchemas", "Schemas", "SchemasOperations"),
     "holdfast.store.sensitive": (

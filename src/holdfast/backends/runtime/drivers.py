@@ -119,10 +119,13 @@ def make_both(
 
 
 def _metrics_of(operations: object) -> MetricsRegistry | None:
-    """Return the registry of the store that an object works on: by its handle or, of an agent, by its persister."""
+    """Return the registry of the store that an object works on: by its handle, an agent's persister, or the store of a
+    saver."""
     handle = getattr(operations, "_handle", None)
     if handle is None:
         handle = getattr(getattr(getattr(operations, "_persister", None), "line", None), "handle", None)
+    if handle is None:
+        handle = getattr(getattr(operations, "_checkpoints", None), "_handle", None)
     engine = getattr(handle, "engine", None)  # classes of programs may have a `_handle` of another kind
     return None if engine is None else engine.context.metrics
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.distribution import BATCHES, BYTES, SECONDS
 
 

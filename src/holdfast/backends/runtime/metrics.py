@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.fork_safety import ForkSafeLock, reinit_after_fork
 from holdfast.backends.runtime.metric_families import (

@@ -118,7 +118,6 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         self._checkpoints = CheckpointStore(
             store, default_metadata=_default_metadata, lenient=not strict, schemas=self._schemas
         )
-        self._handle = self._checkpoints._handle  # its operations are measured
         if STRICT_MSGPACK_ENABLED:
             self._restrict(frozenset({*SAFE_MSGPACK_TYPES, _SERIALIZED}))
 

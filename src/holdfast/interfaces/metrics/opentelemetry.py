@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from holdfast._lazy import missing_extra
-from holdfast.store import FAMILIES, AsyncStore, Distribution, Family, Sample, Store
+from holdfast.store import FAMILIES, AsyncStore, Distribution, Family, Sample, Store, metrics_source
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -34,9 +34,9 @@ def export_to_opentelemetry(
     from holdfast import __version__
 
     meter = (meter_provider or get_meter_provider()).get_meter("holdfast", __version__)
-    context = store._handle.engine.context
-    own = _attributes(urlsplit(context.backend.url))
-    read = _ReadAtMostOnceASecond(context.metrics.read)
+    url, registry = metrics_source(store)
+    own = _attributes(urlsplit(url))
+    read = _ReadAtMostOnceASecond(registry.read)
     histograms: dict[str, Any] = {}
     for family in FAMILIES.values():
         if family.kind == "histogram" and family.name in _OBSERVED:
@@ -64,7 +64,7 @@ def export_to_opentelemetry(
             meter.create_observable_counter(_name(family), [observe_all(family)], _unit(family), family.about)
         elif family.kind == "gauge":
             meter.create_observable_gauge(_name(family), [observe_all(family)], _unit(family), family.about)
-    remove = context.metrics.add_listener(observe)
+    remove = registry.add_listener(observe)
 
     def end() -> None:
         nonlocal ended
