@@ -29,6 +29,7 @@ ROOTS = (
     "holdfast.history",
     "holdfast.maintenance",
     "holdfast.jobs",
+    "holdfast.metrics",
     "holdfast.langgraph",
     "holdfast.scripts",
     "holdfast.snapshots",

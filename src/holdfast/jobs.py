@@ -6,7 +6,7 @@ from typing import Protocol
 
 from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
 from holdfast.maintenance.jobs.builtin import JobTypes
-from holdfast.maintenance.jobs.jobs import Job, JobRun
+from holdfast.maintenance.jobs.job import Job, JobRun
 from holdfast.maintenance.jobs.runner import AsyncJobRunner, JobRunner
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType
 from holdfast.store.store import Store

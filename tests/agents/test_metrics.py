@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import re
 import threading
 import time
 from typing import Any
@@ -15,7 +14,9 @@ from holdfast.agents.definition.options import Autosave
 from holdfast.agents.runtime.metrics import SAVE, SaveCounts, read_saves
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.errors import ConflictError, InvalidError, TransientError
+from holdfast.metrics import to_prometheus
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly
+from tests.interfaces.metrics.kit import parse, value
 
 
 def test_each_way_in_which_a_save_ends_is_counted() -> None:
@@ -161,9 +162,6 @@ def test_the_times_are_those_of_the_saves() -> None:
         assert list(figures.buckets.values()) == sorted(figures.buckets.values())
 
 
-_LINE = re.compile(r'[a-z_]+(\{(le|outcome)="[^"]+"\})? [0-9.e+-]+')
-
-
 def test_the_text_for_prometheus() -> None:
     store, backend = wobbly()
     with store:
@@ -175,29 +173,14 @@ def test_the_text_for_prometheus() -> None:
             agent.save()
         figures = store.agents.metrics()
         backend.work()
-        text = figures.to_prometheus()
-        lines = text.splitlines()
-        assert text.endswith("\n")
-        told: dict[str, float] = {}
-        kinds: dict[str, str] = {}
-        for line in lines:
-            if line.startswith("# TYPE "):
-                name, kind = line.split()[2:]
-                assert name not in kinds
-                kinds[name] = kind
-            elif not line.startswith("# HELP "):
-                assert _LINE.fullmatch(line), line
-                name, value = line.rsplit(" ", 1)
-                told[name] = float(value)
-        assert told['holdfast_agent_saves_total{outcome="done"}'] == 1
-        assert told['holdfast_agent_saves_total{outcome="failed"}'] == 1
-        assert told["holdfast_agent_changes_total"] == told["holdfast_agent_unsaved_changes"] == 2
-        assert told["holdfast_agent_breaker_open"] == told["holdfast_agent_opened_total"] == 1
-        assert told['holdfast_agent_save_seconds_bucket{le="+Inf"}'] == told["holdfast_agent_save_seconds_count"] == 1
-        assert told["holdfast_agent_save_seconds_sum"] == figures.counts.seconds
-        assert told["holdfast_agent_oldest_unsaved_seconds"] > 0
-        assert kinds["holdfast_agent_save_seconds"] == "histogram"
-        assert all(name.endswith("_total") for name, kind in kinds.items() if kind == "counter")
+        told = parse(to_prometheus(store.metrics()))
+        assert value(told, "agent_saves_total", outcome="done") == 1
+        assert value(told, "agent_saves_total", outcome="failed") == 1
+        assert value(told, "agent_changes_total") == value(told, "agent_unsaved_changes") == 2
+        assert value(told, "breaker_open", of="agents") == value(told, "agent_breaker_opened_total") == 1
+        assert value(told, "agent_save_seconds_bucket", le="+Inf") == value(told, "agent_save_seconds_count") == 1
+        assert value(told, "agent_save_seconds_sum") == figures.counts.seconds
+        assert value(told, "agent_oldest_unsaved_seconds") > 0
 
 
 def test_many_threads_count_without_losing_any() -> None:
@@ -214,10 +197,10 @@ def test_many_threads_count_without_losing_any() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    (counts, buckets), together = read_saves(store), read_saves(Metrics.sum(agents))
+    (counts, durations), together = read_saves(store), read_saves(Metrics.sum(agents))
     assert counts.failed == together[0].failed == 16_000
-    assert buckets == together[1]
-    assert buckets[float("inf")] == 16_000
+    assert durations.bucket_counts == together[1].bucket_counts
+    assert durations.count == 16_000
 
 
 def test_figures_that_are_shown_stay_as_they_are() -> None:

@@ -13,7 +13,8 @@ from holdfast.engine.engine import Engine
 from holdfast.jobs import JobContext
 from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import JobNotDue, RunEnd, run_job
-from holdfast.maintenance.jobs.jobs import Job, JobTable
+from holdfast.maintenance.jobs.job import Job
+from holdfast.maintenance.jobs.jobs import JobTable
 from holdfast.maintenance.jobs.types import JobType
 from holdfast.store.store import AsyncStore, Store
 

@@ -26,7 +26,8 @@ from holdfast.errors import (
 )
 from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
 from holdfast.maintenance.jobs.builtin import JobTypes
-from holdfast.maintenance.jobs.jobs import KEPT_RUNS, JobTable, retry_after
+from holdfast.maintenance.jobs.job import KEPT_RUNS, retry_after
+from holdfast.maintenance.jobs.jobs import JobTable
 from holdfast.maintenance.jobs.types import JobResult, JobType
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, Watched, at, awaited, knows, run_due, timed
 

@@ -22,7 +22,7 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import CorruptError, InvalidError, TransientError, UnavailableError
 from holdfast.jobs import JobContext
 from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
-from holdfast.maintenance.jobs.jobs import Job, JobRun
+from holdfast.maintenance.jobs.job import Job, JobRun
 from holdfast.maintenance.jobs.runner import AsyncJobRunner, JobRunner
 from holdfast.maintenance.jobs.types import JobResult, JobType
 from tests.damaged import flipped

@@ -28,6 +28,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
+from holdfast.backends.distribution import BATCHES, Distribution
 from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.future_wait import FutureWait
@@ -104,7 +105,11 @@ class LoopBackend(Backend):
         self._loop: _Loop | None = None
         self._closed = False
         self._abandoned: list[object] = []
+        self._group_sizes = Distribution(BATCHES)
         reinit_after_fork(self)
+
+    def group_sizes(self) -> Sequence[Distribution]:
+        return (self._group_sizes,)
 
     @abstractmethod
     async def _connect(self) -> Closable:
@@ -319,7 +324,13 @@ class ServerBackend(LoopBackend):
     def _on_new_loop(self) -> None:
         if self._groups is not None:
             self._abandoned.append(self._groups)
-        self._groups = GroupQueue(self._send, self.slots, give_up=self._give_up_error, max_lines=self.group_lines)
+        self._groups = GroupQueue(
+            self._send,
+            self.slots,
+            give_up=self._give_up_error,
+            max_lines=self.group_lines,
+            sizes=self._group_sizes,
+        )
         self._client_id, self._numbers = secrets.token_hex(8), [0] * self.slots
 
     async def _shut_down(self) -> None:

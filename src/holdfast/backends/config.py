@@ -67,6 +67,16 @@ def encryption_settings(name: str | os.PathLike[str] | None = None) -> dict[str,
     return None if path is None else _StoreTables(path).encryption(str(store))
 
 
+def alert_settings() -> tuple[list[str], list[list[str]]]:
+    """Return where alerts are sent according to the file: webhooks, and commands with their arguments."""
+    path = find_file()
+    return ([], []) if path is None or not path.is_file() else _StoreTables(path).alerts()
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
 def is_name(name: str) -> bool:
     """Return whether this is the name of a store in the file."""
     return name.startswith(PREFIX) and ":" not in name
@@ -118,6 +128,7 @@ class _StoreTables:
         if not isinstance(stores, dict):
             raise self._error("stores is a table", "Write [stores.main]")
         self._stores: dict[str, Any] = stores
+        self._alerts = document.get("alerts", {})
 
     def url(self, name: str, containing: tuple[str, ...] = ()) -> str:
         """Return the URL of a store that is part of others, the outermost first."""
@@ -148,6 +159,21 @@ class _StoreTables:
         if isinstance(value, dict):
             return {key: self._value(name, key, each) if isinstance(each, str) else each for key, each in value.items()}
         return {"keys": self._value(name, ENCRYPTION, value)}
+
+    def alerts(self) -> tuple[list[str], list[list[str]]]:
+        """Return the webhooks and the commands of the table `alerts`."""
+        table = self._alerts
+        known = isinstance(table, dict) and table.keys() <= {"webhooks", "commands"}
+        webhooks, commands = (table.get(name, []) for name in ("webhooks", "commands")) if known else ((), ())
+        if not (known and _is_texts(webhooks) and isinstance(commands, list) and all(map(_is_texts, commands))):
+            raise self._error(
+                "alerts has webhooks, a list of URLs, and commands, a list of lists of texts",
+                'Write webhooks = ["https://example.org/alerts"], or commands = [["notify", "ops"]]',
+            )
+        return (
+            [self._value("alerts", "webhooks", each) for each in webhooks],
+            [[self._value("alerts", "commands", text) for text in each] for each in commands],
+        )
 
     def _plain(self, name: str, values: dict[str, str]) -> str:
         url = values.pop("url", None)

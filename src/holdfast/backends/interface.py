@@ -20,6 +20,8 @@ from holdfast.errors import UnsupportedError
 if TYPE_CHECKING:
     import asyncio  # slower to import than all of this package, and not needed by sync programs
 
+    from holdfast.backends.distribution import Distribution
+
 T = TypeVar("T")
 
 
@@ -296,6 +298,10 @@ class Backend(ABC):
 
     def set_row_check(self, check: RowCheck) -> None:  # noqa: B027 - most do not need it
         """Set the check for damaged rows, which the engine knows. A mirror heals rows that do not pass it."""
+
+    def group_sizes(self) -> Sequence[Distribution]:
+        """Return how many batches were committed together, for each of its queues of commits, if it has any."""
+        return ()
 
     async def status(self) -> dict[str, int | float | str]:
         """Return statistics by name: what waits, what was healed, what is unreachable. For people and monitoring."""

@@ -14,6 +14,7 @@ it computes or compares checksums; rows that are read without their bodies, for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import (
@@ -30,6 +31,8 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
+from holdfast.backends.runtime.group_commit import body_bytes
+from holdfast.backends.runtime.metrics import MetricsRegistry
 from holdfast.backends.tables import JOURNAL, KEYS, LINKS, READABLE, REFS, SIGNING, STEPS, WORDS, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, Sealer, expose, protect, strip
@@ -199,12 +202,20 @@ CHECKSUMS = RowCodec()
 class CheckedBackend(Wrapper):
     """The store as the engine uses it. `inner` has the rows as they are stored."""
 
-    def __init__(self, inner: Backend, rows: RowCodec = CHECKSUMS) -> None:
+    def __init__(self, inner: Backend, rows: RowCodec = CHECKSUMS, metrics: MetricsRegistry | None = None) -> None:
+        self.metrics = MetricsRegistry() if metrics is None else metrics
         stored, self.rows = rows.bind(inner)
         super().__init__(stored)
         stored.set_row_check(self.rows.is_intact)
 
     async def apply(self, batch: Batch) -> int | None:
+        start = perf_counter()
+        try:
+            return await self._apply(batch)
+        finally:
+            self.metrics.observe_request("write", perf_counter() - start, body_bytes(batch))
+
+    async def _apply(self, batch: Batch) -> int | None:
         if not self.rows.hides_columns:
             return await self.inner.apply(_encode(batch, self.rows.encode))
         for _ in range(_ATTEMPTS):
@@ -252,10 +263,13 @@ class CheckedBackend(Wrapper):
         ]
 
     async def _read_opened(self, queries: Sequence[Query]) -> list[list[Row]]:
+        start = perf_counter()
         if self.rows.hides_columns:
             found = await self._read_hidden(queries)
         else:
             found = await self.inner.read(queries)
+        size = sum([len(row[2]) for rows in found for row in rows])
+        self.metrics.observe_request("read", perf_counter() - start, size)
         return [
             _open_answer(query, rows, self.rows, self.rows.decode) if rows else rows
             for query, rows in zip(queries, found, strict=True)

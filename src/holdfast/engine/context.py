@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Iterator
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from holdfast.backends.distribution import BATCHES, Distribution
 from holdfast.backends.interface import Backend, Batch
+from holdfast.backends.runtime.metric_families import GROUP_BATCHES
+from holdfast.backends.runtime.metrics import MetricsRegistry, Sample
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS, CheckedBackend, RowCodec, UncheckedBackend
@@ -42,11 +45,17 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
     """Whether readable rows are written beside the log."""
     rows: RowCodec = CHECKSUMS
     """How rows are stored; that of the backend, if it is a `CheckedBackend`."""
+    metrics: MetricsRegistry = field(default_factory=MetricsRegistry)
+    """What is measured of the store in this process; that of the backend, if it is a `CheckedBackend`."""
 
     def __post_init__(self) -> None:
-        checked = self.backend if isinstance(self.backend, CheckedBackend) else CheckedBackend(self.backend, self.rows)
-        force_setattr(self, "backend", checked)
-        force_setattr(self, "rows", checked.rows)
+        if isinstance(self.backend, CheckedBackend):
+            force_setattr(self, "metrics", self.backend.metrics)
+        else:
+            self.metrics.add_collector(partial(_collect, self.cache, self.backend))
+            force_setattr(self, "backend", CheckedBackend(self.backend, self.rows, self.metrics))
+        assert isinstance(self.backend, CheckedBackend)  # noqa: S101 - see above
+        force_setattr(self, "rows", self.backend.rows)
 
     @property
     def stored(self) -> Backend:
@@ -77,3 +86,15 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
         Other changes, such as those of maintenance, are applied by the backend directly.
         """
         return self.quotas.apply(batch)
+
+
+def _collect(cache: MemoryCache, backend: Backend) -> Iterator[Sample]:
+    """Return the metrics of a cache and of a backend's commits."""
+    yield Sample("cache_hits_total", (), cache.hits)
+    yield Sample("cache_misses_total", (), cache.misses)
+    yield Sample("cache_bytes", (), cache.size)
+    yield Sample("cache_limit_bytes", (), cache.max_bytes)
+    groups = Distribution(BATCHES)
+    for each in backend.group_sizes():
+        groups.merge(each)
+    yield Sample(GROUP_BATCHES, (), groups)

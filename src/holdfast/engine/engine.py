@@ -72,6 +72,8 @@ class Engine:
         """Set when the first policy for sensitive data is added."""
         self.workers: list[BackgroundWorker] = []
         """Closed with the store, before hooks and backend."""
+        self.alert_sinks: list[Any] = []
+        """Where this program sends alerts, beside those of the settings file."""
 
     # Loaded on first use, so that opening a store to read it is quick.
 

@@ -30,6 +30,7 @@ class Validate:
     wants_old = False
     fail_closed = True
     pure = True
+    validates = True
 
     def __init__(self, schema: Any = MISSING, *, max_bytes: int | None = None) -> None:
         if schema is MISSING and max_bytes is None:
@@ -121,6 +122,6 @@ class CountChanges:
         seconds."""
         _, timings = self._metrics.read()
         return {
-            point: {"count": each.count, "seconds": each.seconds, "worst": each.worst, "buckets": each.buckets()}
+            point: {"count": each.count, "seconds": each.total, "worst": each.worst, "buckets": each.buckets()}
             for point, each in timings.items()
         }

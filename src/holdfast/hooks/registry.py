@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.metrics import Sample
 from holdfast.engine import trace_context
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
@@ -75,6 +76,7 @@ class HookRegistry:
         self.after_queue = AfterQueue(
             self._run_after, lambda events: execution_log.record_executions(engine, tenant, events)
         )
+        engine.context.metrics.add_collector(self.samples)
         reinit_after_fork(self)
 
     @staticmethod
@@ -121,6 +123,23 @@ class HookRegistry:
             "hooks_waiting": self.after_queue.waiting,
             "hooks_dropped": self.after_queue.dropped,
         }
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the metrics of hooks."""
+        refused = 0
+        for hook in self._hooks:
+            labels = hook.name, hook.phase
+            refused += hook.vetoes if getattr(hook.function, "validates", False) else 0
+            yield Sample("hook_calls_total", labels, hook.calls)
+            yield Sample("hook_seconds_total", labels, hook.total / 1e9)
+            yield Sample("hook_worst_seconds", labels, hook.worst / 1e9)
+            yield Sample("hook_failures_total", labels, hook.failures)
+            yield Sample("hook_vetoes_total", labels, hook.vetoes)
+            yield Sample("hook_skipped_total", labels, hook.skipped)
+            yield Sample("hook_dropped_total", labels, hook.dropped)
+            yield Sample("hook_off", labels, int(hook.breaker.state == "open"))
+        yield Sample("validation_failures_total", ("hook",), refused)
+        yield Sample("hooks_waiting", (), self.after_queue.waiting)
 
     def matching(self, point: str, scope: str, key: str = "") -> tuple[Sequence[Hook], Sequence[Hook]]:
         """Return the before-hooks and the after-hooks that match, in order."""

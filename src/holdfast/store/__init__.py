@@ -6,9 +6,13 @@ All public names can be imported from here.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.backends.distribution import Distribution as Distribution
     from holdfast.backends.runtime.drivers import arun as arun
     from holdfast.backends.runtime.drivers import make_both as make_both
     from holdfast.backends.runtime.drivers import run as run
+    from holdfast.backends.runtime.metric_families import FAMILIES as FAMILIES
+    from holdfast.backends.runtime.metric_families import Family as Family
+    from holdfast.backends.runtime.metrics import Sample as Sample
     from holdfast.engine.copy.copy_report import CopyProgress as CopyProgress
     from holdfast.engine.copy.copy_report import CopyReport as CopyReport
     from holdfast.engine.namespaces import LineKind as LineKind
@@ -32,6 +36,12 @@ if TYPE_CHECKING:
     from holdfast.engine.types import Revision as Revision
     from holdfast.engine.types import StoreStats as StoreStats
     from holdfast.engine.types import ThreadInfo as ThreadInfo
+    from holdfast.maintenance.monitoring.alerts import Alert as Alert
+    from holdfast.maintenance.monitoring.rules import RULES as RULES
+    from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot as MetricsSnapshot
+    from holdfast.store.alerts import Alerts as Alerts
+    from holdfast.store.alerts import AlertsOperations as AlertsOperations
+    from holdfast.store.alerts import AsyncAlerts as AsyncAlerts
     from holdfast.store.audit import AsyncAudit as AsyncAudit
     from holdfast.store.audit import Audit as Audit
     from holdfast.store.audit import AuditOperations as AuditOperations
@@ -85,6 +95,8 @@ if TYPE_CHECKING:
     from holdfast.store.maintenance import AsyncMaintenance as AsyncMaintenance
     from holdfast.store.maintenance import Maintenance as Maintenance
     from holdfast.store.maintenance import MaintenanceOperations as MaintenanceOperations
+    from holdfast.store.metric_sources import MetricsSource as MetricsSource
+    from holdfast.store.metric_sources import metrics_source as metrics_source
     from holdfast.store.opener import aopen as aopen
     from holdfast.store.opener import open as open  # noqa: A004 - reads as store.open
     from holdfast.store.opener import open_existing as open_existing
@@ -107,7 +119,10 @@ if TYPE_CHECKING:
     from holdfast.store.transaction import Transaction as Transaction
 
 _MODULES = {
+    "holdfast.backends.distribution": ("Distribution",),
     "holdfast.backends.runtime.drivers": ("arun", "make_both", "run"),
+    "holdfast.backends.runtime.metric_families": ("FAMILIES", "Family"),
+    "holdfast.backends.runtime.metrics": ("Sample",),
     "holdfast.engine.copy.copy_report": ("CopyProgress", "CopyReport"),
     "holdfast.engine.namespaces": ("LineKind", "LineKinds", "line_kind", "short_name", "split_name", "thread_name"),
     "holdfast.engine.pages": ("Items", "Page"),
@@ -116,6 +131,10 @@ _MODULES = {
     "holdfast.engine.state_reader": ("ValueOutline",),
     "holdfast.engine.trace_context": ("bound", "correlation"),
     "holdfast.engine.types": ("BranchInfo", "Checkpoint", "PendingWrite", "Revision", "StoreStats", "ThreadInfo"),
+    "holdfast.maintenance.monitoring.alerts": ("Alert",),
+    "holdfast.maintenance.monitoring.rules": ("RULES",),
+    "holdfast.maintenance.monitoring.snapshot": ("MetricsSnapshot",),
+    "holdfast.store.alerts": ("Alerts", "AlertsOperations", "AsyncAlerts"),
     "holdfast.store.audit": ("AsyncAudit", "Audit", "AuditOperations"),
     "holdfast.store.auto_checkpoint": (
         "AsyncAutoCheckpointer",
@@ -159,6 +178,7 @@ _MODULES = {
     "holdfast.store.lazy_state": ("AsyncLazyState", "LazyState"),
     "holdfast.store.log_reader": ("LogEntry", "LogReader", "branch_names", "short_ids"),
     "holdfast.store.maintenance": ("AsyncMaintenance", "Maintenance", "MaintenanceOperations"),
+    "holdfast.store.metric_sources": ("MetricsSource", "metrics_source"),
     "holdfast.store.opener": ("aopen", "open", "open_existing"),
     "holdfast.store.schemas": ("AsyncSchemas", "Schemas", "SchemasOperations"),
     "holdfast.store.sensitive": (

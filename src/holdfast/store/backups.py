@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
     from holdfast.maintenance.backup.restorer import RestoreReport
-    from holdfast.maintenance.jobs.jobs import Job
+    from holdfast.maintenance.jobs.job import Job
     from holdfast.maintenance.jobs.types import JobHost
     from holdfast.maintenance.retention import Retention, RetentionRules
     from holdfast.security.encryption.provider import KeyProvider

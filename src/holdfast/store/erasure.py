@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from holdfast.maintenance.archive.subject_export import SubjectExportReport
     from holdfast.maintenance.erasure.eraser import ErasureReport
     from holdfast.maintenance.erasure.finder import SubjectData
-    from holdfast.maintenance.jobs.jobs import Job, JobTable
+    from holdfast.maintenance.jobs.job import Job
+    from holdfast.maintenance.jobs.jobs import JobTable
     from holdfast.security.erasure.certificate import Certificate
 
 _METADATA_KEYS = ("subject",)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.engine.quotas import QuotaReport
     from holdfast.engine.text_index.indexer import IndexReport
     from holdfast.engine.types import Progress
+    from holdfast.maintenance.doctor.result import CheckResult
     from holdfast.maintenance.orphans import OrphanReport
     from holdfast.maintenance.pins import HoldInfo
     from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
@@ -151,6 +152,16 @@ class MaintenanceOperations:
         from holdfast.maintenance.verify.heads import load_heads
 
         return await load_heads(self._handle.engine, self._handle.tenant, path)
+
+    @sync_and_async
+    async def doctor(self, *, full: bool = False) -> list[CheckResult]:
+        """Check this open store, as `holdfast doctor` does: its indexes, jobs, leases, copies, drills and clock.
+
+        With `full`, the backend's own integrity check is run on large stores, too, which may take long.
+        """
+        from holdfast.maintenance.doctor.store_checks import checks
+
+        return await checks(self._handle, full=full)
 
     @sync_and_async
     async def repair(

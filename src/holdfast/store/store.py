@@ -49,11 +49,13 @@ if TYPE_CHECKING:
     from holdfast.maintenance.archive.format import ArchiveFile
     from holdfast.maintenance.archive.import_ import ImportReport
     from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
+    from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
     from holdfast.security.access.policy import Policy
     from holdfast.security.audit.recorder import AuditRecorder
     from holdfast.security.encryption.provider import KeyProvider
     from holdfast.state.access_api import AsyncStoreAccess, StoreAccess
+    from holdfast.store.alerts import Alerts, AsyncAlerts
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.backups import AsyncBackups, Backups
     from holdfast.store.checkpoint_fields import CheckpointFields
@@ -351,6 +353,19 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     jobs = sync_or_async_property(_jobs, _async_jobs)
 
+    def _alerts(self) -> Alerts:
+        """Alerts about what needs attention."""
+        from holdfast.store.alerts import Alerts
+
+        return Alerts(self._handle)
+
+    def _async_alerts(self) -> AsyncAlerts:
+        from holdfast.store.alerts import AsyncAlerts
+
+        return AsyncAlerts(self._handle)
+
+    alerts = sync_or_async_property(_alerts, _async_alerts)
+
     @sync_and_async
     async def copy_to(
         self,
@@ -371,35 +386,12 @@ class StoreOperations(ThreadListing, ScopedOperations):
         recomputed. A thread that has a different history there raises `ConflictError`, and is not changed. `progress`
         is called after each thread. `options` are for opening the other store by its URL.
         """
-        if tenants not in ("own", "all"):
-            raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
-        tenant = None if tenants == "all" else self._handle.tenant
-        only = None
-        if threads is not None:
-            names = [self._handle.thread_line(thread).name for thread in validation.require_names(threads, "threads")]
-            only = await self._engine.lines.of_threads(self.tenant, names)
-        if only is not None and tenant is None:
-            raise InvalidError("threads are named where those of one tenant are copied, not of all")
-        from holdfast.backends.config import resolve
-        from holdfast.maintenance.erasure.store_copy import copy_store, record_copy
+        from holdfast.store.copier import copy_store
 
-        target: Engine | str
-        if isinstance(other, str | os.PathLike):
-            target = resolve(other)
-            await record_copy(self._engine, self.tenant, only, redacted_url(target))
-            return await copy_store(self._engine, target, options, tenant, progress, only)
-        if not isinstance(other, StoreOperations):
+        if not isinstance(other, str | os.PathLike | StoreOperations):
             raise InvalidError(f"the other store is an open store, a URL or a path, not {type(other).__name__}")
-        if options:
-            raise InvalidError(f"the other store is open already, and takes no option {min(options)!r}")
-        if other._handle.tenant != self._handle.tenant and tenant is not None:
-            raise InvalidError(
-                f"the other store was opened for tenant {other._handle.tenant!r}, and would not see what is copied",
-                hint=f"Open it with tenant={self._handle.tenant!r}, or give its URL",
-            )
-        target = other._engine
-        await record_copy(self._engine, self.tenant, only, redacted_url(target.context.backend.url))
-        return await copy_store(self._engine, target, {}, tenant, progress, only)
+        target = other._handle if isinstance(other, StoreOperations) else other
+        return await copy_store(self._handle, target, tenants, threads, progress, options)
 
     @sync_and_async
     async def export(
@@ -502,6 +494,17 @@ class StoreOperations(ThreadListing, ScopedOperations):
             cache_hits=cache.hits,
             cache_misses=cache.misses,
         )
+
+    @sync_and_async
+    async def metrics(self) -> MetricsSnapshot:
+        """Return what is measured of the store: by this process since it opened the store, and by the store itself.
+
+        `holdfast.metrics` exports it, for Prometheus and others.
+        """
+        from holdfast.maintenance.jobs.job_metrics import read_job_metrics
+        from holdfast.maintenance.monitoring.snapshot import read_metrics
+
+        return await read_metrics(self._handle, read_job_metrics)
 
     @sync_and_async
     async def status(self) -> dict[str, int | float | str]:

@@ -175,6 +175,11 @@ backup create -r repository
 delete t2 --yes
 token issue user:alice
 token list
+metrics show
+metrics dashboard
+metrics rules
+alerts list
+alerts silence backup-age 1h
 backup create -r repository
 backup list -r repository
 backup show -r repository
@@ -196,9 +201,9 @@ completion bash
 version
 help log
 """
-NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve", "backup follow"}
-"""The first two need an id: their records are those of `grant list` and `token list`. The others run until they are
-stopped: tests/interfaces/web runs them."""
+NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve", "backup follow", "alerts test"}
+"""The first two need an id: their records are those of `grant list` and `token list`. `alerts test` needs a receiver:
+test_alerts.py runs it. The others run until they are stopped: tests/interfaces/web runs them."""
 NO_RECORDS |= {"erase assign", "erase show", "erase verify"}
 """They need a thread, or a certificate: test_erase.py runs them."""
 NO_RECORDS |= {f"keys {each}" for each in ("list", "add", "rotate", "reencrypt", "destroy", "check")}
@@ -208,7 +213,7 @@ NO_RECORDS |= {"backup add-key", "backup keys"}
 
 OPEN = {"state", "value", "metadata", "status", "settings", "conversation", "base", "ours", "theirs", "before", "data"}
 OPEN |= {"old", "new", "configuration", "fields", "context", "workflow", "tools", "versions", "script", "details"}
-OPEN |= {"definition", "patch", "rules", "changes", "detail", "heads", "removed"}
+OPEN |= {"labels", "buckets", "definition", "patch", "rules", "changes", "detail", "heads", "removed"}
 """Fields whose content is the user's own, or is defined elsewhere."""
 
 TIMES = {"time", "created", "updated", "started", "ended", "due", "until", "revoked", "expires", "modified", "since"}

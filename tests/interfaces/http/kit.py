@@ -151,7 +151,7 @@ def check(method: str, path: str, answer: Answer) -> None:
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert "unsafe" not in answer.headers["content-security-policy"]
-    if not path.startswith("/api/v1"):
+    if not path.startswith(("/api/v1", "/health")):
         return
     if answer.headers.get("content-type") == "application/problem+json":
         problem = answer.json

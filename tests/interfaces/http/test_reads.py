@@ -39,6 +39,8 @@ READS = (
     "/artifacts",
     "/agents",
     "/jobs",
+    "/doctor",
+    "/alerts",
     "/verify",
     "/audit",
 )
@@ -48,6 +50,8 @@ def test_every_operation_that_reads_fits_the_document(served: ServedStore) -> No
     for path in READS:
         answer = served.get(path)
         assert answer.status == 200, (path, answer.text)
+    for path in ("/health/live", "/health/ready"):
+        assert served.request("GET", path).status == 200
     reading = {
         ("GET", path)
         for path, operations in DOCUMENT["paths"].items()

@@ -25,6 +25,7 @@ from holdfast.agents.runtime.placeholder import load_placeholder
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi
+from holdfast.backends.runtime.metric_families import RESTORES
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.security.handle import StoreHandle
 
@@ -78,6 +79,11 @@ def attach_object(
 
 async def restore_agent(store: AgentOwner, id: str, policies: Mapping[str, Any], kind: type | None = None) -> Any:
     """Create an agent from its newest saved state, by the class that is registered; of this kind, if one is given."""
+    with store._handle.engine.context.metrics.attempt(RESTORES, "agent"):
+        return await _restore(store, id, policies, kind)
+
+
+async def _restore(store: AgentOwner, id: str, policies: Mapping[str, Any], kind: type | None) -> Any:
     line = AgentLine(store._handle, id)
     await line.allow("read")
     record, spec = await _read_record(line, policies)

@@ -13,6 +13,7 @@ from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.two_phase import Recovery, recovery_event
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
+from holdfast.backends.runtime.metric_families import RECOVERIES
 from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
@@ -57,7 +58,8 @@ async def _fall_back(persister: AgentPersister, newest: StepRef, error: CorruptE
     """Load the last readable state, and save it as the newest. Returns None if another process was first."""
     line = persister.line
     permit = await line.allow("write")
-    readable = await find_readable(line, newest, error)
+    with line.handle.engine.context.metrics.attempt(RECOVERIES, "fell-back"):
+        readable = await find_readable(line, newest, error)
     record = await persister.load(readable.point)
     since = to_datetime(newest.time)
     version, lost = newest.depth + 1, readable.lost

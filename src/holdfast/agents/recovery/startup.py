@@ -22,6 +22,7 @@ from holdfast.agents.runtime.two_phase import (
 )
 from holdfast.agents.storage.record import AgentPosition, PendingChange, Status
 from holdfast.agents.transfer.transfer import recover_transfer
+from holdfast.backends.runtime.metric_families import RECOVERIES
 from holdfast.engine import trace_context
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError
@@ -66,11 +67,13 @@ async def _recover(persister: AgentPersister, restore: RestoreAgent, how: OnInco
     lifecycle, before = persister.lifecycle, persister.data.pending
     await lifecycle.resolve_uncertain()
     pending, result = persister.data.pending, lifecycle.unsaved_result
+    attempt = persister.line.handle.engine.context.metrics.attempt
     if result is not None and (pending is None or how != "back"):
-        return [await _save_result(persister, result)]
+        with attempt(RECOVERIES, "unsaved result"):
+            return [await _save_result(persister, result)]
     if pending is None:
         return await _recover_crash(persister) if before is None else []  # that it failed is saved by now
-    with trace_context.correlation(pending.correlation or None):
+    with trace_context.correlation(pending.correlation or None), attempt(RECOVERIES, recovery_kind(pending)):
         return [await _resolve_pending(persister, pending, restore, how)]
 
 
@@ -95,7 +98,8 @@ async def _recover_crash(persister: AgentPersister) -> list[Recovery]:
     since = to_datetime(persister.point.time)
     recovery = Recovery(persister.line.id, "crashed", "none", persister.now(), since, persister.version)
     position = persister.data.position._replace(status="stopped")
-    await persister.commit("recovery", [recovery_event(persister.line, recovery)], position=position)
+    with persister.line.handle.engine.context.metrics.attempt(RECOVERIES, "crashed"):
+        await persister.commit("recovery", [recovery_event(persister.line, recovery)], position=position)
     await persister.lifecycle.report_recovery(recovery)
     return [recovery]
 

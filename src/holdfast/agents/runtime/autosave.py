@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import Context
 from heapq import heappop, heappush
 from itertools import count
@@ -29,7 +29,7 @@ from holdfast.backends.runtime.breaker import BreakerState, CircuitBreaker
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.loop_thread import LoopThread
-from holdfast.backends.runtime.metrics import Metrics
+from holdfast.backends.runtime.metrics import Metrics, Sample
 from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError, UnavailableError
 
@@ -80,6 +80,7 @@ class AutosaveWorker:
                 worker = _worker(engine)
                 if worker is None:
                     engine.workers.append(worker := AutosaveWorker())
+                    engine.context.metrics.add_collector(worker.samples)
         return worker
 
     def reinit_locks(self) -> None:
@@ -174,14 +175,18 @@ class AutosaveWorker:
         """Return the metrics of all agents, or of one identity's."""
         live = [each for each in self.agents() if actor in ("", each.line.handle.guard.actor)]
         statistics = Metrics.sum(each.statistics for each in live) if actor else self.statistics
-        counts, buckets = read_saves(statistics)
+        counts, durations = read_saves(statistics)
         agents = {each.line.id: metrics_of(each) for each in live}
         unsaved = sum(each.unsaved for each in agents.values())
         counts.changes += unsaved
         states = {breaker.state for breaker in self._breakers.values()}
         worst: BreakerState = "open" if "open" in states else "trying" if "trying" in states else "closed"
         oldest = max((each.oldest for each in agents.values()), default=0.0)
-        return StoreMetrics(counts, buckets, agents, unsaved, oldest, worst)
+        return StoreMetrics(counts, durations.buckets(), agents, unsaved, oldest, worst, durations)
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the metrics of all agents, for the registry of the store."""
+        return self.metrics().samples()
 
     async def flush(self, agents: Sequence[TrackedAgent]) -> None:
         """Save the unsaved changes of agents. Stops at the first agent for which the store is unavailable."""
@@ -242,7 +247,8 @@ def _exit_callback(worker: weakref.ref[AutosaveWorker]) -> Callable[[], None]:
 
 def metrics_of(agent: TrackedAgent) -> AgentMetrics:
     """Return the metrics of one agent."""
-    counts, buckets = read_saves(agent.statistics)
+    counts, durations = read_saves(agent.statistics)
+    buckets = durations.buckets()
     tracker, error = agent.tracker, agent.error
     text = "" if error is None else error_text(error)
     if tracker is None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.breaker import BreakerState
-from holdfast.backends.runtime.metrics import Metrics, Timing
+from holdfast.backends.runtime.metrics import Metrics, Sample
 from holdfast.engine.events import Event
 
 SAVE = "save"
@@ -95,50 +96,30 @@ class StoreMetrics:
     oldest: float
     breaker: BreakerState
     """The worst state of all breakers: agents with other settings for it have a breaker of their own."""
+    durations: Distribution
+    """The durations of saves that appended a step."""
 
     @property
     def success_rate(self) -> float:
         """See `SaveCounts.success_rate`."""
         return self.counts.success_rate
 
-    def to_prometheus(self) -> str:
-        """Return the metrics as text for Prometheus. Agents have no labels: there may be too many of them."""
-        lines: list[str] = []
-
-        def emit(name: str, kind: str, text: str, *values: tuple[str, float]) -> None:
-            lines.extend((f"# HELP holdfast_agent_{name} {text}", f"# TYPE holdfast_agent_{name} {kind}"))
-            lines.extend(f"holdfast_agent_{name}{suffix} {value!r}" for suffix, value in values)
-
+    def samples(self) -> Iterator[Sample]:
+        """Return the metrics for the registry of the store. Agents have no labels: there may be too many of them."""
         counts = self.counts
-        outcomes = [(f'{{outcome="{each}"}}', getattr(counts, each)) for each in ("done", "unchanged", "failed")]
-        emit("saves_total", "counter", "Saves, by their outcome.", *outcomes)
-        for name, text in _COUNTERS.items():
-            emit(f"{name}_total", "counter", text, ("", getattr(counts, name)))
-        several = [(f'_bucket{{le="{_bound(bound)}"}}', count) for bound, count in self.buckets.items()]
-        totals = [("_sum", counts.seconds), ("_count", self.buckets[float("inf")])]
-        emit("save_seconds", "histogram", "The duration of saves that appended a step.", *several, *totals)
-        emit("live", "gauge", "Live agents of the program.", ("", len(self.agents)))
-        emit("unsaved_changes", "gauge", "Unsaved changes.", ("", self.unsaved))
-        emit("oldest_unsaved_seconds", "gauge", "The age of the oldest unsaved change.", ("", self.oldest))
-        is_open = 0 if self.breaker == "closed" else 1
-        emit("breaker_open", "gauge", "Whether saves are suspended, because the store failed.", ("", is_open))
-        return "\n".join(lines) + "\n"
-
-
-_COUNTERS = {
-    "retried": "Saves that followed a failed one.",
-    "coalesced": "Changes that were saved together with another one.",
-    "changes": "All changes.",
-    "invalid": "Times that the state of an agent could not be captured.",
-    "opened": "Times that the breaker opened.",
-    "transitions": "Transitions that succeeded.",
-    "failed_transitions": "Transitions whose action failed.",
-    "recoveries": "Times that something incomplete or damaged was found and resolved.",
-}
-
-
-def _bound(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else f"{bound:g}"
+        for outcome in ("done", "unchanged", "failed"):
+            yield Sample("agent_saves_total", (outcome,), getattr(counts, outcome))
+        yield Sample("transitions_total", ("ok",), counts.transitions)
+        yield Sample("transitions_total", ("failed",), counts.failed_transitions)
+        for name in ("retried", "coalesced", "changes"):
+            yield Sample(f"agent_{name}_total", (), getattr(counts, name))
+        yield Sample("agent_breaker_opened_total", (), counts.opened)
+        yield Sample("validation_failures_total", ("agent",), counts.invalid)
+        yield Sample("agent_save_seconds", (), self.durations)
+        yield Sample("agents_live", (), len(self.agents))
+        yield Sample("agent_unsaved_changes", (), self.unsaved)
+        yield Sample("agent_oldest_unsaved_seconds", (), self.oldest)
+        yield Sample("breaker_open", ("agents",), int(self.breaker != "closed"))
 
 
 def count_step(metrics: Metrics, events: Iterable[Event]) -> None:
@@ -152,8 +133,8 @@ def count_step(metrics: Metrics, events: Iterable[Event]) -> None:
     metrics.add(**counts)
 
 
-def read_saves(metrics: Metrics) -> tuple[SaveCounts, dict[float, int]]:
-    """Return the counters of saves, and the buckets of their durations."""
-    counters, timings = metrics.read()
-    timing = timings.get(SAVE, Timing())
-    return SaveCounts(**counters, seconds=timing.seconds, worst=timing.worst), timing.buckets()
+def read_saves(metrics: Metrics) -> tuple[SaveCounts, Distribution]:
+    """Return the counters of saves, and the durations of those that appended a step."""
+    counters, durations = metrics.read()
+    saves = durations.get(SAVE, Distribution())
+    return SaveCounts(**counters, seconds=saves.total, worst=saves.worst), saves

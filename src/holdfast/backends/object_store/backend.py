@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from holdfast.backends.async_backend import PACE, LoopBackend, LoopTask, ServerInterrupted
+from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row
 from holdfast.backends.object_store.change_finder import ChangeFinder, parse_since
 from holdfast.backends.object_store.formats import check_values
@@ -31,10 +32,10 @@ MAX_BATCH = 256 << 20
 class _OpenStore:
     """The parts of a store that is open, in its loop."""
 
-    def __init__(self, storage: ObjectStorage, where: str, grace: float, timeout: float) -> None:
+    def __init__(self, storage: ObjectStorage, where: str, grace: float, timeout: float, sizes: Distribution) -> None:
         self.storage = RetryingStorage(storage)
         self.log = ShardLog(self.storage, where, grace)
-        self.queues = ShardQueues(self.log, timeout)
+        self.queues = ShardQueues(self.log, timeout, sizes)
         self.queries = QueryRunner(self.log)
         self.changes = ChangeFinder(self.log, self.queries)
         self.transactions = ShardTransactions(self.log, self.queues, self.queries)
@@ -128,7 +129,7 @@ class ObjectStoreBackend(LoopBackend):
         return dict(self._opened().storage.request_counts)
 
     async def _connect(self) -> _OpenStore:
-        opened = _OpenStore(self._open_storage(), self.url, self._grace, self._timeout)
+        opened = _OpenStore(self._open_storage(), self.url, self._grace, self._timeout, self._group_sizes)
         opened.storage.retry_unreachable = False  # the opening itself is retried, if at all
         with deadline_in(self._timeout):
             await opened.log.start()

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 
 from holdfast.backends.async_backend import PACE, ServerInterrupted
+from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import Batch
 from holdfast.backends.object_store.object_names import ShardNames, folder
 from holdfast.backends.object_store.object_storage import check_deadline, deadline_in
@@ -35,16 +36,19 @@ class ShardQueue:
         self.names = names
         self.folder = folder(names)
         self.lock = asyncio.Lock()
-        self.groups = GroupQueue(partial(queues.commit, self), after=partial(queues.fold_early, self))
+        self.groups = GroupQueue(
+            partial(queues.commit, self), after=partial(queues.fold_early, self), sizes=queues.group_sizes
+        )
         self.users = 0
 
 
 class ShardQueues:
     """The queues of all shards that are being written."""
 
-    def __init__(self, shard_log: ShardLog, timeout: float) -> None:
+    def __init__(self, shard_log: ShardLog, timeout: float, group_sizes: Distribution) -> None:
         self._log = shard_log
         self._timeout = timeout
+        self.group_sizes = group_sizes
         self._queues: dict[ShardNames, ShardQueue] = {}
 
     @asynccontextmanager

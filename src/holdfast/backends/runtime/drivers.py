@@ -6,6 +6,7 @@ thread; `arun` awaits. `sync_and_async` turns one coroutine function into a meth
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import update_wrapper
@@ -17,6 +18,8 @@ from holdfast.backends.interface import Suspension
 
 if TYPE_CHECKING:
     import asyncio
+
+    from holdfast.backends.runtime.metrics import MetricsRegistry
 
 __all__ = [
     "AsyncApi",
@@ -78,17 +81,60 @@ async def drive(coroutine: Coroutine[Any, Any, T], wait: Callable[[Suspension[An
 def make_both(
     function: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
-    """Return two methods for a coroutine function: one that waits in the calling thread, one to be awaited."""
+    """Return two methods for a coroutine function: one that waits in the calling thread, one to be awaited.
+
+    Calls are measured if the object has a `_handle` of a store.
+    """
+    name = operation_name(function.__qualname__)
 
     def sync(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(function(self, *args, **kwargs))
+        metrics = _metrics_of(self)
+        if metrics is None:
+            return run(function(self, *args, **kwargs))
+        start = time.perf_counter()
+        try:
+            result = run(function(self, *args, **kwargs))
+        except BaseException as error:
+            metrics.end_operation(name, start, error)
+            raise
+        metrics.end_operation(name, start)
+        return result
 
     async def awaited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(function(self, *args, **kwargs))
+        metrics = _metrics_of(self)
+        if metrics is None:
+            return await arun(function(self, *args, **kwargs))
+        start = time.perf_counter()
+        try:
+            result = await arun(function(self, *args, **kwargs))
+        except BaseException as error:
+            metrics.end_operation(name, start, error)
+            raise
+        metrics.end_operation(name, start)
+        return result
 
     update_wrapper(sync, function)
     update_wrapper(awaited, function)
     return sync, awaited
+
+
+def _metrics_of(operations: object) -> MetricsRegistry | None:
+    """Return the registry of the store that an object works on: by its handle, an agent's persister, or the store of a
+    saver."""
+    handle = getattr(operations, "_handle", None)
+    if handle is None:
+        handle = getattr(getattr(getattr(operations, "_persister", None), "line", None), "handle", None)
+    if handle is None:
+        handle = getattr(getattr(operations, "_checkpoints", None), "_handle", None)
+    engine = getattr(handle, "engine", None)  # classes of programs may have a `_handle` of another kind
+    return None if engine is None else engine.context.metrics
+
+
+def operation_name(qualified: str) -> str:
+    """Return the name of an operation in metrics: `thread.put` for `ThreadOperations.put`."""
+    owner, _, name = qualified.rpartition(".")
+    owner = re.sub(r"^(_|Async|Holdfast)|(Operations|References|Listing)$", "", owner.rpartition(".")[2])
+    return f"{re.sub(r'(?<=[a-z])(?=[A-Z])', '_', owner).lower()}.{name.lstrip('_')}"
 
 
 class SyncApi:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from holdfast.backends.distribution import BATCHES, Distribution
 from holdfast.backends.interface import Batch, Create, Ensure, Put, Suspension
 from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.errors import HoldfastError, UnavailableError
@@ -91,6 +92,8 @@ class CommitQueue:
         self._commit: Final = commit
         self._where: Final = where
         self._closed = False
+        self.sizes: Final = Distribution(BATCHES)
+        """How many batches were committed together."""
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -211,6 +214,7 @@ class CommitQueue:
 
     def _commit_group(self) -> None:
         group = self._group
+        self.sizes.add(len(group))  # before the flush, after which the processor's caches are cold
         try:
             self._commit([pending.batch for pending in group], self._outcomes)
         except Exception as error:  # noqa: BLE001 - the outcome of all

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.backends.distribution import BATCHES, Distribution
 from holdfast.backends.interface import Batch, Change, Delete, Expect
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.backends.tables import Key
@@ -45,7 +46,8 @@ class GroupQueue:
     """Commits batches in groups, in the order of submission, in as many slots at a time as there are.
 
     With `give_up`, callers get that error when their time is over. `max_lines` limits the lines that the batches of a
-    group touch together. `after` is awaited when the batches of a group have outcomes, before the next group.
+    group touch together. `after` is awaited when the batches of a group have outcomes, before the next group. `sizes`
+    counts how many batches the groups have.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class GroupQueue:
         give_up: GiveUp | None = None,
         max_lines: int | None = None,
         after: Callable[[], Awaitable[None]] | None = None,
+        sizes: Distribution | None = None,
     ) -> None:
         self._commit_group = commit
         self._give_up = give_up
         self._max_lines = max_lines
         self._after = after
+        self._sizes = Distribution(BATCHES) if sizes is None else sizes
         self._free = deque(range(slots))
         self._queued: deque[QueuedBatch] = deque()
         self._open: dict[asyncio.Future[None], list[QueuedBatch]] = {}
@@ -162,6 +166,7 @@ class GroupQueue:
 
     async def _commit(self, group: list[QueuedBatch], slot: int) -> None:
         outcomes: Sequence[Outcome]
+        self._sizes.add(len(group))
         try:
             deadline = max(queued.deadline for queued in group)
             outcomes = await self._commit_group([queued.batch for queued in group], slot, deadline)

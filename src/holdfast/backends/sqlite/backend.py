@@ -63,6 +63,7 @@ from holdfast.backends.tables import WORDS
 from holdfast.errors import CorruptError, DeniedError, TransientError, UnavailableError
 
 if TYPE_CHECKING:
+    from holdfast.backends.distribution import Distribution
     from holdfast.backends.sqlite.change_log import ChangeLog
 
 T = TypeVar("T")
@@ -183,6 +184,9 @@ class SQLiteBackend(Backend):
         # As in `_read_with`. Damage is found again, in the same words.
         second = await BlockingCall(lambda: self._read_with(find_damage, None))
         return [each for each in second if each in first]
+
+    def group_sizes(self) -> Sequence[Distribution]:
+        return (self._queue.sizes,)
 
     async def tidy(self) -> None:
         if not self._settings.read_only:

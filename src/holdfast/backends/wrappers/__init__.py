@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
+from holdfast.backends.distribution import Distribution
 from holdfast.backends.fsutil import path_exists
 from holdfast.backends.interface import (
     Backend,
@@ -88,6 +89,9 @@ class Wrapper(Backend):
 
     def set_row_check(self, check: RowCheck) -> None:
         self.inner.set_row_check(check)
+
+    def group_sizes(self) -> Sequence[Distribution]:
+        return self.inner.group_sizes()
 
     async def status(self) -> dict[str, int | float | str]:
         return await self.inner.status()

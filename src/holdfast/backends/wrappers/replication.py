@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Self, cast
 
+from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import (
     Backend,
     Batch,
@@ -182,6 +183,9 @@ class ReplicatingBackend(Wrapper):
     def set_row_check(self, check: RowCheck) -> None:
         self._healer.row_check = check
         super().set_row_check(check)
+
+    def group_sizes(self) -> Sequence[Distribution]:
+        return (self._queue.sizes,)
 
     async def tidy(self) -> None:
         await self.inner.tidy()

@@ -93,6 +93,8 @@ COMMANDS = {
         "ui": ("holdfast.interfaces.web.command", "Look at a store in the browser."),
         "serve": ("holdfast.interfaces.web.command", "Serve a store over HTTP."),
         "token": ("token", "Issue, list or revoke tokens for a served store."),
+        "metrics": ("metrics", "Print metrics, a dashboard or alert rules."),
+        "alerts": ("alerts", "List, silence or test alerts."),
     },
     "Help": {
         "doctor": ("doctor", "Check the installation and the store."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidEr
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.authentication import CSRF_HEADER, Authenticator, cookie_value, unauthenticated
 from holdfast.interfaces.http.events import EventHub
-from holdfast.interfaces.http.models import Problem
+from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_problem
 from holdfast.interfaces.http.protection import ProtectedApp, RateLimit
@@ -34,6 +35,7 @@ from holdfast.interfaces.http.store_reads import STORE
 from holdfast.interfaces.http.thread_reads import THREADS
 from holdfast.interfaces.http.thread_writes import WRITES
 from holdfast.interfaces.http.values import StateParts, file_of
+from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
 
 _log = logging.getLogger("holdfast.http")
 
@@ -43,6 +45,7 @@ ROUTES: tuple[Route, ...] = (*STORE.routes, *THREADS.routes, *WRITES.routes)
 _THREADS_AT_WORK = 16
 """How many requests are worked on at a time; the rest wait."""
 
+_HEALTH_SECONDS = 1.0
 _MAX_ANSWERS = 1000
 _MAX_SIGN_INS = 10
 """How many wrong tokens an address may send at once."""
@@ -141,6 +144,12 @@ class Server:
         headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
         return Response(data[start:stop], 206, media_type=media, headers=headers)
 
+    async def metrics(self, request: Request) -> Response:
+        """Send the metrics of the store, as text for Prometheus."""
+        call = Call(self.service, await self.authenticate(request))
+        text: str = await self.work(lambda: to_prometheus(call.owned.metrics()))
+        return Response(text, media_type=CONTENT_TYPE, headers={"cache-control": "no-store"})
+
     async def events(self, request: Request) -> Response:
         """Send what changes in the store, as long as the connection lasts."""
         caller = await self.authenticate(request)
@@ -158,6 +167,43 @@ class Server:
 
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(all_events(), media_type="text/event-stream", headers=headers)
+
+
+class Health:
+    """Whether the server is alive and ready. Anybody may ask, so the answer says nothing else, and the store is asked
+    at most once a second."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._checked = -_HEALTH_SECONDS
+        self._ready = False
+
+    async def live(self, request: Request) -> Response:  # noqa: ARG002
+        """Say that the server answers."""
+        return _health(True)
+
+    async def ready(self, request: Request) -> Response:  # noqa: ARG002
+        """Say whether the store answers, too."""
+        return _health(await self._server.work(self._check))
+
+    def _check(self) -> bool:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._checked >= _HEALTH_SECONDS:
+                try:
+                    self._server.service.store.threads(limit=1)
+                    self._ready = True
+                except HoldfastError:
+                    self._ready = False
+                self._checked = now
+            return self._ready
+
+
+def _health(ready: bool) -> Response:
+    body = msgspec.json.encode(HealthModel(status="ok" if ready else "unavailable"))
+    headers = {"cache-control": "no-store"}
+    return Response(body, 200 if ready else 503, headers, "application/json")
 
 
 class _Answer(NamedTuple):
@@ -275,9 +321,13 @@ def api_routes(server: Server) -> list[BaseRoute]:
         await server.authenticate(request)
         return json_response(document, 200, request)
 
+    health = Health(server)
     routes: list[BaseRoute] = [
         StarletteRoute(f"{API}/openapi.json", reporting(send_document)),
         StarletteRoute(f"{API}/events", reporting(server.events)),
+        StarletteRoute("/metrics", reporting(server.metrics)),
+        StarletteRoute("/health/live", reporting(health.live)),
+        StarletteRoute("/health/ready", reporting(health.ready)),
         StarletteRoute(f"{API}/threads/{{thread}}/checkpoints/{{at}}/content", reporting(server.content)),
     ]
     for path in dict.fromkeys(route.path for route in ROUTES):

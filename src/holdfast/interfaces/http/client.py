@@ -110,6 +110,32 @@ class HttpClient(HttpTransport):
         found: models.JobListModel = self.send("GET", "/jobs", params, None, models.JobListModel)
         return found
 
+    def run_doctor(self, *, full: bool = False) -> models.DoctorModel:
+        """Check the store, and say how to fix what is wrong."""
+        params = inputs.DoctorParams(full=full)
+        found: models.DoctorModel = self.send("GET", "/doctor", params, None, models.DoctorModel)
+        return found
+
+    def list_alerts(self) -> models.AlertListModel:
+        """List the alerts of all rules with their states."""
+        params = inputs.NoParams()
+        found: models.AlertListModel = self.send("GET", "/alerts", params, None, models.AlertListModel)
+        return found
+
+    def silence_alert(self, rule: str, duration: str, *, if_match: str = "", key: str = "") -> models.AlertModel:
+        """Send nothing about a rule for a time."""
+        params = inputs.AlertParams(rule=rule)
+        found: models.AlertModel = self.send(
+            "PUT",
+            "/alerts/{rule}/silence",
+            params,
+            inputs.SilenceRequest(duration=duration),
+            models.AlertModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
     def verify(
         self,
         *,

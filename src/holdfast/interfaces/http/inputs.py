@@ -278,3 +278,21 @@ class DeletionParams(Input):
 
     thread: str
     confirm: str
+
+
+class DoctorParams(Input):
+    """How thorough the doctor is."""
+
+    full: bool = False
+
+
+class AlertParams(Input):
+    """A rule of alerts."""
+
+    rule: str
+
+
+class SilenceRequest(Input):
+    """For how long nothing is sent about a rule, such as `2h`; `0` to send again."""
+
+    duration: str

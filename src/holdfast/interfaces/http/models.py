@@ -461,6 +461,46 @@ class JobListModel(Model):
     items: list[JobModel]
 
 
+class CheckModel(Model):
+    """A check of the doctor. `holdfast explain CODE` explains its code."""
+
+    code: str
+    level: Literal["ok", "note", "warning", "problem"]
+    found: str
+    remedy: str
+
+
+class DoctorModel(Model):
+    """The checks of the doctor. `ok` says whether there is nothing to do."""
+
+    ok: bool
+    items: list[CheckModel]
+
+
+class AlertModel(Model):
+    """An alert: a rule, its state, and what is wrong."""
+
+    rule: str
+    state: Literal["ok", "pending", "firing", "resolved"]
+    severity: str
+    about: str
+    message: str
+    since: datetime | None
+    silenced_until: datetime | None
+
+
+class AlertListModel(Model):
+    """The alerts of all rules."""
+
+    items: list[AlertModel]
+
+
+class HealthModel(Model):
+    """Whether the server is alive, or ready to serve."""
+
+    status: Literal["ok", "unavailable"]
+
+
 class FindingModel(Model):
     """Something that is not as it should be."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.interfaces.http.inputs import ContentParams
-from holdfast.interfaces.http.models import Problem, StoreChangesModel
+from holdfast.interfaces.http.models import HealthModel, Problem, StoreChangesModel
 from holdfast.interfaces.http.problems import MEDIA_TYPE
 from holdfast.interfaces.http.routes import API, Route
 
@@ -25,7 +25,7 @@ def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the document."""
     types: list[Any] = [route.result for route in routes]
     types += [route.body for route in routes if route.body is not None]
-    types += [route.params for route in routes] + [Problem, ContentParams, StoreChangesModel]
+    types += [route.params for route in routes] + [Problem, ContentParams, StoreChangesModel, HealthModel]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     by_type = dict(zip(map(repr, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -33,6 +33,9 @@ def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
         paths.setdefault(API + route.path, {})[route.method.lower()] = _operation(route, by_type, components)
     paths[f"{API}/threads/{{thread}}/checkpoints/{{at}}/content"] = {"get": _content(components)}
     paths[f"{API}/events"] = {"get": _events()}
+    paths["/metrics"] = {"get": _metrics()}
+    paths["/health/live"] = {"get": _health("check_live", "Say that the server answers.")}
+    paths["/health/ready"] = {"get": _health("check_ready", "Say whether the store answers, too.")}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Holdfast", "version": __version__, "description": _DESCRIPTION},
@@ -134,6 +137,23 @@ def _events() -> dict[str, Any]:
             "default": {"$ref": "#/components/responses/Problem"},
         },
     }
+
+
+def _metrics() -> dict[str, Any]:
+    summary = "Read the metrics of the store, as text for Prometheus."
+    body = {"description": summary, "content": {"text/plain": {"schema": {"type": "string"}}}}
+    return {
+        "operationId": "get_metrics",
+        "summary": summary,
+        "tags": ["monitoring"],
+        "responses": {"200": body, "default": {"$ref": "#/components/responses/Problem"}},
+    }
+
+
+def _health(name: str, summary: str) -> dict[str, Any]:
+    body = {"application/json": {"schema": {"$ref": _REF.format(name="HealthModel")}}}
+    responses = {"200": {"description": "It is", "content": body}, "503": {"description": "It is not", "content": body}}
+    return {"operationId": name, "summary": summary, "tags": ["monitoring"], "security": [], "responses": responses}
 
 
 def schema_name(kind: Any) -> str:

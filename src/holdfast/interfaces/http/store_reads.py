@@ -8,6 +8,7 @@ from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import fields_of
 from holdfast.interfaces.http.values import small_json
+from holdfast.store import Alert
 
 STORE = RouteTable()
 
@@ -113,6 +114,33 @@ def list_jobs(call: Call, params: inputs.NoParams) -> models.JobListModel:  # no
             for job in call.owned.jobs.list()
         ]
     )
+
+
+@STORE.get("/doctor")
+def run_doctor(call: Call, params: inputs.DoctorParams) -> models.DoctorModel:
+    """Check the store, and say how to fix what is wrong."""
+    checks = call.owned.maintenance.doctor(full=params.full)
+    items = [
+        models.CheckModel(code=each.code, level=each.level.value, found=each.found, remedy=each.remedy)
+        for each in checks
+    ]
+    return models.DoctorModel(ok=all(each.ok for each in checks), items=items)
+
+
+@STORE.get("/alerts")
+def list_alerts(call: Call, params: inputs.NoParams) -> models.AlertListModel:  # noqa: ARG001
+    """List the alerts of all rules with their states."""
+    return models.AlertListModel(items=[_alert(each) for each in call.owned.alerts.list()])
+
+
+@STORE.put("/alerts/{rule}/silence")
+def silence_alert(call: Call, params: inputs.AlertParams, body: inputs.SilenceRequest) -> models.AlertModel:
+    """Send nothing about a rule for a time."""
+    return _alert(call.owned.alerts.silence(params.rule, body.duration))
+
+
+def _alert(alert: Alert) -> models.AlertModel:
+    return models.AlertModel(**fields_of(models.AlertModel, alert))
 
 
 @STORE.get("/verify")

@@ -211,6 +211,8 @@ _DECLARATIONS: dict[str, _Declaration] = {
             "erasure": f"{_OWN}the host decides who is erased.",
             "backups": f"{_OWN}jobs make backups.",
             "maintenance": f"{_OWN}jobs run maintenance.",
+            "metrics": f"{_OWN}the host exports them.",
+            "alerts": f"{_OWN}a job evaluates them.",
             "schemas": f"{_OWN}schemas are classes of the program.",
             "sharing": "Not for scripts yet.",
             "sensitive": "For the program that runs the script: it decides what is protected.",

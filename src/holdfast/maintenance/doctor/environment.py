@@ -134,7 +134,7 @@ def settings_file() -> Iterator[CheckResult]:
             "settings-file", f"{path} cannot be read: {error}", "Correct it, or name another in HOLDFAST_CONFIG"
         )
         return
-    unknown = sorted(found.keys() - {"stores", "schemas"})
+    unknown = sorted(found.keys() - {"alerts", "schemas", "stores"})
     if unknown:
         near = get_close_matches(unknown[0], ["stores"], 1)
         yield warning(

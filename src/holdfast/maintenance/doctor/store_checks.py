@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import LIFE
-from holdfast.maintenance.jobs.jobs import Job
+from holdfast.maintenance.jobs.job import Job
 from holdfast.security.handle import StoreHandle
 
 SAMPLE = 200

@@ -21,7 +21,7 @@ from holdfast.security.audit.erasure_ledger import LINE as LEDGER
 from holdfast.security.audit.thread_audit import record
 
 
-async def copy_store(
+async def copy_lines(
     source: Engine,
     target: Engine | str,
     options: Mapping[str, Any],

@@ -9,7 +9,8 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.types import Progress
 from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import run_job
-from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable
+from holdfast.maintenance.jobs.job import Job, JobRun
+from holdfast.maintenance.jobs.jobs import JobTable
 from holdfast.maintenance.jobs.types import JobHost
 
 

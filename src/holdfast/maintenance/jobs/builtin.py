@@ -13,6 +13,7 @@ import msgspec
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
+from holdfast.maintenance.jobs.alert_job import ALERT_JOB
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
 from holdfast.maintenance.jobs.heads_job import HEADS_JOB
@@ -366,6 +367,7 @@ _ALL = (
     ),
     *BACKUP_JOBS,
     *ERASURE_JOBS,
+    ALERT_JOB,
 )
 
 KINDS: Mapping[str, JobType] = {kind.name: kind for kind in _ALL}

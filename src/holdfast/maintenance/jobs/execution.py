@@ -24,7 +24,8 @@ from holdfast.backends.runtime.threads import Ticker
 from holdfast.engine.leases import Lease
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
-from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable, retry_after
+from holdfast.maintenance.jobs.job import Job, JobRun, retry_after
+from holdfast.maintenance.jobs.jobs import JobTable
 from holdfast.maintenance.jobs.types import JobResult, JobType
 from holdfast.security.handle import HasHandle
 
@@ -76,6 +77,7 @@ async def run_job(
         holder.after_renewal = lambda: run(_store_mark(table, execution))
         with holder:
             outcome, error = await _work(table, execution)
+        table.context.metrics.count("job_runs_total", job.kind, outcome.outcome)
         return await _end(table, execution, outcome, error)
     finally:
         holder.end()

@@ -26,7 +26,8 @@ from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError
 from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
-from holdfast.maintenance.jobs.jobs import Job, JobRun, JobTable
+from holdfast.maintenance.jobs.job import Job, JobRun
+from holdfast.maintenance.jobs.jobs import JobTable
 from holdfast.maintenance.jobs.types import JobHost
 from holdfast.time_parser import Duration, parse_seconds
 

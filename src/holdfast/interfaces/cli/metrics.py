@@ -1,0 +1,87 @@
+"""`holdfast metrics`: the metrics of a store, and what monitoring needs to use them."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from holdfast.interfaces.cli.base import CliContext, command, group
+
+
+@group("metrics", invoke_without_command=True)
+def metrics(session: CliContext) -> None:
+    """Print the metrics of a store, a dashboard for Grafana, or alert rules for Prometheus.
+
+    `holdfast serve` has the metrics at /metrics. A program has its own: holdfast.metrics.
+
+    \b
+    holdfast metrics show --store agents.db
+    holdfast metrics dashboard > holdfast.json
+    holdfast metrics rules > holdfast.rules.yml
+    """
+    if click.get_current_context().invoked_subcommand is None:
+        _show(session)
+
+
+@command("show")
+def show(session: CliContext) -> None:
+    """Print what the store says about itself, as text for Prometheus.
+
+    \b
+    holdfast metrics show --store agents.db
+    """
+    _show(session)
+
+
+def _show(session: CliContext) -> None:
+    from holdfast.interfaces.metrics.prometheus import to_prometheus
+    from holdfast.store import FAMILIES, Distribution
+
+    found = session.open().metrics()
+    if not session.json:
+        session.out.line(to_prometheus(found).rstrip("\n"))
+        return
+    for name, labels, value in found.samples:
+        by_name = dict(zip(FAMILIES[name].labels, labels, strict=True))
+        if isinstance(value, Distribution):
+            buckets = {str(bound): count for bound, count in value.buckets().items()}
+            record = {"count": value.count, "total": value.total, "buckets": buckets}
+            session.emit({"name": name, "labels": by_name, **record})
+        else:
+            session.emit({"name": name, "labels": by_name, "value": value})
+
+
+@command("dashboard")
+def dashboard(session: CliContext) -> None:
+    """Print a dashboard for Grafana, to import there.
+
+    \b
+    holdfast metrics dashboard > holdfast.json
+    """
+    from holdfast.interfaces.metrics.grafana import build_dashboard
+
+    if session.json:
+        session.emit({"definition": build_dashboard()})
+    else:
+        session.out.line(json.dumps(build_dashboard(), indent=2))
+
+
+@command("rules")
+def rules(session: CliContext) -> None:
+    """Print alert rules for Prometheus, to list in its rule_files.
+
+    \b
+    holdfast metrics rules > holdfast.rules.yml
+    """
+    from holdfast.interfaces.metrics.prometheus_rules import RULES_FILE
+
+    text = RULES_FILE.read_text(encoding="utf-8")
+    if session.json:
+        session.emit({"rules": text})
+    else:
+        session.out.line(text.rstrip("\n"))
+
+
+for _each in (show, dashboard, rules):
+    metrics.add_command(_each)

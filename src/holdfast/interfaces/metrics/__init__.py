@@ -1,0 +1,1 @@
+"""Exporters of metrics: Prometheus, OpenTelemetry, and what belongs to them."""

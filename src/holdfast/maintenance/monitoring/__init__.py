@@ -1,0 +1,1 @@
+"""Monitoring: the metrics of a store, and alerts."""

@@ -1,0 +1,48 @@
+"""Copying the threads of a store to another one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.backends.config import resolve
+from holdfast.backends.urls import redacted_url
+from holdfast.engine import validation
+from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
+from holdfast.errors import InvalidError
+from holdfast.maintenance.erasure.store_copy import copy_lines, record_copy
+from holdfast.security.handle import StoreHandle
+
+
+async def copy_store(
+    handle: StoreHandle,
+    other: StoreHandle | str | os.PathLike[str],
+    tenants: str,
+    threads: Iterable[str] | None,
+    progress: OnCopyProgress | None,
+    options: Mapping[str, Any],
+) -> CopyReport:
+    """Copy threads of a store, or all, to another one. See `Store.copy_to`."""
+    if tenants not in ("own", "all"):
+        raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
+    tenant = None if tenants == "all" else handle.tenant
+    only = None
+    if threads is not None:
+        names = [handle.thread_line(thread).name for thread in validation.require_names(threads, "threads")]
+        only = await handle.engine.lines.of_threads(handle.tenant, names)
+    if only is not None and tenant is None:
+        raise InvalidError("threads are named where those of one tenant are copied, not of all")
+    if isinstance(other, str | os.PathLike):
+        url = resolve(other)
+        await record_copy(handle.engine, handle.tenant, only, redacted_url(url))
+        return await copy_lines(handle.engine, url, options, tenant, progress, only)
+    if options:
+        raise InvalidError(f"the other store is open already, and takes no option {min(options)!r}")
+    if other.tenant != handle.tenant and tenant is not None:
+        raise InvalidError(
+            f"the other store was opened for tenant {other.tenant!r}, and would not see what is copied",
+            hint=f"Open it with tenant={handle.tenant!r}, or give its URL",
+        )
+    await record_copy(handle.engine, handle.tenant, only, redacted_url(other.engine.context.backend.url))
+    return await copy_lines(handle.engine, other.engine, {}, tenant, progress, only)
