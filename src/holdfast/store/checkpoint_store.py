@@ -308,18 +308,9 @@ class CheckpointStore:
             lines = [line for line in lines if line in visible]
         optional_name(before, "id of a checkpoint")
         optional_name(id, "id of a checkpoint")
-        return self._pages(
-            CheckpointListing(
-                self._engine,
-                self._metadata,
-                lines,
-                before or "",
-                id,
-                metadata or {},
-                limit,
-                () if self._default_metadata is None else self._default_metadata(0),
-            )
-        )
+        defaults = () if self._default_metadata is None else self._default_metadata(0)
+        arguments = (lines, before or "", id, metadata or {}, limit, defaults)
+        return self._pages(CheckpointListing(self._engine, self._metadata, *arguments))
 
     async def _pages(self, listing: CheckpointListing) -> AsyncIterator[list[SavedCheckpoint]]:
         while listed := await listing.next():

@@ -497,10 +497,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     @sync_and_async
     async def metrics(self) -> MetricsSnapshot:
-        """Return what is measured of the store: by this process since it opened the store, and by the store itself.
-
-        `holdfast.metrics` exports it, for Prometheus and others.
-        """
+        """Return what this process measured since it opened the store, and what the store has: see `holdfast.metrics`."""
         from holdfast.maintenance.jobs.job_metrics import read_job_metrics
         from holdfast.maintenance.monitoring.snapshot import read_metrics
 
