@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from threading import Thread
 from time import sleep
 from typing import TypedDict
@@ -9,7 +10,7 @@ from typing import TypedDict
 import pytest
 
 from holdfast.backends.memory import MemoryBackend
-from holdfast.errors import NotFoundError, UnsupportedError
+from holdfast.errors import ConflictError, NotFoundError, UnsupportedError
 from holdfast.maintenance.migration import bulk
 from holdfast.maintenance.migration.bulk import MigrationReport
 from holdfast.schemas import Migration, Schema, SchemaSet, add, remove, rename
@@ -148,6 +149,60 @@ def test_an_agent_that_is_rolled_back(stores: tuple[Store, Store]) -> None:
     assert not store.schemas.registered().retired
     assert store.schemas.up(GREETER_2).migrated == 1
     assert store.schemas.registered().retired == {"greeter@1.0.0"}
+
+
+@pytest.mark.parametrize("has_reference", [True, False])
+@pytest.mark.parametrize("way", ["put", "update", "transaction", "new thread"])
+def test_a_program_without_a_schema_writes_no_state_of_a_retired_version(
+    stores: tuple[Store, Store], has_reference: bool, way: str
+) -> None:
+    store, plain = stores
+    if has_reference:
+        store.schemas.attach(FIRST, threads="t*")
+    first = store.put("t", {"n": 1})
+    store.schemas.attach(FIRST, threads="t*")
+    store.schemas.detach(threads="t*")
+
+    def write(thread: str) -> None:
+        parent = None if way == "new thread" else first.id
+        if way == "update":
+            plain.update(thread, {"n": 2}, parent=parent)
+        elif way == "transaction":
+            plain.transact(lambda together: together.update(thread, {"n": 2}, parent=parent))
+        else:
+            plain.put(thread, {"n": 2}, parent=parent)
+
+    write("t-1" if way == "new thread" else "t")  # the version is in use: control, and the registry is read once
+    store.schemas.up(SECOND)
+    assert store.schemas.registered().retired == {"plan@1.0.0"}
+    with pytest.raises(ConflictError) as refused:
+        write("t-2" if way == "new thread" else "t")
+    assert refused.value.code == "schema-missing"
+    plain.put("other", {"n": 1})
+    store.schemas.down(SECOND, to="1.0.0")
+    write("t-3" if way == "new thread" else "t")
+
+
+@pytest.mark.parametrize("way", ["import", "copy"])
+def test_states_without_a_version_that_come_in(stores: tuple[Store, Store], way: str) -> None:
+    store, newest = stores
+    store.schemas.attach(FIRST, threads="t*")
+    store.put("t", {"n": 1})
+    store.schemas.detach(threads="t*")
+    store.schemas.up(SECOND)
+    with store_on(MemoryBackend()) as elsewhere:
+        for name, is_retired in (("other", True), ("t9", False)):
+            elsewhere.put(name, {"n": 5})
+            if way == "copy":
+                elsewhere.copy_to(store)
+            else:
+                file = BytesIO()
+                elsewhere.export(file, threads=[name])
+                file.seek(0)
+                store.import_(file)
+            assert ("plan@1.0.0" in store.schemas.registered().retired) == is_retired
+    newest.schemas.attach(SECOND, threads="t*")
+    assert newest.get("t9").state == {"n": 5, "k": 0}
 
 
 def test_a_key_that_is_rolled_back(stores: tuple[Store, Store]) -> None:

@@ -419,6 +419,8 @@ class Appender:
             prepared.add(Expect(STEPS, (*line, end.branch, end.seq + 1), None), Condition.PRECONDITION)
         if required := await request.conditions(again):
             prepared.add_preconditions(required)
+        if parent is None or parent != tip.point:
+            prepared.add_preconditions(await self.inherited.conditions_on_use(request, parent, loaded, refresh=again))
         for change in request.other_changes:
             prepared.add(change, Condition.OTHER)
         if not request.if_changed or parent is None or prepared.step.edit != EditMap():

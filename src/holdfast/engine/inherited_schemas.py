@@ -6,17 +6,21 @@ states without a reference for. On top of any other version its step would mix t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from holdfast.backends.interface import Get
-from holdfast.backends.tables import STEPS
+from holdfast._named_tuple import NamedTuple
+from holdfast.backends.interface import Change, Expect, Get
+from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.delta_channels import KEPT
-from holdfast.engine.lines import LineIndex
+from holdfast.engine.lines import LineIndex, LineTip, OnBranch
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import PackedMap, pack_name, unpack, unpack_name
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import is_thread, short_name
+from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line, StepRef, open_step
 from holdfast.engine.schema_bindings import ASIDE
 from holdfast.engine.state_loader import LoadedState, StateLoader
@@ -35,6 +39,27 @@ RECORD: Final = "schema "
 """How the names of its entries start that are records of schemas."""
 
 
+_VERSION: Final = "version "
+
+_ABSENT_SECONDS: Final = 60.0
+"""How long a program relies on a store having no registry."""
+
+
+class _RetiredVersions(NamedTuple):
+    """What a registry says of versions whose last states were migrated, as of one of its steps."""
+
+    tip: LineTip
+    unversioned: Sequence[tuple[str, str]]
+    """Patterns of threads, and the versions that states without a reference have there."""
+    retired: frozenset[str]
+    unchanged: Sequence[Change]
+    """The conditions that the registry still has this tip."""
+
+    def find_unversioned(self, line: Line) -> str:
+        """Return the version that a state without a reference has in a thread; empty if it has none."""
+        return next((each for pattern, each in self.unversioned if matcher(pattern)(line.name)), "")
+
+
 class InheritedSchemas:
     """Finds the versions of steps that say none."""
 
@@ -45,6 +70,8 @@ class InheritedSchemas:
         self._heads = heads
         self._unversioned: dict[tuple[str, str], str] = {}
         """The versions of states without a reference, by tenant and schema, as they were read last."""
+        self._registries: dict[str, tuple[_RetiredVersions | None, float]] = {}
+        """What the registries of tenants say, as they were read last, and until when it is not read again."""
 
     async def reference_at(self, line: Line, point: StepRef, loaded: LoadedState) -> str:
         """Return the reference to the schema of a step; empty if it has none, or is not there any more."""
@@ -87,6 +114,76 @@ class InheritedSchemas:
             f"one, downgrade the states: holdfast migrate down {name} --to {unversioned}",
             code="schema-missing",
         )
+
+    async def conditions_on_use(
+        self, request: SchemaRequest, parent: StepRef | None, loaded: LoadedState | None, *, refresh: bool
+    ) -> Sequence[Change]:
+        """Return the conditions on which a program without a schema starts a thread, or goes on from an old checkpoint.
+
+        Refuses it where the last states of the version that it writes were migrated: programs rely on there being no
+        more, and do without the migrations from it."""
+        line = request.line
+        if request.schema or request.line_schema is not None or request.is_unversioned or not is_thread(line.name):
+            return ()
+        if parent is not None and (request.parent is None or isinstance(request.parent, OnBranch)):
+            return ()  # the last step of a branch, whose state was migrated with the others
+        registered = await self._retired(line.tenant, refresh=refresh)
+        if registered is None:
+            return ()
+        stored = "" if parent is None or loaded is None else await self.reference_at(line, parent, loaded)
+        reference = stored or registered.find_unversioned(line)
+        if reference in registered.retired and not refresh:
+            return await self.conditions_on_use(request, parent, loaded, refresh=True)
+        if reference in registered.retired:
+            name = reference.partition("@")[0]
+            raise ConflictError(
+                f"the state would be one of {reference}, whose last states were migrated, and this program has "
+                f"attached no schema",
+                where=f"thread {short_name(line.name)!r}",
+                hint=f"Run the release that has the schema, or attach it: store.schemas.attach(...). To go on without "
+                f"one, downgrade the states: holdfast migrate down {name}",
+                code="schema-missing",
+            )
+        return registered.unchanged
+
+    async def _retired(self, tenant: str, *, refresh: bool) -> _RetiredVersions | None:
+        """Return what the registry says of versions without states, as it was read last; None if there is none. That
+        there is none is looked up again from time to time, and anything else is a condition of what is stored."""
+        found, until = self._registries.get(tenant, (None, 0.0))
+        if not refresh and (found is not None or monotonic() < until):
+            return found
+        line = Line(tenant, REGISTRY)
+        tip, read = await self._lines.load_tip(line), None
+        if tip is not None and tip.point is not None:
+            if found is not None and found.tip == tip:
+                return found
+            loaded = await self._states.get(line, tip.point)
+            packed = await self._states.resolve_pointers(line, await self._states.whole(line, loaded))
+            entries = {unpack_name(key): value for key, value in packed.items()}
+            codec = self._context.codec
+            records = {
+                name.removeprefix(RECORD): unpack(codec, value)
+                for name, value in entries.items()
+                if name.startswith(RECORD)
+            }
+            retired = [
+                name.removeprefix(_VERSION)
+                for name, value in entries.items()
+                if name.startswith(_VERSION) and unpack(codec, value)["retired"]
+            ]
+            after = (*line, tip.point.branch, tip.point.seq + 1)
+            read = _RetiredVersions(
+                tip,
+                [
+                    (each, f"{name}@{record['unversioned']}")
+                    for name, record in records.items()
+                    for each in record["threads"]
+                ],
+                frozenset(retired),
+                [Expect(LINES, tuple(line), tip.info.columns), Expect(STEPS, after, None)],
+            )
+        self._registries[tenant] = read, monotonic() + _ABSENT_SECONDS
+        return read
 
     async def keep_aside(self, request: SchemaRequest, new: PackedMap, loaded: LoadedState | None) -> PackedMap:
         """Return the state to save of a program without a schema, with what migrations keep aside of the one before."""

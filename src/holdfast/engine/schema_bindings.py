@@ -36,6 +36,7 @@ class SchemaRequest(Protocol):
     """What an `AppendRequest` says of the schema of its state."""
 
     line: Line
+    parent: Any
     permit: Preconditions | None
     schema: str
     convert: Any

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from holdfast.engine.engine import Engine
+from holdfast.engine.patterns import matcher
 from holdfast.errors import NotFoundError
 from holdfast.schemas.attached_version import AttachedVersion, SchemaWarning
 from holdfast.schemas.registry import SchemaRegistry
@@ -47,6 +48,12 @@ class ExternalStates:
         if mode == "refuse":
             raise error
         warnings.warn(f"{error.what} ({error.where})", SchemaWarning, stacklevel=2)
+
+    async def add_unversioned(self, thread: str) -> None:
+        """Note a state of a thread that does not say which version it has."""
+        for name, record in (await self._registry.load()).records.items():
+            if any(matcher(pattern)(thread) for pattern in record.patterns):
+                self._used.add(f"{name}@{record.unversioned}")
 
     async def register(self) -> None:
         """Record that there are states of these versions again, if the last ones had been migrated."""

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from holdfast.engine.engine import Engine
+from holdfast.engine.namespaces import is_thread
+from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 from holdfast.schemas.registry import LINE, RegisteredSchemas, SchemaRecord, SchemaRegistry
@@ -27,14 +29,31 @@ async def copy_registries(source: Engine, target: Engine, lines: Sequence[Line],
             continue  # the copy reports it
         there = SchemaRegistry(target, tenant)
         known = await there.load()
+        own = [line for line in lines if line.tenant == tenant]
+        if unused := await _unversioned_in_use(source, known, own):
+            await there.register([], used=unused)
+            known = await there.load()
         if here.tip is None or here.tip.point is None:
             continue
         if not some and (known.tip is None or known.tip.point is None or await _is_copy(source, tenant, known)):
             continue  # it is copied as it is
-        names = None if not some else await _names(source, [line for line in lines if line.tenant == tenant])
+        names = None if not some else await _names(source, own)
         await _add(there, known, here, names)
         found.append(Line(tenant, LINE))
     return found
+
+
+async def _unversioned_in_use(source: Engine, known: RegisteredSchemas, lines: Sequence[Line]) -> list[str]:
+    """Return the versions, retired in the other store, that threads without one will have there."""
+    found = set()
+    for name, record in known.records.items():
+        reference = f"{name}@{record.unversioned}"
+        if reference in known.unused:
+            matches = [matcher(each) for each in record.patterns]
+            threads = [each for each in lines if is_thread(each.name) and any(match(each.name) for match in matches)]
+            if not all(await _references(source, threads)):
+                found.add(reference)
+    return sorted(found)
 
 
 async def _is_copy(source: Engine, tenant: str, known: RegisteredSchemas) -> bool:
@@ -47,14 +66,18 @@ async def _is_copy(source: Engine, tenant: str, known: RegisteredSchemas) -> boo
 
 async def _names(source: Engine, lines: Sequence[Line]) -> set[str]:
     """Return the schemas of the last states of some lines."""
-    names = set()
+    return {parse_reference(each)[0] for each in await _references(source, lines) if each}
+
+
+async def _references(source: Engine, lines: Sequence[Line]) -> list[str]:
+    """Return the references of the last states of some lines; empty ones of states without a version."""
+    found = []
     for line in lines:
         with suppress(NotFoundError, CorruptError):  # the copy reports what is damaged
             latest = await source.lines.latest_step(line)
-            reference = "" if latest is None else (await source.step_info.head(line, latest)).header.schema
-            if reference:
-                names.add(parse_reference(reference)[0])
-    return names
+            if latest is not None:
+                found.append((await source.step_info.head(line, latest)).header.schema)
+    return found
 
 
 async def _add(

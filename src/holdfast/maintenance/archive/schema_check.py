@@ -47,6 +47,8 @@ async def _check_step(
             attached = None if engine.schemas is None else engine.schemas.find(line)
             where = f"thread {line}, checkpoint {point.id}, in {file}"
             await incoming.check(reference, values, where, attached, partial=is_graph)
+        else:
+            await incoming.add_unversioned(line.name)
         return
     for document in find_documents(codec, line, reference, await scratch.states.values(line, point)):
         if document.mark.reference:
