@@ -209,6 +209,9 @@ def test_a_version_with_another_form_is_said_before_the_run(stores: tuple[Store,
         with pytest.raises(ConflictError) as caught:
             operation(schemas)
         assert caught.value.code == "schema-changed"
+    for samples in (-1, True, 1.5):
+        with pytest.raises(InvalidError, match="samples"):
+            new.schemas.plan(TWO, samples=samples)  # type: ignore[arg-type]
 
 
 def test_an_upgrade_to_the_version_that_states_were_downgraded_to_leaves_it_so(stores: tuple[Store, Store]) -> None:

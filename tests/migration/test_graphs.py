@@ -239,6 +239,11 @@ def test_writes_that_cannot_be_migrated_refuse_the_resume(tmp_path: Path) -> Non
                 graph.invoke(Command(resume=1), config)
             assert refused.value.code == "migration-pending"
             assert [each.id for each in store.log("t")] == before, "nothing was written"
+            with pytest.raises(ConflictError, match="does not get along"):
+                HoldfastSaver(store, schema=OLD).get_tuple(config)
+            assert "holdfast migrate down" in refused.value.hint
+            store.schemas.down(schemas, to="1.0.0")
+            two_tasks(Old, HoldfastSaver(store, schema=OLD), write, []).invoke(Command(resume=1), config)
 
 
 def renaming(**nodes: str) -> SchemaSet:

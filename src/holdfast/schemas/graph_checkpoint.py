@@ -200,6 +200,7 @@ def pending_error(where: str, why: str) -> UnsupportedError:
     return UnsupportedError(
         f"the thread stopped in the middle of a step, and what its tasks did cannot be migrated: {why}",
         where=where,
-        hint="Resume it with the release that started it, and upgrade it after that",
+        hint="Finish it with the release that started it, and upgrade after that. If that release is refused by now "
+        "(schema-outdated), downgrade the states first: holdfast migrate down",
         code="migration-pending",
     )

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
+from holdfast.engine.schema_bindings import ASIDE
 from holdfast.errors import InvalidError
 from holdfast.schemas.compatibility import Compatibility, compare
-from holdfast.schemas.definition import Node, canonical, references, require_finite, structural_hash
+from holdfast.schemas.definition import Node, canonical, children, references, require_finite, structural_hash
 from holdfast.schemas.json_schema import from_json_schema
 from holdfast.schemas.python_types import from_python, require_source
+from holdfast.schemas.text_pattern import compile_pattern
 from holdfast.schemas.validator import Problem, Validator
 from holdfast.schemas.version import Version, parse_reference, require_name
 
@@ -36,6 +38,8 @@ class Schema:
         self.definition: Node = definition
         """The definition, with descriptions and defaults."""
         require_finite(self.canonical, self.name)
+        _require_fields(self.canonical, self.name)
+        _require_patterns(self.canonical)
 
     @classmethod
     def from_definition(cls, name: str, version: str | Version, definition: Node) -> Schema:
@@ -132,3 +136,24 @@ def invalid_value(reference: str, problems: list[Problem]) -> InvalidError:
 
 def _nodes(resolve: Callable[[str], Schema] | None) -> Callable[[str], Node] | None:
     return None if resolve is None else lambda reference: resolve(reference).canonical
+
+
+def _require_fields(node: Node, name: str) -> None:
+    """Refuse a state with a field of the name that is reserved for what migrations keep aside."""
+    while node["type"] == "recursive":
+        node = node["of"]
+    for each in node["of"] if node["type"] == "union" else [node]:
+        if each["type"] == "record" and ASIDE in each["fields"]:
+            raise InvalidError(
+                f"the name {ASIDE!r} is reserved: it is for the values that migrations keep for a downgrade",
+                where=name,
+                hint="Give the field another name",
+            )
+
+
+def _require_patterns(node: Node) -> None:
+    """Refuse patterns that are no regular expressions."""
+    if "pattern" in node:
+        compile_pattern(node["pattern"])
+    for _, child in children(node):
+        _require_patterns(child)

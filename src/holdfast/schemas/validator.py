@@ -7,15 +7,14 @@ import datetime as dt
 import decimal
 import enum
 import pathlib
-import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.codec import OpaqueValue
-from holdfast.errors import InvalidError
 from holdfast.schemas.definition import CONSTRAINTS, Node, encode, type_text, unfold
+from holdfast.schemas.text_pattern import compile_pattern
 
 MAX_PROBLEMS = 20
 """How many problems of a value are reported."""
@@ -355,10 +354,7 @@ def _with_limits(check: Check, limits: dict[str, Any]) -> Check:
 
 
 def _pattern(limit: str) -> Callable[[Any], bool]:
-    try:
-        found = re.compile(limit)
-    except re.error as error:
-        raise InvalidError(f"a pattern is no regular expression: {error}", where=limit[:80]) from error
+    found = compile_pattern(limit)
     return lambda value: found.search(value) is not None
 
 

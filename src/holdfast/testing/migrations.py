@@ -83,9 +83,9 @@ def describe_difference(before: Any, after: Any, path: str = "") -> str:
             if before[key] != after[key]:
                 return describe_difference(before[key], after[key], place)
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for number, (old, new) in enumerate(zip(before, after, strict=True)):
+        for position, (old, new) in enumerate(zip(before, after, strict=True)):
             if old != new:
-                return describe_difference(old, new, f"{path}[{number}]")
+                return describe_difference(old, new, f"{path}[{position}]")
     return f"{path or 'the state'} was {_short(before)}, and is {_short(after)}"
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import UnsupportedError
 from holdfast.schemas import Schema, SchemaSet
+from holdfast.schemas.text_pattern import compile_pattern
 
 Strategy = st.SearchStrategy[Any]
 
@@ -105,7 +106,7 @@ def _limited(kind: str, node: dict[str, Any]) -> Strategy:
     above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
     if kind == "str":
         if "pattern" in node:
-            return st.from_regex(node["pattern"])
+            return st.from_regex(compile_pattern(node["pattern"]))
         return st.text(min_size=node.get("minLength", 0), max_size=node.get("maxLength", 20))
     if kind == "int":
         low = above + 1 if above is not None else low

@@ -11,6 +11,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import PackedMap, pack_name, unpack_state
 from holdfast.engine.schema_bindings import ASIDE
 from holdfast.engine.types import Progress
+from holdfast.engine.validation import require_count
 from holdfast.errors import ConflictError, HoldfastError
 from holdfast.maintenance.migration.documents import migrate_documents, read_documents, unpack_document
 from holdfast.maintenance.migration.former import former_documents, former_state, short_former
@@ -180,6 +181,7 @@ async def make_plan(
     progress: Progress | None = None,
 ) -> MigrationPlan:
     """Read all latest states, check them against their schemas, and migrate them in memory."""
+    require_count(samples, "number of samples")
     engine, selection = target.engine, target.selection(branches, threads)
     plan = MigrationPlan(target.name, target.schema.version)
     done, ways = 0, set[Version]()
