@@ -192,7 +192,8 @@ def fuzz_backup(data: bytes) -> None:
     for kind in {data[4:5], *(each[4:5] for each in backups())}:
         for type in (backup_format.Manifest, backup_format.ChunkIndex, backup_format.RepositoryInfo):
             with contextlib.suppress(HoldfastError):
-                backup_format.decode_object(kind, data, type, "object")
+                content = backup_format.decompress_block(backup_format.open_object(kind, data, "object"), "object")
+                backup_format.decode_value(content, type, "object")
     with contextlib.suppress(HoldfastError):
         backup_format.decompress_block(data, "object")
     with contextlib.suppress(HoldfastError):

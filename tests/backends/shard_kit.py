@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import Batch, Query, Row
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
@@ -119,7 +120,7 @@ class Process:
         self.blobs = RetryingStorage(blobs)
         self.timeout = timeout
         self.core = ShardLog(self.blobs, "memory", grace, patience)
-        self.lanes = ShardQueues(self.core, timeout)
+        self.lanes = ShardQueues(self.core, timeout, Distribution())
         self.answers = QueryRunner(self.core)
         self.transactions = ShardTransactions(self.core, self.lanes, self.answers)
         self.tidying = GarbageCollector(self.core, self.lanes, timeout)

@@ -313,7 +313,7 @@ def test_the_version_of_states_without_one_stays(url: str) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as other:
         store.put("chat-1", first())
         store.schemas.attach(ONE, threads="chat-*")
-        places: list[dict[str, str]] = [{"threads": "chat-*"}, {"threads": "new-*"}, {"scopes": "user:*"}]
+        places: list[dict[str, Any]] = [{"threads": "chat-*"}, {"threads": "new-*"}, {"scopes": "user:*"}]
         for place in places:
             with pytest.raises(ConflictError) as refused:
                 other.schemas.attach(TWO, unversioned="2.0.0", **place)

@@ -13,7 +13,7 @@ from holdfast.backends.interface import Change, Expect, Get, Put, Row
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import LEASE, Line
-from holdfast.errors import ConflictError
+from holdfast.errors import ConflictError, CorruptError
 
 RESTORED = "restored"
 """The name of the ref that marks a line as restored in place. Like a lease, it is about this store alone."""
@@ -46,14 +46,18 @@ class Generations:
 
     async def load(self, tenant: str) -> int:
         """Return the number of the generation. The first time is when the store is opened for a tenant."""
-        now = await self._read(tenant)
+        try:
+            now = await self._read(tenant)
+        except CorruptError:  # a damaged store is opened, to be repaired; saving reads it again
+            return self._at_open.get(tenant, 0)
         return self._at_open.setdefault(tenant, now)
 
     async def check(self, line: Line, restored: int) -> None:
         """Check that a line was not restored in place since the store was opened. `ConflictError` if it was."""
-        if restored <= await self._opened(line.tenant):
+        opened = await self._opened(line.tenant)
+        if restored <= opened:
             return
-        if await self._read(line.tenant) > self._at_open[line.tenant]:
+        if await self._read(line.tenant) > opened:
             raise ConflictError(
                 "the store was restored from a backup since it was opened here",
                 where=f"thread {line} in {self._context.backend.url}",
