@@ -288,9 +288,11 @@ KEYS_VARIABLE = "HOLDFAST_BACKUP_KEYS"
 
 async def _open_info(storage: RepositoryStorage, keys: KeyProvider | None, *, create: bool) -> RepositoryInfo:
     data = await storage.get(REPOSITORY)
-    if data is None and create:
-        if not await storage.is_empty():
+    if data is None and create and not await storage.is_empty():
+        data = await storage.get(REPOSITORY)  # another process may have created it since
+        if data is None:
             raise foreign_place(storage.where)
+    if data is None and create:
         info = RepositoryInfo(secrets.token_hex(16), time.time_ns())
         if keys is not None:
             from holdfast.maintenance.backup.repository_key import create_key
