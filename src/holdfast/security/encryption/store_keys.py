@@ -28,7 +28,7 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.tables import KEYS, LINES, Key
+from holdfast.backends.tables import KEYS, LINES, SIGNING, Key
 from holdfast.codec.envelope import unwrap
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
@@ -158,11 +158,11 @@ class StoreKeys:
         await self.backend.apply([Create(KEYS, row.stored()) for row in rows])
 
     async def has_rows(self, tenant: str) -> bool:
-        """Return whether a store has lines, and no keys."""
+        """Return whether a store has lines, and no keys but that of certificates."""
         keys, lines = await self.backend.read(
-            [Scan(KEYS, (tenant, "", WRAPPING), limit=1, bodies=False), Scan(LINES, (tenant,), limit=1, bodies=False)]
+            [Scan(KEYS, (tenant,), limit=2, bodies=False), Scan(LINES, (tenant,), limit=1, bodies=False)]
         )
-        return bool(lines) and not keys
+        return bool(lines) and all(row.key[2] == SIGNING for row in keys)
 
     async def new_row(self, tenant: str, kind: str, number: int, key: bytes | None = None) -> KeyRow:
         """Return the row of a new key of a tenant; or of an existing one, encrypted anew."""
