@@ -258,10 +258,13 @@ def test_a_thread_whose_name_looks_like_something_else(store: Store) -> None:
 
 OF_KEYS = {"rotate-keys", "schedule-key", "destroy-key", "keep-key"}
 """They need an encrypted store: tests/security/encryption has them."""
+OF_ERASURE = {"erase", "erased", "set-subject"}
+"""tests/security/erasure has them."""
 
 
 @pytest.mark.parametrize(
-    "action", [*sorted(ALWAYS - {"export", "delete-branch", "set-owner"} - OF_KEYS), "tag", "fork", "copy"]
+    "action",
+    [*sorted(ALWAYS - {"export", "delete-branch", "set-owner"} - OF_KEYS - OF_ERASURE), "tag", "fork", "copy"],
 )
 def test_the_record_is_in_the_batch_of_the_change(
     store: Store, backend: InterferingBackend, tmp_path: Path, action: str
