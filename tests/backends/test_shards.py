@@ -971,7 +971,7 @@ def test_a_step_costs_hardly_more_than_one_object_however_long_the_line(quarter:
     for before, after in itertools.pairwise([(0, 0, 0), *costs]):
         created, written, read = (new - old for new, old in zip(after, before, strict=True))
         assert created < 1.1 * quarter
-        assert read < 0.1 * quarter
+        assert read <= 0.1 * quarter
         assert written < 4_000 * quarter
     first, last = costs[1][1] - costs[0][1], costs[3][1] - costs[2][1]
     assert last < 1.2 * first, "a step costs more, the longer the line is"

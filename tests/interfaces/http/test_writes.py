@@ -23,6 +23,7 @@ CHANGES = (
     ("DELETE", "/threads/chat/pins?at=c8", None),
     ("DELETE", "/threads/chat/branches/edited?force=true", None),
     ("POST", "/prunes", {"threads": ["chat"], "keep_last": 3}),
+    ("PUT", "/alerts/store-down/silence", {"duration": "1h"}),
     ("DELETE", "/threads/chat?confirm=chat", None),
 )
 
