@@ -621,7 +621,7 @@ def test_a_thread_that_is_deleted_before_the_end_is_not_said_to_be_wrong() -> No
 
 
 def test_a_failure_that_passes_does_not_leave_the_other_store_open(tmp_path: Path) -> None:
-    source = store_on(Faults(MemoryBackend(), [Fault("read", 5, lambda: TransientError("away for a moment"))]))
+    source = store_on(Faults(MemoryBackend(), [Fault("read", 6, lambda: TransientError("away for a moment"))]))
     for n in range(3):
         source.put(f"t{n}", {"n": n})
     url = f"sqlite:///{tmp_path}/other.db"
