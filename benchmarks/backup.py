@@ -229,7 +229,7 @@ def backup() -> list[Figure]:
     return measure(_MEGABYTES)
 
 
-CASES = (backup,)
+CASES: tuple[Callable[[], list[Figure]], ...] = (backup,)
 
 
 if __name__ == "__main__":

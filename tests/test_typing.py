@@ -63,6 +63,7 @@ def test_a_users_program_passes_in_strict_mode(errors_of: type, tmp_path: Path) 
     assert errors_of(file) == {}
 
 
+@pytest.mark.nightly
 @CHECKERS
 def test_every_typo_of_a_public_name_is_an_error(errors_of: type, tmp_path: Path) -> None:
     lines = ["from typing import Any", *(f"import {root}" for root in ROOTS)]

@@ -123,6 +123,7 @@ def test_the_header_of_a_sqlite_file(tmp_path: Path) -> None:
     assert seen["found"] + seen["not opened"] > 5
 
 
+@pytest.mark.nightly
 def test_every_file_of_a_store_of_files_is_looked_at(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     made("file", folder)

@@ -29,8 +29,9 @@ class TestStores(_Suite):
             yield store
 
 
+@pytest.mark.nightly
 class TestEncryptedStores(_Suite):
-    @pytest.fixture(params=mostly_nightly(("sqlite", "postgres", "mongodb", "redis", "s3", "file"), daily=["sqlite"]))
+    @pytest.fixture(params=("sqlite", "postgres", "mongodb", "redis", "s3", "file"))
     def store(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         keys = Encryption(LocalKeys(b"k" * 32))
         with holdfast.open(place(request.param, tmp_path), encryption=keys) as store:
