@@ -375,10 +375,11 @@ def _expire_leases(store: Store) -> None:
 CHILD = """
 import sys
 import holdfast
-from holdfast.maintenance.migration import bulk, plan
+from holdfast.maintenance.migration import bulk, plan, shared_run
 from holdfast.maintenance.migration.heads import read_groups
 from tests.migration.versions import TWO
 bulk.PAGE = plan.PAGE = int(sys.argv[2])
+bulk.PAUSE_SECONDS = shared_run.PAUSE_SECONDS = 0.005
 with holdfast.open(sys.argv[1]) as store:
     print("ready", flush=True)
     sys.stdin.readline()
