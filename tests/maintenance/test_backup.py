@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -427,3 +429,22 @@ def test_bad_input(store: Store, repository: Path, tmp_path: Path) -> None:
     mark.write_bytes(data)
     with pytest.raises(holdfast.errors.UnsupportedError, match="format 2"):
         backups.create()
+
+
+def test_backups_of_a_plain_store_need_no_extra(tmp_path: Path) -> None:
+    program = """
+import sys
+sys.modules["cryptography"] = None
+import holdfast
+with holdfast.open(sys.argv[1]) as store:
+    store.put("chat", {"n": 1})
+    backups = store.backups(sys.argv[2])
+    backups.create()
+    assert backups.verify().ok
+    assert backups.drill().ok
+with holdfast.open("memory://") as new:
+    new.backups(sys.argv[2]).restore()
+    print(new.get("chat").state)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "a.db"), str(tmp_path / "repository")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "{'n': 1}\n"

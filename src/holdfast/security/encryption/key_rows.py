@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.msgpack import encode
 
@@ -14,9 +14,11 @@ from holdfast.backends.tables import KEYS, REFS, Key
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.model.scopes import MARK
-from holdfast.security.encryption.cipher import Cipher
 from holdfast.security.encryption.hidden_names import NameCodec
 from holdfast.security.encryption.metadata_index import MetadataIndex
+
+if TYPE_CHECKING:  # it needs an extra, and rows of keys are looked at without it
+    from holdfast.security.encryption.cipher import Cipher
 
 WRAPPING, DIGEST, NAMES, DATA, SUBJECT = "wrapping", "digest", "names", "data", "subject"
 INDEX = "index"
