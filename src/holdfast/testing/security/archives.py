@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,10 +14,10 @@ from typing import Any
 
 from holdfast import snapshots
 from holdfast.agents import PersistentAgent
-from holdfast.errors import HoldfastError
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
 from holdfast.testing.security.names import HOSTILE_KEYS
+from holdfast.testing.security.outcomes import is_refused
 from holdfast.testing.security.payloads import Canary, constructor_payload, hostile_bodies, pickle_payload
 
 _SELECTED = 5
@@ -101,7 +101,7 @@ def check_exports(store: Store, canary: Canary) -> int:
         if altered == file.getvalue():
             continue
         count += 1
-        _refused(lambda: store.import_(io.BytesIO(altered)), f"the export: {name}")
+        is_refused(lambda: store.import_(io.BytesIO(altered)), f"the export: {name}")
         canary.check(f"an export: {name}")
         after = store.maintenance.heads(kinds="thread").threads
         new = [each for each in after if each not in before]
@@ -130,7 +130,7 @@ def check_snapshots(folder: Path, canary: Canary) -> int:
         path = folder / "altered.hfsnap"
         path.write_bytes(altered)
         with open_store("memory://", encryption=False) as target:
-            refused = _refused(lambda: snapshots.restore(path, store=target), f"the snapshot: {name}")
+            refused = is_refused(lambda: snapshots.restore(path, store=target), f"the snapshot: {name}")
             assert refused, f"a snapshot was restored: {name}"
             assert not target.agents.exists("frozen"), f"a snapshot that was refused left an agent: {name}"
         canary.check(f"a snapshot: {name}")
@@ -156,7 +156,7 @@ def check_backups(store: Store, folder: Path, canary: Canary) -> int:
             path.write_bytes(altered)
             with _empty_copy(store) as target:
                 backups = target.backups(repository)
-                if not _refused(lambda: backups.restore("latest"), what):
+                if not is_refused(lambda: backups.restore("latest"), what):
                     assert target.get("saved").state == expected, f"a backup was restored as another state, {what}"
             canary.check(f"a backup: {what}")
         path.write_bytes(data)
@@ -169,14 +169,3 @@ def _empty_copy(store: Store) -> Store:
 
     rows = store._engine.context.rows
     return open_store("memory://", encryption=rows._encryption if isinstance(rows, EncryptedRows) else False)
-
-
-def _refused(use: Callable[[], Any], what: str) -> bool:
-    """Return whether an error of Holdfast comes. `AssertionError` for any other."""
-    try:
-        use()
-    except HoldfastError:
-        return True
-    except Exception as error:
-        raise AssertionError(f"{type(error).__name__} instead of an error of Holdfast, {what}: {error}") from error
-    return False
