@@ -32,7 +32,7 @@ from holdfast.backends.interface import (
     RowCheck,
     Scan,
 )
-from holdfast.backends.tables import JOURNAL, KEYS, LINES, Key, Scalar, Table
+from holdfast.backends.tables import KEYS, LINES, Key, Scalar, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.checked_rows import select_rows
 from holdfast.engine.model.scopes import MARK as STATE
@@ -170,16 +170,14 @@ class NamedBackend(Wrapper):
         return await self.inner.apply([await self._hidden_change(change) for change in batch])
 
     async def _hidden_change(self, change: Change) -> Change:
-        if change.space is JOURNAL:
-            return change
         if isinstance(change, Delete):
-            return Delete(change.space, await self._hidden_key(change.space, change.prefix))
+            return Delete(change.space, await self._hidden_key(change.prefix))
         if isinstance(change, Expect):
-            return change._replace(key=await self._hidden_key(change.space, change.key))
-        return change._replace(row=change.row._replace(key=await self._hidden_key(change.space, change.row.key)))
+            return change._replace(key=await self._hidden_key(change.key))
+        return change._replace(row=change.row._replace(key=await self._hidden_key(change.row.key)))
 
-    async def _hidden_key(self, table: Table, key: Key) -> Key:
-        if len(key) < 2 or not key[1] or table is JOURNAL:
+    async def _hidden_key(self, key: Key) -> Key:
+        if len(key) < 2 or not key[1]:
             return key
         codec = await self._codec(str(key[0]))
         return key if codec is None else (key[0], codec.hide(str(key[1])), *key[2:])
@@ -190,22 +188,21 @@ class NamedBackend(Wrapper):
         hidden: list[Query] = []
         wide: dict[int, Scan] = {}
         for number, query in enumerate(queries):
-            table = query.space
             if isinstance(query, Get):
-                hidden.append(query._replace(keys=[await self._hidden_key(table, key) for key in query.keys]))
-            elif len(query.prefix) >= 2 or table is JOURNAL:
-                hidden.append(query._replace(prefix=await self._hidden_key(table, query.prefix)))
+                hidden.append(query._replace(keys=[await self._hidden_key(key) for key in query.keys]))
+            elif len(query.prefix) >= 2:
+                hidden.append(query._replace(prefix=await self._hidden_key(query.prefix)))
             else:
                 wide[number] = query
         answers = iter(await self.inner.read(hidden) if hidden else ())
         return [
-            await self._scan(wide[number]) if number in wide else await self._named(query.space, next(answers))
+            await self._scan(wide[number]) if number in wide else await self._named(next(answers))
             for number, query in enumerate(queries)
         ]
 
-    async def _named(self, table: Table, rows: list[Row]) -> list[Row]:
+    async def _named(self, rows: list[Row]) -> list[Row]:
         """Return rows with the names of their lines."""
-        if table is JOURNAL or not rows:
+        if not rows:
             return rows
         names = await self._names((str(row.key[0]), str(row.key[1])) for row in rows)
         return [row._replace(key=(row.key[0], names[row.key[0], row.key[1]], *row.key[2:])) for row in rows]  # type: ignore[index]
@@ -237,7 +234,7 @@ class NamedBackend(Wrapper):
         codec = await self._codec(str(tenants[0])) if tenants else None
         if not tenants:
             (rows,) = await self.inner.read([Scan(table, (), by=query.by, bodies=query.bodies)])
-            return select_rows(query, await self._named(table, rows))
+            return select_rows(query, await self._named(rows))
         if codec is None:
             return (await self.inner.read([query]))[0]
         tenant = str(tenants[0])
@@ -283,7 +280,7 @@ class NamedBackend(Wrapper):
         """Names are in another order: rows between two of them are not counted, but kinds of lines are."""
         if not all(_is_kind(bound[0]) for scan in scans for bound in (scan.start, scan.stop) if bound):
             return None
-        hidden = [scan._replace(prefix=await self._hidden_key(scan.space, scan.prefix)) for scan in scans]
+        hidden = [scan._replace(prefix=await self._hidden_key(scan.prefix)) for scan in scans]
         return await self.inner.count_rows(hidden)
 
     def set_row_check(self, check: RowCheck) -> None:
