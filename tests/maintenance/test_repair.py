@@ -82,6 +82,17 @@ def test_without_one_all_that_reads_is_kept(pruned: bool) -> None:
     check_salvage(small(pruned=pruned), 30, 2)
 
 
+def test_a_column_that_no_hash_covers_is_as_in_the_copy() -> None:
+    rows = small(pruned=False)
+    truth = picture(loaded(rows))
+    altered = [damaged for what, damaged in damage.altered(rows) if what[-1] == "beside"]
+    assert len(altered) > 3
+    for damaged in altered:
+        engine = loaded(damaged)
+        assert run(repair_line(engine, LINE, [RepairSource(loaded(rows))]))
+        assert picture(engine) == truth
+
+
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("pruned", mostly_nightly([False, True], daily=[True]))

@@ -41,6 +41,7 @@ from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import (
+    AT_HEAD,
     LEASE,
     LOST_STUB,
     PRUNED,
@@ -99,16 +100,14 @@ class RepairAttempt:
         self.mended = ThreadRepairReport(line.name)
         self.changed = False
         self._changes: list[Change] = []
-        self._bases: dict[Where, _Start] = {}
-        """The steps that branches start at."""
-        self._time = self._size = 0
-        """Of the last step."""
+        self._bases: dict[Where, _Start] = {}  # the steps that branches start at
+        self._time = self._size = 0  # of the last step
         self._folds: dict[Where, Row | None] = {}
         """The new folded states; None where the stored one is right."""
         self._kept: dict[int, int] = {}
         """The length of each branch up to its last step that is kept."""
         self._stubs: dict[Where, StepRef] = {}
-        self._revisions: dict[Where, int] = {}
+        self._unproven: dict[Where, tuple[int, int]] = {}
 
     async def run(self) -> bool:
         """Repair the line. Returns False if it was changed."""
@@ -133,7 +132,7 @@ class RepairAttempt:
         self._chains = chains
         branches = await self._find_branches(check, chains)
         self._starts = {(each.base_branch, each.base_length - 1) for each in branches.values()}
-        await self._find_revisions(check)
+        await self._find_unproven(check)
         for number in sorted(chains.chains):
             await self._walk(chains.chains[number], branches.get(number))
         self._settle(branches)
@@ -193,9 +192,7 @@ class RepairAttempt:
                     batch.append(Put(space, row) if there else Ensure(space, row))
                     self.changed = True
             if await self._backend.apply(batch) is not None:
-                raise ConflictError(
-                    "another process took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
-                )
+                raise _overtaken(self._line)
             await self._lease.renew_if_due()
 
     # Branches -------------------------------------------------------------------------------------------------
@@ -228,11 +225,10 @@ class RepairAttempt:
             found[number] = Branch(number, *start, created, name)
         return found
 
-    async def _find_revisions(self, check: LineCheck) -> None:
-        """Correct wrong revisions: from a source, or else in the order of their branches."""
+    async def _find_unproven(self, check: LineCheck) -> None:
+        """Correct revisions, in the order of branches, and `beside`, which no hash covers; or take them of a source."""
         for finding in check.found.findings:
-            # A damaged row of an intact step may have another revision than it had.
-            doubted = finding.code in (FindingCode.DUPLICATE_ID, FindingCode.DAMAGED_STEP)
+            doubted = finding.code in (FindingCode.DUPLICATE_ID, FindingCode.DAMAGED_STEP)  # its row may be altered
             if finding.place is None or not (doubted or finding.column == "revision"):
                 continue
             (rows,) = await self._stored.read([Scan(STEPS, (*self._line, finding.checkpoint), by="id")])
@@ -243,7 +239,8 @@ class RepairAttempt:
             for point, number in zip(points, numbers, strict=True):
                 place, commit = point[:2], point.hash
                 found = await first_of(self._sources, lambda each, at=place, by=commit: each.step(self._line, at, by))  # type: ignore[misc]
-                self._revisions[place] = StepRef.of(found[0]).revision if found is not None else number
+                right = StepRef.of(found[0]) if found is not None else point._replace(revision=number)
+                self._unproven[place] = right.revision, right.beside if right.beside in self._chains.chains else AT_HEAD
 
     def _stays(self, point: StepRef) -> bool:
         """Return whether a step belongs at its position."""
@@ -357,7 +354,8 @@ class RepairAttempt:
             value = self._ground.codec.unpack(header.metadata)
             text = readable(self._ground.codec, value) if isinstance(value, dict) else ""
             right = right._replace(metadata=add_origin(text, header.origin))
-        return right._replace(revision=self._revisions.get(point[:2], right.revision))
+        revision, beside = self._unproven.get(point[:2], (right.revision, right.beside))
+        return right._replace(revision=revision, beside=beside)
 
     def _why(self, place: Where) -> str:
         found = [each.code.value for each in self._check.found.findings if each.place == place]
@@ -578,9 +576,7 @@ class RepairAttempt:
             batch.append(Put(LINES, info_row(self._line, fresh)))
         if await self._backend.apply(batch) is not None:
             if not await self._lease.is_valid():
-                raise ConflictError(
-                    "another process took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
-                )
+                raise _overtaken(self._line)
             return False
         self.changed = True
         self._count()
@@ -594,6 +590,10 @@ class RepairAttempt:
 
 _OTHERS = {table.name: table for table in (REFS, LINKS, QUARANTINE)}
 """Tables whose damaged rows are replaced by those of a source, or removed."""
+
+
+def _overtaken(line: Line) -> ConflictError:
+    return ConflictError("another process took over this repair", where=f"thread {line}", hint="Wait for it to end")
 
 
 def _writes(change: Change, key: tuple[object, ...]) -> bool:
