@@ -14,7 +14,7 @@ the names. It is not as of one moment: lines that come or go meanwhile may be in
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec.msgpack import encode
@@ -149,6 +149,9 @@ class NameKeys(Protocol):
         """Return the names of lines by the stored ones, of those whose keys are there."""
         ...
 
+    async def load_ids(self, ids: Mapping[bytes, tuple[str, str]], /) -> None:
+        """Read the keys with these ids, which rows of lines have."""
+
 
 class NamedBackend(Wrapper):
     """A store whose lines have hidden names, by their names."""
@@ -199,18 +202,18 @@ class NamedBackend(Wrapper):
                 wide[number] = query
         answers = iter(await self.inner.read(hidden) if hidden else ())
         return [
-            await self._scan(wide[number]) if number in wide else await self._named(query.space, next(answers))
+            await self._scan(wide[number]) if number in wide else await self.with_names(query.space, next(answers))
             for number, query in enumerate(queries)
         ]
 
-    async def _named(self, table: Table, rows: list[Row]) -> list[Row]:
-        """Return rows with the names of their lines."""
+    async def with_names(self, table: Table, rows: list[Row]) -> list[Row]:
+        """Return rows as they are stored, with the names of their lines."""
         if table is JOURNAL or not rows:
             return rows
-        names = await self._names((str(row.key[0]), str(row.key[1])) for row in rows)
+        names = await self.names((str(row.key[0]), str(row.key[1])) for row in rows)
         return [row._replace(key=(row.key[0], names[row.key[0], row.key[1]], *row.key[2:])) for row in rows]  # type: ignore[index]
 
-    async def _names(self, lines: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    async def names(self, lines: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
         """Return the names of lines by the stored ones."""
         names: dict[tuple[str, str], str] = {}
         unknown: dict[str, list[str]] = {}
@@ -237,7 +240,7 @@ class NamedBackend(Wrapper):
         codec = await self._codec(str(tenants[0])) if tenants else None
         if not tenants:
             (rows,) = await self.inner.read([Scan(table, (), by=query.by, bodies=query.bodies)])
-            return select_rows(query, await self._named(table, rows))
+            return select_rows(query, await self.with_names(table, rows))
         if codec is None:
             return (await self.inner.read([query]))[0]
         tenant = str(tenants[0])
@@ -268,7 +271,7 @@ class NamedBackend(Wrapper):
         stored = {str(row.key[1]) for rows in pages for row in rows}
         if query.space is not LINES and not first:
             stored.add("")
-        names = (await self._names((tenant, each) for each in stored)).values()
+        names = (await self.names((tenant, each) for each in stored)).values()
         within = len(query.stop) > 1  # the end is in the last line
         return sorted(
             name for name in names if name >= first and (last is None or name < last or (within and name == last))
@@ -276,7 +279,7 @@ class NamedBackend(Wrapper):
 
     async def changes(self, since: str | None = None) -> Changes:
         found = await self.inner.changes(since)
-        names = await self._names(found.lines)
+        names = await self.names(found.lines)
         return found._replace(lines=[(tenant, names[tenant, stored]) for tenant, stored in found.lines])
 
     async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
@@ -297,6 +300,13 @@ class NamedBackend(Wrapper):
             )
 
         self.inner.set_row_check(check_named)
+
+
+def find_named(backend: Backend) -> NamedBackend | None:
+    """Return the layer of a store that hides the names of its lines, if there is one."""
+    while isinstance(backend, Wrapper) and not isinstance(backend, NamedBackend):
+        backend = backend.inner
+    return backend if isinstance(backend, NamedBackend) else None
 
 
 def prefix_refused(prefix: str) -> UnsupportedError:
