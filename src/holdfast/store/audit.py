@@ -114,7 +114,8 @@ class AuditOperations:
         """Write the audit to a file, one JSON document a line, with everything that the hashes cover.
 
         A third party can check it with `holdfast.access.check_audit`, and needs only the file, and perhaps heads that
-        were exported earlier.
+        were exported earlier. That of an encrypted store is encrypted, and needs the master key, too, unless the store
+        was opened with `clear=["export"]`.
         """
         from holdfast.security.audit import export
 

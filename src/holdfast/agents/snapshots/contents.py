@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.agents.snapshots import strict_json
 from holdfast.agents.snapshots.header import Kind
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.backends.interface import BlockingCall
@@ -14,6 +15,10 @@ from holdfast.errors import ConfigError, SnapshotCorruptError, SnapshotInvalidEr
 
 if TYPE_CHECKING:
     from holdfast.agents.storage.agent_line import AgentLine
+    from holdfast.security.encryption.file_key import FileKey
+
+SEALED = "sealed"
+"""The field of an encrypted tree with its key, which the master key of the store encrypts."""
 
 _PACKAGES = ("holdfast", "langchain", "langchain-core", "langgraph", "langgraph-checkpoint")
 
@@ -27,6 +32,8 @@ class SnapshotContent(NamedTuple):
     tree: Any
     tools: tuple[str, ...] = ()
     middleware: tuple[str, ...] = ()
+    key: FileKey | None = None
+    """The key that the tree is encrypted with in the file."""
 
 
 class RestoreOptions(NamedTuple):
@@ -62,8 +69,10 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
         from holdfast.agents.snapshots import holdfast_agents
 
         version = value.version if isinstance(value, holdfast_agents.StoredAgent) else None
-        document, record = await holdfast_agents.export_agent(line, version, scan)
-        return SnapshotContent("persistent", record.kind, record.id, document)
+        document, record, key = await holdfast_agents.export_agent(line, version, scan)
+        if key is None:
+            return SnapshotContent("persistent", record.kind, record.id, document)
+        return SnapshotContent("persistent", "agent", "", document, key=key)
     _require("langchain_core")
     if _is_graph(value):
         from holdfast.agents.snapshots import langchain_agents
@@ -99,6 +108,11 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
     name = getattr(value, "name", None)
     label = name if isinstance(name, str) else ""
     return SnapshotContent("langchain", type(value).__name__, label, dump(value, "value", scan))
+
+
+def seal_tree(key: FileKey, tree: Any) -> dict[str, Any]:
+    """Return a tree as one that is encrypted with the key of the file."""
+    return {SEALED: dict(key.wrapped), "content": key.seal(strict_json.write(tree), 0)}
 
 
 async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOptions, where: str) -> Any:
@@ -162,6 +176,7 @@ async def _restore_holdfast_agent(tree: Any, options: RestoreOptions, where: str
         raise SnapshotInvalidError(
             "an agent of Holdfast is restored into a store", where=where, hint="restore(…, store=holdfast.open(…))"
         )
+    tree = await holdfast_agents.open_tree(tree, options.store, where)
     name = holdfast_agents.class_of(tree, where)
     if options.live:
         registry.get(name)  # its error says what to import, before anything is written

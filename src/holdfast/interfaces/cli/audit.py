@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import InvalidError, NotFoundError
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import CliContext, command, group, limit_option
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE, THREAD
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
@@ -107,7 +107,8 @@ def verify(session: CliContext, heads_file: str | None) -> None:
 @command("export")
 @click.argument("file", type=click.Path(dir_okay=False))
 def export(session: CliContext, file: str) -> None:
-    """Write the audit to a file that can be checked without the store: JSON, a line for each step.
+    """Write the audit to a file that can be checked without the store: JSON, a line for each step. That of an encrypted
+    store is encrypted, too.
 
     \b
     holdfast audit export audit.jsonl
@@ -125,18 +126,22 @@ def export(session: CliContext, file: str) -> None:
 @command("check")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--heads", "heads_file", metavar="FILE", help="Compare with heads that `holdfast heads` exported.")
-def check(session: CliContext, file: str, heads_file: str | None) -> None:
-    """Check an exported audit, without a store.
+@click.option("--keys", metavar="PROVIDER", envvar="HOLDFAST_ENCRYPTION", help="The master key of an encrypted store.")
+def check(session: CliContext, file: str, heads_file: str | None, keys: str | None) -> None:
+    """Check an exported audit, without a store. That of an encrypted store needs the master key.
 
     The exit code is 5 if the file is damaged, 6 if its content is not what was written.
 
     \b
     holdfast audit check audit.jsonl
+    holdfast audit check audit.jsonl --keys file:/etc/holdfast.key
     """
     from holdfast.security import check_audit
 
     try:
-        checked = check_audit(file, _heads(heads_file))
+        checked = check_audit(file, _heads(heads_file), keys=keys)
+    except HoldfastError:  # some are errors of the system, too
+        raise
     except FileNotFoundError:
         raise NotFoundError("there is no such file", where=file) from None
     except OSError as error:

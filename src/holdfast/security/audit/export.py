@@ -3,6 +3,9 @@
 A file has one JSON document a line: first a header; then each step with its rows and everything that its hash covers;
 last the head of each line. A checker recomputes every hash, compares the rows with the digests of the steps, and
 compares the heads with heads that were exported at another time (`Store.heads`).
+
+Of an encrypted store, every line after the header is encrypted with a key of the file. The header has that key,
+encrypted by the master key.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.tables import EVENTS
 from holdfast.codec import Codec, default_codec
@@ -38,8 +41,13 @@ from holdfast.security.audit.verify import (
     find_mismatches,
     packed_detail,
 )
+from holdfast.security.encryption.file_key import new_file_key, open_file_key
+
+if TYPE_CHECKING:  # it needs an extra
+    from holdfast.security.encryption.provider import KeyProvider
 
 _MARK, _FORMAT = "holdfast audit", 1
+_PURPOSE = "audit"
 _COLUMNS = tuple(EVENTS.columns)
 
 
@@ -59,17 +67,22 @@ class AuditExport:
 async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
     """Write the audit to a file, atomically."""
     temporary = Path(f"{path}.new")
+    key = await new_file_key(engine, _PURPOSE)
     heads: dict[str, tuple[int, str]] = {}
     steps = rows = 0
     whole = hashlib.sha256()
     with temporary.open("wb") as file:
+        number = 0
 
         def write(document: Mapping[str, Any]) -> None:
+            nonlocal number
             line = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
             whole.update(line)
-            file.write(line)
+            file.write(line if key is None or not number else key.seal(line, number).encode() + b"\n")
+            number += 1
 
-        write({"kind": _MARK, "format": _FORMAT, "tenant": tenant, "columns": ["number", *_COLUMNS, "detail"]})
+        header: dict[str, Any] = {"kind": _MARK, "format": _FORMAT, "tenant": tenant}
+        write(header | {"columns": ["number", *_COLUMNS, "detail"]} | ({} if key is None else {"sealed": key.wrapped}))
         lines = await audited_lines(engine, tenant)
         replaced = await ErasureLedger(engine, tenant).replaced_digests()
         for line in lines:
@@ -84,7 +97,7 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
                 rows += len(audited.rows)
         write({"heads": heads})
         sha = whole.hexdigest()
-        file.write(json.dumps({"digest": sha}).encode() + b"\n")
+        write({"digest": sha})
     temporary.replace(path)
     return AuditExport(str(path), len(lines), steps, rows, sha, heads)
 
@@ -144,14 +157,19 @@ class AuditCheck:
         return not self.findings
 
 
-def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = None) -> AuditCheck:
-    """Check an exported audit, with the file only.
+def check_audit(
+    path: str | Path,
+    heads: Mapping[str, tuple[int, str]] | None = None,
+    *,
+    keys: KeyProvider | str | None = None,
+) -> AuditCheck:
+    """Check an exported audit, with the file only; and with `keys`, the master key, if it is of an encrypted store.
 
     `heads` has the number of steps that each line had at an earlier time, and the hash of the last of them: the file
     must continue from there, or say that the line was removed since.
     """
     checked = AuditCheck()
-    documents = _documents(Path(path))
+    documents = _documents(Path(path), keys)
     first = next(documents, {})
     if first.get("kind") != _MARK or first.get("format") != _FORMAT:
         raise InvalidError(
@@ -176,11 +194,12 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
     return checked
 
 
-def _documents(path: Path) -> Iterator[dict[str, Any]]:
+def _documents(path: Path, keys: KeyProvider | str | None) -> Iterator[dict[str, Any]]:
     """Return the documents of a file without the last one, the digest, which is checked."""
-    whole = hashlib.sha256()
+    whole, key = hashlib.sha256(), None
     with path.open("rb") as file:
-        for line in file:
+        for number, text in enumerate(file):
+            line = text if key is None else key.unseal(text.rstrip(b"\n"), number, str(path))
             try:
                 document = json.loads(line)
             except ValueError as error:
@@ -194,8 +213,18 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
                     )
                 return
             whole.update(line)
+            if not number and document.get("kind") == _MARK and "sealed" in document:
+                key = open_file_key(document["sealed"], _PURPOSE, _provider(keys), str(path))
             yield document
     raise CorruptError("the end of the file is missing", where=str(path), hint="Use another copy of it")
+
+
+def _provider(keys: KeyProvider | str | None) -> KeyProvider | None:
+    if not isinstance(keys, str):
+        return keys
+    from holdfast.security.encryption.settings import provider_for
+
+    return provider_for(keys)
 
 
 def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], checked: AuditCheck) -> None:
