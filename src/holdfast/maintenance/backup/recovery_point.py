@@ -20,12 +20,13 @@ from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.security.audit.archive_records import LINE as ARCHIVES
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.state.sessions.records import LINE as SESSIONS
 
-NEVER_SET_BACK = frozenset((ACCESS, AUDIT, ERASURES, SESSIONS))
-"""The lines that say what is forbidden, over or erased. They are never restored as they were, but as the newest backup
-has them: what was revoked, frozen or ended since stays so."""
+NEVER_SET_BACK = frozenset((ACCESS, AUDIT, ARCHIVES, ERASURES, SESSIONS))
+"""The lines that say what is forbidden, over, archived or erased. They are never restored as they were, but as the
+newest backup has them: what was revoked, frozen or ended since stays so."""
 
 
 class RecoveryPoint(NamedTuple):
