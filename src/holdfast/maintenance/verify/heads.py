@@ -373,7 +373,7 @@ class _Comparison:
         new = {StepRef.of(row).id async for row in steps if int(row.key[3]) >= lengths.get(int(row.key[2]), 0)}
         for row in unknown:
             if row.columns[0] not in new:
-                what = f"a {row.key[2]} was put back or forged: {row.key[3]}"
+                what = f"a {row.key[2]!s} was put back or forged: {row.key[3]!s}"
                 self._found.append(Finding(FindingCode.REPLAYED_NAME, what, *self._line, space=REFS.name, key=row.key))
 
     async def _branch(self, head: BranchHead, outline: _Outline, *, same: bool) -> None:

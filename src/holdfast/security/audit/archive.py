@@ -93,8 +93,8 @@ async def archive(
                 own = [each for each in ranges if each.line == line.name]
                 plan[line] = await _write_line(engine, line, own, replaced, before, writer)
             sha = writer.end()
-            flush: BlockingCall[None] = BlockingCall(lambda: (file.flush(), os.fsync(file.fileno()))[0])
-            await flush
+            file.flush()
+            await BlockingCall(lambda: os.fsync(file.fileno()))
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

@@ -45,7 +45,10 @@ class ArchiveRecords:
     async def ranges(self) -> list[ArchivedRange]:
         """Return what was archived, in the order in which it was."""
         found = await self._line.read(lambda entries: entries.with_prefix(_SEGMENT))
-        ranges = [ArchivedRange(*each[:4], frozenset(each[4]), each[5]) for each in found.values()]
+        ranges = [
+            ArchivedRange(segment, line, first, last, frozenset(retained), rows)
+            for segment, line, first, last, retained, rows in found.values()
+        ]
         return sorted(ranges, key=lambda each: (each.segment, each.line, each.first))
 
     async def move(self, range_: ArchivedRange, steps: Sequence[str]) -> None:
