@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.agents.snapshots import strict_json
 from holdfast.agents.snapshots.header import Kind
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.backends.interface import BlockingCall
@@ -16,9 +15,6 @@ from holdfast.errors import ConfigError, SnapshotCorruptError, SnapshotInvalidEr
 if TYPE_CHECKING:
     from holdfast.agents.storage.agent_line import AgentLine
     from holdfast.security.encryption.file_key import FileKey
-
-SEALED = "sealed"
-"""The field of an encrypted tree with its key, which the master key of the store encrypts."""
 
 _PACKAGES = ("holdfast", "langchain", "langchain-core", "langgraph", "langgraph-checkpoint")
 
@@ -112,7 +108,9 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
 
 def seal_tree(key: FileKey, tree: Any) -> dict[str, Any]:
     """Return a tree as one that is encrypted with the key of the file."""
-    return {SEALED: dict(key.wrapped), "content": key.seal(strict_json.write(tree), 0)}
+    from holdfast.agents.snapshots.holdfast_agents import seal_tree
+
+    return seal_tree(key, tree)
 
 
 async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOptions, where: str) -> Any:

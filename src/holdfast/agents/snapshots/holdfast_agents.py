@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from holdfast.agents.snapshots import strict_json
-from holdfast.agents.snapshots.contents import SEALED
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.snapshots.strict_json import check_fields
 from holdfast.agents.storage.agent_line import AgentLine
@@ -31,7 +30,8 @@ from holdfast.state.api import ScopedOperations
 
 _FIELDS = {"holdfast": str, "format": int, "id": str, "version": int, "checkpoint": str, "updated": str, "state": dict}
 
-_PURPOSE = "snapshot"
+_SEALED, _PURPOSE = "sealed", "snapshot"
+"""The field of an encrypted tree with its key, which the master key of the store encrypts."""
 
 _SETTINGS = ("configuration", "fields", "context", "metadata")
 """The channels that hold settings."""
@@ -77,13 +77,18 @@ async def export_agent(
     return document, record, key
 
 
+def seal_tree(key: FileKey, tree: Any) -> dict[str, Any]:
+    """Return a tree as one that is encrypted with the key of the file."""
+    return {_SEALED: dict(key.wrapped), "content": key.seal(strict_json.write(tree), 0)}
+
+
 async def open_tree(tree: Any, store: Any, where: str) -> Any:
     """Return a tree, decrypted with the master key of the store that it is restored into if it is encrypted."""
-    if type(tree) is not dict or SEALED not in tree:
+    if type(tree) is not dict or _SEALED not in tree:
         return tree
-    check_fields(tree, {SEALED: dict, "content": str}, where)
+    check_fields(tree, {_SEALED: dict, "content": str}, where)
     keys = master_keys(_require_store(store)._handle.engine)
-    call: BlockingCall[FileKey] = BlockingCall(lambda: open_file_key(tree[SEALED], _PURPOSE, keys, where))
+    call: BlockingCall[FileKey] = BlockingCall(lambda: open_file_key(tree[_SEALED], _PURPOSE, keys, where))
     return strict_json.read((await call).unseal(tree["content"], 0, where), where)
 
 

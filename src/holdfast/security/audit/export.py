@@ -248,7 +248,7 @@ def check_audit(
     return checked
 
 
-def _documents(path: Path, keys: KeyProvider | str | None) -> Iterator[dict[str, Any]]:
+def _documents(path: Path, keys: KeyProvider | str | None = None) -> Iterator[dict[str, Any]]:
     """Return the documents of a file without the last one, the digest, which is checked."""
     whole, key = hashlib.sha256(), None
     with path.open("rb") as file:
