@@ -1,4 +1,4 @@
-"""Files that are written from an encrypted store are encrypted, too: the exported audit, and snapshots of agents."""
+"""Files that are written from an encrypted store are encrypted, too: exports, the exported audit, and snapshots."""
 
 from __future__ import annotations
 
@@ -87,6 +87,10 @@ def another_header(lines: list[bytes], other: list[bytes]) -> list[bytes]:
     return [other[0], *lines[1:]]
 
 
+def longer(lines: list[bytes], _: list[bytes]) -> list[bytes]:
+    return [*lines, lines[-1]]
+
+
 def in_the_clear(lines: list[bytes], _: list[bytes]) -> list[bytes]:
     return [*lines[:2], b'{"heads": {}}\n', *lines[3:]]
 
@@ -107,6 +111,39 @@ def test_a_changed_audit_is_detected(store: Store, tmp_path: Path) -> None:
             check_audit(paths[0], keys=KEYS)
     paths[0].write_bytes(b"".join(lines))
     assert check_audit(paths[0], keys=KEYS).ok
+
+
+@pytest.mark.parametrize("name", ["export.jsonl", "export.jsonl.gz"])
+def test_an_export_is_encrypted_and_imported_with_the_key(name: str, store: Store, tmp_path: Path) -> None:
+    path, clear = tmp_path / name, tmp_path / f"clear-{name}"
+    for number in range(5):
+        store.put("planted-scope", {"planted-key": "planted-value", "n": number}, tag=f"t{number}")
+    assert store.export(path).threads == 1
+    assert found_in(path) == set()
+    with holdfast.open(tmp_path / "a.db", encryption=Encryption(KEYS, clear=["export"])) as allowed:
+        allowed.export(clear)
+    assert found_in(clear) >= {b"planted-scope"}, "the search finds names that are not encrypted"
+    with holdfast.open("memory://", encryption=Encryption(KEYS)) as there:
+        there.import_(path)
+        assert there.get("planted-scope", at="t2").hash == store.get("planted-scope", at="t2").hash
+    codes = []
+    for encryption in (False, Encryption(OTHERS)):
+        with holdfast.open("memory://", encryption=encryption) as stranger:
+            with pytest.raises(DeniedError) as denied:
+                stranger.import_(path)
+            assert not stranger.threads()
+        codes.append(denied.value.code)
+    assert codes == ["key-missing", "key-wrong"]
+    if path.suffix != ".gz":
+        lines = path.read_bytes().splitlines(keepends=True)
+        store.export(tmp_path / "other.jsonl")
+        other = (tmp_path / "other.jsonl").read_bytes().splitlines(keepends=True)
+        for change in (removed, swapped, cut, foreign, another_header, in_the_clear, longer):
+            path.write_bytes(b"".join(change(lines, other)))
+            with holdfast.open("memory://", encryption=Encryption(KEYS)) as there:
+                with pytest.raises(CorruptError):
+                    there.import_(path)
+                assert not there.threads()
 
 
 def test_the_command_checks_an_encrypted_audit(store: Store, tmp_path: Path) -> None:
