@@ -65,6 +65,9 @@ def test_an_exported_audit_is_encrypted_and_checked_with_the_key(store: Store, t
         allowed.audit.export(clear)
     assert found_in(clear) >= {b"planted-scope"}, "the search finds names that are not encrypted"
     assert check_audit(clear, done.heads).ok
+    with pytest.raises(CorruptError, match="not encrypted") as downgraded:
+        check_audit(clear, keys=KEYS)
+    assert downgraded.value.code == "tampered"
 
 
 def removed(lines: list[bytes], _: list[bytes]) -> list[bytes]:

@@ -163,7 +163,7 @@ def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, .
 @command("check")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--heads", "heads_file", metavar="FILE", help="Compare with heads that `holdfast heads` exported.")
-@click.option("--keys", metavar="PROVIDER", envvar="HOLDFAST_ENCRYPTION", help="The master key of an encrypted store.")
+@click.option("--keys", metavar="PROVIDER", help="The master key of an encrypted store, such as environment.")
 def check(session: CliContext, file: str, heads_file: str | None, keys: str | None) -> None:
     """Check an exported audit, without a store. That of an encrypted store needs the master key.
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # it needs an extra
 _MARK, _FORMAT = "holdfast audit", 1
 _PURPOSE = "audit"
 _COLUMNS = tuple(EVENTS.columns)
+_CLEAR = "If it was exported in the clear on purpose, check it without a key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,8 @@ def check_audit(
     *,
     keys: KeyProvider | str | None = None,
 ) -> AuditCheck:
-    """Check an exported audit, with the file only; and with `keys`, the master key, if it is of an encrypted store.
+    """Check an exported audit, with the file only. That of an encrypted store needs `keys`, the master key; with them, a
+    file that is not encrypted is refused.
 
     `heads` has the number of steps that each line had at an earlier time, and the hash of the last of them: the file
     must continue from there, or say that the line was removed since.
@@ -267,6 +269,9 @@ def _documents(path: Path, keys: KeyProvider | str | None = None) -> Iterator[di
                     )
                 return
             whole.update(line)
+            if not number and keys is not None and "sealed" not in document:
+                # Whoever has no key could have written it.
+                raise CorruptError("the file is not encrypted", where=str(path), hint=_CLEAR, code="tampered")
             if not number and document.get("kind") == _MARK and "sealed" in document:
                 key = open_file_key(document["sealed"], _PURPOSE, _provider(keys), str(path))
             yield document
