@@ -288,6 +288,7 @@ FINER_CODES = {
     "erase-held": DeniedError,
     "certificate-invalid": CorruptError,
     "clear-refused": UnsupportedError,
+    "serde-refused": ConfigError,
     "names-hidden": ConfigError,
     "index-declared": ConfigError,
     "prefix-refused": UnsupportedError,

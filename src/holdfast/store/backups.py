@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.checker import RepositoryReport
     from holdfast.maintenance.backup.drill import DrillReport
     from holdfast.maintenance.backup.follower import FollowStatus
+    from holdfast.maintenance.backup.format import LineEntry
     from holdfast.maintenance.backup.pruner import BackupPruneReport
     from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
@@ -142,8 +143,6 @@ class BackupOperations(Generic[Opened]):
         self, backup: str | datetime = "latest", *, store: str | None = None
     ) -> tuple[BackupInfo, Sequence[BackupLine]]:
         """Return a backup, and what is in it."""
-        from holdfast.maintenance.backup.reader import entries_of
-
         async with self._open() as repository:
             found = await self._find(repository, backup, store)
             lines = [
@@ -154,7 +153,7 @@ class BackupOperations(Generic[Opened]):
                     sum(tip.seq + 1 for tip in entry.tips),
                     sum(chunk.bodies.size for chunk in entry.chunks),
                 )
-                async for entry in entries_of(repository, found)
+                for entry in await self._entries(repository, found)
                 if entry.columns
             ]
             return _info(found), lines
@@ -164,11 +163,9 @@ class BackupOperations(Generic[Opened]):
         self, before: str | datetime, after: str | datetime = "latest", *, store: str | None = None
     ) -> Sequence[BackupChange]:
         """Compare two backups: which lines were added, removed or changed."""
-        from holdfast.maintenance.backup.reader import entries_of
-
         async with self._open() as repository:
             found = [await self._find(repository, each, store) for each in (before, after)]
-            old, new = [{each.line: each async for each in entries_of(repository, one)} for one in found]
+            old, new = [{each.line: each for each in await self._entries(repository, one)} for one in found]
             changes = []
             for line in sorted(old.keys() | new.keys()):
                 first, second = old.get(line), new.get(line)
@@ -434,6 +431,17 @@ class BackupOperations(Generic[Opened]):
             return await repository.find(backup, await self._own_store(repository, store))
         time = parse_time(backup, to_datetime(self._handle.now()))
         return await repository.find_by_time(time, await self._own_store(repository, store))
+
+    async def _entries(self, repository: Repository, backup: Backup) -> Sequence[LineEntry]:
+        """Return the lines of a backup. Hidden names stay so for those who do not have the key."""
+        from holdfast.maintenance.backup.keyring import backup_keys
+        from holdfast.maintenance.backup.reader import named_entries
+
+        keys = await backup_keys(repository, [backup.manifest], self._handle.engine)
+        try:
+            return await named_entries(repository, backup, keys, self._handle.engine)
+        except DeniedError:
+            return await named_entries(repository, backup, None, self._handle.engine)
 
     async def _own_store(self, repository: Repository, store: str | None) -> str | None:
         """Return the store that a caller means: without a name it is this one, if there are several."""

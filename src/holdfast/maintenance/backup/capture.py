@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.backends.interface import Get, Query, Row, Scan
+from holdfast.backends.interface import Changes, Get, Query, Row, Scan
 from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.tables import (
     BRANCHES,
@@ -31,12 +31,14 @@ from holdfast.backends.tables import (
     Scalar,
     Table,
 )
+from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.engine import Engine
 from holdfast.engine.generations import GENERATION
 from holdfast.engine.row_format import LEASE, Line, StepRef
-from holdfast.errors import ConflictError, CorruptError, InvalidError
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError
 from holdfast.maintenance.backup.format import Tip
 from holdfast.maintenance.backup.status import LAST_BACKUP, SETTING
+from holdfast.security.encryption.hidden_names import find_named
 
 SMALL = (BRANCHES, REFS, WRITES, LINKS, JOBS)
 """Tables of which all rows of a line are read at once."""
@@ -112,15 +114,25 @@ class Moment(NamedTuple):
 
 
 class LineReader:
-    """Reads outlines and rows of lines, as they are stored."""
+    """Reads outlines and rows of lines, as they are stored: under the stored names, where names are hidden."""
 
     def __init__(self, engine: Engine) -> None:
-        self._stored = engine.context.stored
+        self._named = find_named(engine.context.stored)
+        self._stored = engine.context.stored if self._named is None else self._named.inner
         self._codec = engine.context.rows
         self.has_keys = engine.context.rows.hides_columns
         """Whether lines have keys."""
         self._branches: dict[Line, tuple[int, ...]] = {}
         """The numbers of the branches of lines when they were last read."""
+
+    async def changes(self, token: str | None) -> Changes:
+        """Return the lines that changed since a token was issued."""
+        return await self._stored.changes(token)
+
+    async def name(self, line: Line) -> str:
+        """Return the name of a line for people."""
+        name = (line.tenant, line.name)
+        return line.name if self._named is None else (await self._named.names([name]))[name]
 
     async def lines(self, tenant: str | None) -> list[Line]:
         """List the lines of a tenant or of all, and for each tenant the empty name, which has its settings."""
@@ -168,7 +180,7 @@ class LineReader:
                 self._branches[line] = there
                 settled = settled and there == numbers
                 try:
-                    outlines[line] = self._outline(answers)
+                    outlines[line] = await self._outline(answers)
                 except CorruptError as error:
                     outlines[line] = error
             if settled:
@@ -185,15 +197,14 @@ class LineReader:
         rest = [line for line in lines if line not in damaged]
         return {**damaged, **(await self.outlines(rest) if rest else {})}
 
-    def _outline(self, answers: Sequence[Sequence[Row]]) -> Outline:
+    async def _outline(self, answers: Sequence[Sequence[Row]]) -> Outline:
         lines, branches, refs, writes, links, jobs, *rest = answers
         keys = rest.pop(0) if self.has_keys else []
         events, *ends = rest
-        refs = [row for row in refs if not _is_local(row)]
+        refs = [row for row in refs if not await self._is_local(row)]
         small = tuple(zip(SMALL, map(tuple, (branches, refs, writes, links, jobs)), strict=True))
         for table, rows in ((LINES, lines), *small, (KEYS, keys)):
-            for row in rows:
-                self._check(table, row)
+            await self._check(table, rows)
         steps = [StepRef.of(row) for end in ends for row in end]
         tips = tuple(Tip(step.branch, step.seq, step.id, step.hash) for step in steps)
         return Outline(lines[0] if lines else None, small, tips, str(events[0].key[2]) if events else "", tuple(keys))
@@ -216,12 +227,12 @@ class LineReader:
             if before is not None and table in (STEPS, FOLDS, EVENTS):
                 async for row in self._appended(table, line, outline, before):
                     folded = folded or table is FOLDS
-                    self._check(table, row)
+                    await self._check(table, [row])
                     yield table, row
             elif before is None or table is not NODES or folded:
                 async for found in self._missing(table, line, outline, known, appended=before is not None):
                     if isinstance(found, Row):
-                        self._check(table, found)
+                        await self._check(table, [found])
                     yield table, found
         (now,) = await self._stored.read([Get(LINES, [tuple(line)])])
         if not now or now[0].columns != outline.row.columns:
@@ -295,16 +306,38 @@ class LineReader:
                 yield row
             page = next_page(page, found)
 
-    def _check(self, table: Table, row: Row) -> None:
-        if not self._codec.is_intact(table, row):
-            raise CorruptError("a row is damaged", where=f"{table.name} {row.key}")
+    async def _check(self, table: Table, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if not self._codec.is_intact(table, await self._with_name(table, row)):
+                raise CorruptError("a row is damaged", where=f"{table.name} {row.key}")
+
+    async def _with_name(self, table: Table, row: Row) -> Row:
+        """Return a row under the name of its line, whose key is in memory: the seal covers the name."""
+        if self._named is None:
+            return row
+        (named,) = await self._named.with_names([row])
+        id = sealed_key_id(row.body)
+        if id and self._named.keys is not None:
+            await self._named.keys.load_ids({id: (str(named.key[0]), str(named.key[1]))})
+        return named
+
+    async def _is_local(self, ref: Row) -> bool:
+        """Return whether a ref is about this store only."""
+        kind = ref.key[2]
+        if kind != SETTING or self._named is None:
+            return _is_local(kind, str(ref.key[3]))
+        try:
+            opened = self._codec.decode(REFS, await self._with_name(REFS, ref))
+        except HoldfastError:
+            return False  # which is found when it is checked
+        return _is_local(kind, str(opened.key[3]))
 
 
 class MomentFinder:
     """Finds a moment, and which lines have changed until then."""
 
     def __init__(self, engine: Engine, reader: LineReader, tenant: str | None) -> None:
-        self._backend = engine.context.stored
+        self._url = engine.context.stored.url
         self._clock = engine.context.clock
         self._reader = reader
         self._tenant = tenant
@@ -316,9 +349,9 @@ class MomentFinder:
 
     async def _changes(self, token: str | None) -> tuple[str, set[Line] | None]:
         try:
-            found = await self._backend.changes(token)
+            found = await self._reader.changes(token)
         except InvalidError:  # the token of another kind of store
-            found = (await self._backend.changes())._replace(complete=False)
+            found = (await self._reader.changes(None))._replace(complete=False)
         lines = {Line(*each) for each in found.lines if self._tenant in (None, each[0])}
         return found.token, lines if found.complete else None
 
@@ -346,7 +379,7 @@ class MomentFinder:
             if changed is None or attempt == _ATTEMPTS - 2:
                 changed = {*await self._reader.lines(self._tenant)}
             lines |= changed
-        raise ConflictError("the store keeps changing", where=self._backend.url, hint="Try again", code="busy-store")
+        raise ConflictError("the store keeps changing", where=self._url, hint="Try again", code="busy-store")
 
 
 def _may_exist(line: Line, names: set[Line]) -> bool:
@@ -365,9 +398,8 @@ def _outline_queries(line: Line, branches: Sequence[int], *, keys: bool) -> list
     ]
 
 
-def _is_local(ref: Row) -> bool:
-    """Return whether a ref is about this store only."""
-    kind, name = ref.key[2], str(ref.key[3])
+def _is_local(kind: Scalar, name: str) -> bool:
+    """Return whether a ref of this kind and name is about this store only."""
     return kind in _LOCAL or (kind == SETTING and (name.startswith(LAST_BACKUP) or name == GENERATION))
 
 

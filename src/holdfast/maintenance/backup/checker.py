@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from holdfast.engine.engine import Engine
@@ -11,7 +12,7 @@ from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.integrity.verify import verify as verify_line
 from holdfast.engine.namespaces import short_name
 from holdfast.engine.types import Progress
-from holdfast.errors import CorruptError, NotFoundError, UnsupportedError
+from holdfast.errors import CorruptError, DeniedError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import HEADER, PACKS, LineEntry, Manifest, decode_value, open_object, pack_name
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.packs import PACK
@@ -171,6 +172,9 @@ class RepositoryChecker:
         self._check_packs(backup.manifest, entries, backup.id)
         keys = await self._keys(backup)
         engine = None
+        if keys is not None:
+            with suppress(*((DeniedError,) if level is None else ())):  # checking needs no key, hidden names stay so
+                entries = await keys.with_names(entries, self._like)
         if level is not None:
             engine = await backup_engine(self._repository, backup.id, entries, self._like, keys=keys)
         for entry in entries:
@@ -185,7 +189,7 @@ class RepositoryChecker:
                 self._add("missing-key", what, self._repository.where, backup.id, short_name(entry.name))
                 continue
             try:
-                await loader_of(self._repository).rows(entry.line, entry.chunks)
+                await loader_of(self._repository).rows(entry.stored_line, entry.chunks)
             except _DAMAGE as error:
                 steps = await self._affected(entry)
                 self._add("damaged-thread", error.what, error.where, backup.id, short_name(entry.name), steps)
@@ -213,7 +217,7 @@ class RepositoryChecker:
         affected: list[str] = []
         for chunk in entry.chunks:
             try:
-                index = await loader_of(self._repository).index(entry.line, chunk)
+                index = await loader_of(self._repository).index(entry.stored_line, chunk)
             except _DAMAGE:
                 affected.append("unknown steps: their list is damaged")
                 continue

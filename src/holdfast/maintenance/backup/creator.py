@@ -14,7 +14,7 @@ from holdfast.codec.envelope import unpack_body
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
-from holdfast.errors import ConflictError, CorruptError, UnsupportedError
+from holdfast.errors import ConflictError, CorruptError
 from holdfast.maintenance.backup.capture import (
     AT_ONCE,
     ConcurrentChange,
@@ -160,12 +160,6 @@ class BackupCreator:
 
     async def create(self, reason: str) -> Backup:
         """Make a backup. `ConflictError` if others keep making backups of the same store."""
-        if self._engine.context.rows.hides_names:
-            raise UnsupportedError(
-                "the store hides the names of its threads, and a backup would show them",
-                where=self._engine.context.backend.url,
-                hint="Copy it into another store that hides them: holdfast copy",
-            )
         store = await store_id(self._engine, self._home)
         for _ in range(_ATTEMPTS):
             parent, last = await self._repository.newest(store)
@@ -255,7 +249,7 @@ class BackupCreator:
                 for number, (line, outline) in enumerate(outlines.items(), start + 1):
                     await self._update(writer, entries, line, outline)
                     if self._progress is not None:
-                        self._progress(number, len(ordered), line.name)
+                        self._progress(number, len(ordered), await self._reader.name(line))
             token, pending = await self._moments.changed(token)
             if not pending:
                 break

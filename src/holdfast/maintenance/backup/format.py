@@ -98,6 +98,25 @@ class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
         """The name of the line."""
         return Line(self.tenant, self.name)
 
+    @property
+    def stored_line(self) -> Line:
+        """The name of the line in the repository, which is another one where names are hidden."""
+        return self.line
+
+    def with_name(self, name: str) -> LineEntry:
+        """Return the line under its name, given that this one is hidden."""
+        return NamedEntry(**{**msgspec.structs.asdict(self), "name": name}, stored_name=self.name)
+
+
+class NamedEntry(LineEntry, frozen=True):
+    """A line in a backup whose name is hidden in the repository, by its name. Never written."""
+
+    stored_name: str = ""
+
+    @property
+    def stored_line(self) -> Line:
+        return Line(self.tenant, self.stored_name)
+
 
 class ChunkIndex(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The index of a chunk. Keys are without tenant and line. First `removed` is applied, which has beginnings of keys

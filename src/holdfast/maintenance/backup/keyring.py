@@ -21,11 +21,13 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
 from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, DestroyedKeys, Keyring, LineEntry, Manifest
 from holdfast.maintenance.backup.repository import Repository
+from holdfast.security.encryption.hidden_names import find_named
 from holdfast.security.encryption.key_rows import (
     BY_SUBJECT,
     DATA,
     DESTROYED_KEY,
     INDEX,
+    NAMES,
     SETTING,
     SUBJECT,
     SUBJECT_LINE,
@@ -107,7 +109,9 @@ class KeyringWriter:
         """Write new rows of the table `keys` into a ring. Returns the rings that a backup needs, given those of the one
         before it and the ids of all keys that it needs."""
         rings = tuple(before)
-        rows = [await self._portable(KeyRow.of(row)) for row in stored]
+        # Where names are hidden, the checksums of these rows cover the names. They were verified when they were read.
+        hidden = self._rows is not None and self._rows.hides_names
+        rows = [await self._portable(KeyRow.unchecked(row) if hidden else KeyRow.of(row)) for row in stored]
         rows += await self._subject_rows(rows)
         if len(rings) >= _MAX_RINGS:
             known = [row for ring in rings for row in await self._reader.rows(ring)]
@@ -182,6 +186,8 @@ class BackupKeys:
         self._usable = [row for row in rows if row.id not in destroyed and row.wrapped_by not in by]
         self._ids = {row.id for row in self._usable}
         self._data = {row.id for row in self._usable if row.kind == DATA}
+        self.hides_names = any(row.kind == NAMES for row in self._usable)
+        """Whether the names of lines are hidden."""
         self.destroyed = {*destroyed, *(row.id for row in rows if row.wrapped_by in by)}
 
     def is_erased(self, entry: LineEntry) -> bool:
@@ -220,10 +226,35 @@ class BackupKeys:
         needed = {id for entry in entries for id in entry.keys}
         latest = {row.key: row for row in self._usable if row.kind != DATA or row.id in needed}
         memory = MemoryBackend()
-        await memory.apply([Create(KEYS, row.stored()) for row in latest.values()])
-        _, codec = EncryptedRows(Encryption(provider, "turning-on")).bind(memory)
+        if self.hides_names:
+            encryption = Encryption(provider, hide_names=True)
+        else:
+            encryption = Encryption(provider, "turning-on")
+        _, codec = EncryptedRows(encryption).bind(memory)
         assert isinstance(codec, EncryptedRows)  # noqa: S101 - see above
+        # First the keys of tenants, then those of persons, then those of lines, which need the former to be opened.
+        ranked = sorted(latest.values(), key=lambda row: (row.kind == DATA, row.kind == SUBJECT))
+        for row in ranked:
+            await _add_row(codec, row)
         return codec
+
+    async def with_names(self, entries: Sequence[LineEntry], like: Engine) -> list[LineEntry]:
+        """Return lines of a backup under their names. Those whose name cannot be known stay under the stored one."""
+        if not self.hides_names:
+            return [*entries]
+        named = find_named((await self.codec(entries, like)).store_keys.backend)
+        assert named is not None  # noqa: S101 - see above
+        names = await named.names([(entry.tenant, entry.name) for entry in entries])
+        return [entry.with_name(names[entry.tenant, entry.name]) for entry in entries]
+
+
+async def _add_row(codec: EncryptedRows, row: KeyRow) -> None:
+    """Add a key of a ring to those in memory. In the ring, the key of a line is under the stored name."""
+    keys = codec.store_keys
+    if codec.hides_names and row.kind == DATA and row.line:
+        names = await keys.open_names([row], await keys.require_tenant(row.tenant))
+        row = row._replace(line=names.get(row.line, row.line))
+    await keys.backend.apply([Create(KEYS, row.stored())])
 
 
 async def backup_keys(repository: Repository, manifests: Sequence[Manifest], like: Engine) -> BackupKeys | None:

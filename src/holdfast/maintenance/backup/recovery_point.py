@@ -18,14 +18,15 @@ from holdfast.errors import NotFoundError
 from holdfast.maintenance.backup.cut import Cut, at_time, steps_until
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
-from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of
+from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.security.audit.archive_records import LINE as ARCHIVES
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.state.sessions.records import LINE as SESSIONS
 
-NEVER_SET_BACK = frozenset((ACCESS, AUDIT, ERASURES, SESSIONS))
-"""The lines that say what is forbidden, over or erased. They are never restored as they were, but as the newest backup
-has them: what was revoked, frozen or ended since stays so."""
+NEVER_SET_BACK = frozenset((ACCESS, AUDIT, ARCHIVES, ERASURES, SESSIONS))
+"""The lines that say what is forbidden, over, archived or erased. They are never restored as they were, but as the
+newest backup has them: what was revoked, frozen or ended since stays so."""
 
 
 class RecoveryPoint(NamedTuple):
@@ -51,7 +52,8 @@ class RecoveryPoint(NamedTuple):
 
 async def point_of_backup(repository: Repository, backup: Backup, like: Engine) -> RecoveryPoint:
     """Return the lines of a backup."""
-    entries = {entry.line: entry async for entry in entries_of(repository, backup)}
+    keys = await backup_keys(repository, [backup.manifest], like)
+    entries = {entry.line: entry for entry in await named_entries(repository, backup, keys, like)}
     return await _point(repository, backup.id, backup.manifest.time, [backup], entries, {}, like)
 
 
@@ -63,12 +65,13 @@ async def point_at_time(repository: Repository, store: str, time: int, like: Eng
     if backups and not later:
         return await point_of_backup(repository, backups[-1], like)
     before = earlier[-1] if earlier else None
-    known: dict[Line, LineEntry] = {}
-    if before is not None:
-        known = {entry.line: entry async for entry in entries_of(repository, before)}
-    after = {entry.line: entry async for entry in entries_of(repository, later[0])} if later else {}
     sources = [each for each in (before, *later[:1]) if each is not None]
     keys = await backup_keys(repository, [each.manifest for each in sources], like)
+    known, after = dict[Line, LineEntry](), dict[Line, LineEntry]()
+    if before is not None:
+        known = {entry.line: entry for entry in await named_entries(repository, before, keys, like)}
+    if later:
+        after = {entry.line: entry for entry in await named_entries(repository, later[0], keys, like)}
     entries, cuts = dict(known), dict[Line, Cut]()
     for line, entry in after.items():
         last = known.get(line)
@@ -118,7 +121,7 @@ async def _point(
     if newest is not None and newest.digest != sources[-1].digest:
         sources = [*sources, newest]
         async for entry in entries_of(repository, newest):
-            if entry.name in NEVER_SET_BACK:
+            if entry.name in NEVER_SET_BACK:  # names that are not hidden
                 entries[entry.line] = entry
     keys = await backup_keys(repository, [each.manifest for each in sources], like)
     left = {line: cut for line, cut in cuts.items() if line.name not in NEVER_SET_BACK}

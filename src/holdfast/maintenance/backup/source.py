@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from holdfast.engine.engine import Engine
 from holdfast.maintenance.backup.keyring import backup_keys
-from holdfast.maintenance.backup.reader import backup_engine, entries_of
+from holdfast.maintenance.backup.reader import backup_engine, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
 from holdfast.maintenance.backup.store_record import find_store_id
 from holdfast.security.encryption.provider import KeyProvider
@@ -35,7 +35,7 @@ async def open_backup(repository: Repository, backup: Backup, like: Engine, tena
     keys = await backup_keys(repository, [backup.manifest], like)
     entries = [
         entry
-        async for entry in entries_of(repository, backup, tenant or None)
+        for entry in await named_entries(repository, backup, keys, like, tenant or None)
         if keys is None or not keys.is_erased(entry)
     ]
     return await backup_engine(repository, backup.id, entries, like, keys=keys)

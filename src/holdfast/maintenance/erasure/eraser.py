@@ -33,6 +33,7 @@ from holdfast.maintenance.erasure.removal import (
     delete_session,
     erased_parts,
 )
+from holdfast.security.audit.archive_records import ArchiveRecords
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.erasure.certificate import Certificate, new_salt
@@ -199,6 +200,11 @@ class Eraser:
             await context.backend.apply(destroyed_changes(self._tenant, ids, context.clock()))
         return await subjects.destroy(self._tenant, self._subject)
 
+    async def _archives(self) -> list[str]:
+        """Return the segments of the audit that were archived, which may have details about the person."""
+        segments = {each.segment for each in await ArchiveRecords(self._engine, self._tenant).ranges()}
+        return [f"{len(segments)} archived segments of the audit, files outside of the store"] if segments else []
+
     def _report(self, done: int, total: int, what: str) -> int:
         if self._progress is not None:
             self._progress(done + bool(total), total or None, what)
@@ -222,7 +228,7 @@ class Eraser:
         self._report(0, 0, "keys")
         keys = await self._destroy_key()
         self._report(0, 0, "purge")
-        remains = await engine.context.backend.purge()
+        remains = [*await engine.context.backend.purge(), *await self._archives()]
         self._report(0, 0, "certificate")
         now, salt = engine.context.clock(), new_salt()
         certificate = Certificate(
