@@ -308,10 +308,10 @@ class LineReader:
 
     async def _check(self, table: Table, rows: Sequence[Row]) -> None:
         for row in rows:
-            if not self._codec.is_intact(table, await self._with_name(table, row)):
+            if not self._codec.is_intact(table, await self._with_name(row)):
                 raise CorruptError("a row is damaged", where=f"{table.name} {row.key}")
 
-    async def _with_name(self, table: Table, row: Row) -> Row:
+    async def _with_name(self, row: Row) -> Row:
         """Return a row under the name of its line, whose key is in memory: the seal covers the name."""
         if self._named is None:
             return row
