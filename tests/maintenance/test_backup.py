@@ -223,6 +223,54 @@ def test_a_backup_is_of_one_moment_whatever_happens_between_its_reads(repository
     assert struck > 20
 
 
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_backup_ends_though_threads_come_and_go_in_every_read(repository: Path, after: bool) -> None:
+    backend = InterferingBackend()
+    store = Store(Engine(EngineContext(backend)), "")
+    store.put("bank", {"amount": 100})
+    number = 0
+
+    def move() -> None:
+        nonlocal number
+        number += 1
+        with store.transaction() as together:
+            together.update("bank", {"amount": 98 if number > 1 else 99})
+            together.put(f"new-{number}", {"amount": 1})
+            if number > 2:
+                together.update(f"new-{number - 2}", {"amount": 0})
+        if number > 2:
+            store.delete(f"new-{number - 2}")
+
+    with backend.interfere(move, "read", times=None, after=after, where=lambda queries: len(queries) > 1) as struck:
+        made = [store.backups(repository).create() for _ in range(2)]
+    assert struck.struck > 10
+    for backup in made:
+        assert not backup.damaged
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore(backup.id)
+            assert sum(new.get(each.thread).state["amount"] for each in new.threads()) == 100
+            assert len(new.threads()) == 3
+
+
+def test_a_backup_ends_though_a_thread_is_rewritten_in_every_read(repository: Path) -> None:
+    backend = InterferingBackend()
+    store = Store(Engine(EngineContext(backend)), "")
+    for number in range(10):
+        store.put("chat", {"n": number})
+
+    def rewrite() -> None:
+        store.put("chat", {"n": 11})
+        store.maintenance.prune("chat", keep_last=3)
+
+    with backend.interfere(rewrite, "read", times=None):
+        made = store.backups(repository).create()
+    assert not made.damaged
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore()
+        assert new.get("chat").state == {"n": 11}
+        assert new.maintenance.verify(level="decode").ok
+
+
 ACTS: dict[str, Callable[[Store], object]] = {
     "prune": lambda store: store.maintenance.prune("chat", keep_last=3),
     "delete": lambda store: (store.delete("chat"), store.put("chat", {"n": "again"})),
