@@ -73,6 +73,50 @@ def test_retention_and_the_two_phases_of_pruning(repository: Path) -> None:
             new.backups(repository).restore(number)
 
 
+def test_a_legal_hold_keeps_the_only_way_to_what_is_held(repository: Path) -> None:
+    clock = Clock()
+    store = timed(clock)
+    backups = store.backups(repository)
+
+    def kept(by: Store = store) -> dict[str, tuple[str, ...]]:
+        report = by.backups(repository).prune(keep_last=1, dry_run=True)
+        return {verdict.id.rpartition(".")[2]: verdict.reasons for verdict in report.verdicts if verdict.kept}
+
+    for number in range(6):
+        store.put("case", {"n": number})
+    store.put("other", {"n": 1})
+    for number in range(4):
+        backups.create()
+        clock.now += DAY
+        store.put("case", {"n": 6 + number})
+        if number == 0:
+            store.maintenance.prune(keep_last=2)
+    assert kept().keys() == {"4"}
+    store.thread("case").hold(reason="Smith v. Jones")
+    assert kept() == {"1": ("legal hold on case: Smith v. Jones",), "4": ("latest", "last")}
+    backups.create()
+    with holdfast.open("memory://") as another:  # it knows of the hold from the newest backup
+        assert kept(another) == {"1": ("legal hold on case: Smith v. Jones",), "5": ("latest", "last")}
+    backups.prune(keep_last=1, max_bytes=1)
+    assert [each.number for each in backups.list()] == [1, 5]
+    with backups.open("1") as past:
+        assert len(past.log("case")) == 6
+    store.thread("case").release()
+    assert kept().keys() == {"5"}
+
+
+def test_legal_holds_that_cannot_be_read_keep_everything(repository: Path) -> None:
+    with holdfast.open("memory://") as store, holdfast.open("memory://") as another:
+        for number in range(2):
+            store.put("case", {"n": number})
+            store.backups(repository).create()
+        for path in packs(repository):
+            path.write_bytes(b"")
+        planned = another.backups(repository).prune(keep_last=1, dry_run=True)
+        assert [each.kept for each in planned.verdicts] == [True, True]
+        assert "cannot be read" in planned.verdicts[0].reasons[0]
+
+
 def test_a_size_budget(repository: Path) -> None:
     store = timed(Clock())
     backups = store.backups(repository)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from holdfast.engine.types import to_datetime
-from holdfast.errors import DeniedError
+from holdfast.errors import CorruptError, DeniedError
 from holdfast.maintenance.backup.format import (
     FREEZES,
     PACKS,
@@ -25,6 +26,7 @@ from holdfast.maintenance.backup.format import (
     Sweep,
     pack_name,
 )
+from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.retention import Retention, RetentionCandidate
@@ -68,9 +70,13 @@ class BackupPruneReport(NamedTuple):
 class RepositoryPruner:
     """Prunes a repository."""
 
-    def __init__(self, repository: Repository, *, grace: int, now: int) -> None:
-        """`grace` is how many nanoseconds a pack stays after nothing needs it."""
+    def __init__(
+        self, repository: Repository, *, grace: int, now: int, holds: Mapping[str, Holds] = MappingProxyType({})
+    ) -> None:
+        """`grace` is how many nanoseconds a pack stays after nothing needs it. `holds` has the legal holds of stores
+        that are open, by id; those of others are as in their newest backups."""
         self._repository = repository
+        self._holds = holds
         self._storage = repository.storage
         self._grace = grace
         self._now = now
@@ -131,10 +137,32 @@ class RepositoryPruner:
                 if _bytes(kept) <= policy.max_bytes:
                     break
                 decided = [verdict.before(backup.manifest.time + 1) for verdict in decided]
+        kept_ids = {backup.id for backup, verdict in zip(backups, decided, strict=True) if verdict.kept}
+        held = await self._needed_by_holds(store, backups, kept_ids)
         return [
-            BackupVerdict(backup.id, to_datetime(backup.manifest.time), verdict.kept, verdict.reasons or (_NO_RULE,))
+            BackupVerdict(
+                backup.id,
+                to_datetime(backup.manifest.time),
+                backup.id in kept_ids or backup.id in held,
+                (*(verdict.reasons if verdict.kept else ()), *held.get(backup.id, ()))
+                or verdict.reasons
+                or (_NO_RULE,),
+            )
             for backup, verdict in zip(backups, decided, strict=True)
         ]
+
+    async def _needed_by_holds(self, store: str, backups: Sequence[Backup], kept: Set[str]) -> dict[str, list[str]]:
+        """Return the backups that are the only way to what somebody put a legal hold on, and why, by id."""
+        if len(kept) == len(backups):
+            return {}
+        holds = self._holds.get(store)
+        try:
+            if holds is None:
+                holds = await holds_of_backup(self._repository, backups[-1])
+            return await HeldData(self._repository, store, holds).find_needed(backups, kept)
+        except CorruptError as error:
+            reason = f"there may be legal holds, which cannot be read: {error.what}"
+            return {each.id: [reason] for each in backups if each.id not in kept}
 
     async def _needed(self, without: Sequence[BackupVerdict] = ()) -> set[str]:
         """Return the names of the packs that backups need."""

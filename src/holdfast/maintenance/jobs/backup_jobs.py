@@ -117,12 +117,14 @@ def _check_prune(settings: Mapping[str, Any]) -> None:
 
 
 async def _prune(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.backup.holds import holds_of_store
     from holdfast.maintenance.backup.pruner import RepositoryPruner
 
     handle = job.store._handle
     async with _open(job) as repository:
         grace = parse_nanoseconds(job.settings.get("grace", "1d"), "grace")
-        pruner = RepositoryPruner(repository, grace=grace, now=handle.now())
+        holds = await holds_of_store(handle.engine, handle.tenant)
+        pruner = RepositoryPruner(repository, grace=grace, now=handle.now(), holds=holds)
         report = await pruner.prune(_retention(job.settings), None)
     return JobResult(f"{report.removed} backups removed, {report.deleted} packs deleted, {report.freed} bytes freed")
 
