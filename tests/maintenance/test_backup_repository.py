@@ -117,6 +117,57 @@ def test_legal_holds_that_cannot_be_read_keep_everything(repository: Path) -> No
         assert "cannot be read" in planned.verdicts[0].reasons[0]
 
 
+def test_packs_that_are_mostly_garbage_are_repacked(repository: Path) -> None:
+    store = timed(Clock())
+    backups = store.backups(repository)
+    for number in range(4):
+        store.put(f"stays-{number}", {"n": number})
+        store.put("goes", {"text": os.urandom(8000).hex()})
+        backups.create()
+        store.delete("goes")
+    backups.create()
+    assert backups.prune(keep_last=1, grace=0, max_unused=1).repacked == 0
+    store.put("goes", {"text": os.urandom(8000).hex()})
+    backups.create()
+    before = {path for path in packs(repository) if path.stat().st_size > 6000}
+    with backups.open() as opened:
+        planned = backups.prune(keep_last=1, grace=0, dry_run=True)
+        assert planned.repacked == 4
+        assert backups.prune(keep_last=1, grace=0).repacked == 4
+        assert before <= {*packs(repository)}, "the old ones stay until the grace period is over"
+        assert backups.prune(keep_last=1, grace=0).deleted > 3
+        assert sum(path.stat().st_size for path in packs(repository)) < 25_000
+        # Whoever has begun to read, and manifests that name the old packs, find the new ones.
+        assert opened.get("stays-1").state == {"n": 1}
+    assert backups.verify(level="decode").ok
+    for number in range(2):  # also once more what was repacked before
+        store.delete(f"stays-{number}")
+        backups.create()
+        expected = contents(store)
+        backups.prune(keep_last=1, grace=0, max_unused=0)
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore()
+            assert contents(new) == expected, "it has what the store had"
+    assert backups.verify(level="decode").ok
+
+
+def test_damage_is_not_repacked(repository: Path) -> None:
+    store = timed(Clock())
+    backups = store.backups(repository)
+    store.put("stays", {"text": "a" * 500})
+    store.put("goes", {"text": os.urandom(8000).hex()})
+    backups.create()
+    store.delete("goes")
+    backups.create()
+    (pack,) = [path for path in packs(repository) if path.stat().st_size > 6000]
+    data = bytearray(pack.read_bytes())
+    data[60:-60] = bytes(len(data) - 120)
+    pack.write_bytes(data)
+    assert backups.prune(keep_last=1, grace=0).repacked == 0
+    assert pack.exists()
+    assert not backups.verify().ok
+
+
 def test_a_size_budget(repository: Path) -> None:
     store = timed(Clock())
     backups = store.backups(repository)
@@ -393,7 +444,17 @@ def _phase(method: str, arguments: Sequence[Any]) -> str:
 
 PHASES = {
     "create": ["create locks", "create packs", "create backups"],
-    "prune": ["create removed", "create sweeps", "delete backups", "delete packs", "delete sweeps", "delete locks"],
+    "prune": [
+        "create removed",
+        "delete backups",
+        "create repacks",
+        "create packs",
+        "create sweeps",
+        "delete packs",
+        "delete sweeps",
+        "delete repacks",
+        "delete locks",
+    ],
 }
 
 
@@ -407,11 +468,18 @@ def test_a_crash_at_any_change_of_a_repository(kind: str, tmp_path: Path) -> Non
         store = timed(clock)
         repository = tmp_path / f"{kind}-{number}"
         backups = store.backups(repository)
+        backups.create()  # of the settings of the store
         for each in range(2 if kind == "create" else 4):
             store.put("chat", {"n": each})
+            if kind == "prune":
+                store.put("garbage", {"text": os.urandom(2000).hex()})
+                store.put("stays", {"n": 1}) if each == 1 else None
             backups.create()
+            store.delete("garbage") if kind == "prune" else None
         if kind == "prune":
-            backups.prune(keep_last=3, grace=0)
+            assert backups.prune(keep_last=3, grace=0).repacked == 1
+            store.delete("chat")  # the only one in the first pack, whose record is then deleted
+            store.put("chat", {"n": "again"})
             backups.create()  # it leaves a lock that is not open any more
         clock.now += DAY
         store.put("chat", {"n": "last"})

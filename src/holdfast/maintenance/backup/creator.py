@@ -262,9 +262,8 @@ class BackupCreator:
             if not pending or len(pending) >= len(ordered):
                 break  # nothing is left, or it does not become less
         rewritten: set[Line] = set()
-        for attempt in range(_CAPTURES):
-            if attempt:
-                self._reader.reads_whole = lambda line: line in rewritten or line not in entries
+        attempt = 0
+        while True:
             moment = await self._moments.find(token, pending | settings)
             if moment.is_complete:
                 for line in entries.keys() - moment.outlines.keys():
@@ -274,16 +273,15 @@ class BackupCreator:
                 for line, outline in moment.outlines.items()
                 if not await self._update(writer, entries, line, outline)
             ]
-            if not again:
-                break
+            attempt += 1
+            if not again or attempt == _CAPTURES:
+                self._damaged |= dict.fromkeys(again, "it was rewritten or deleted whenever it was read")
+                return moment, entries
             # Some were rewritten or deleted after the moment. Only what changes now is read again, these with all rows.
             rewritten.update(again)
-            if attempt < _CAPTURES - 1:
-                token, changed_lines = await self._moments.changed(moment.token)
-                pending = changed_lines.union(again)
-        else:
-            self._damaged |= dict.fromkeys(again, "it was rewritten or deleted whenever it was read")
-        return moment, entries
+            self._reader.reads_whole = lambda line: line in rewritten or line not in entries
+            token, changed_lines = await self._moments.changed(moment.token)
+            pending = changed_lines.union(again)
 
     async def _update(
         self,
