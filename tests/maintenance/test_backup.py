@@ -156,6 +156,7 @@ def move_amounts(store: Store, writer: int, stop: threading.Event, failures: lis
                     together.update(f"account-{account}", {f"writer-{writer}": balances[account]})
             if random.random() < 0.1:
                 store.put(f"new-{writer}-{random.randrange(10**9)}", {"n": 1})
+            stop.wait(0.005)  # the less time backups get, the more there is for them to do
     except BaseException as error:
         failures.append(error)
 
