@@ -267,7 +267,6 @@ FINER_CODES = {
     "restore-conflict": ConflictError,
     "frozen-repository": DeniedError,
     "store-restored": ConflictError,
-    "busy-store": ConflictError,
     "no-store": NotFoundError,
     "busy": TransientError,
     "disk-full": TransientError,

@@ -162,6 +162,7 @@ def move_amounts(store: Store, writer: int, stop: threading.Event, failures: lis
                     together.update(f"account-{account}", {f"writer-{writer}": balances[account]})
             if random.random() < 0.1:
                 store.put(f"new-{writer}-{random.randrange(10**9)}", {"n": 1})
+            stop.wait(0.005)  # the less time backups get, the more there is for them to do
     except BaseException as error:
         failures.append(error)
 
@@ -246,6 +247,54 @@ def test_a_backup_is_of_one_moment_whatever_happens_between_its_reads(
             restored.backups(repository).restore(made.id)
             check_sum(restored)
     assert struck > 20
+
+
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_backup_ends_though_threads_come_and_go_in_every_read(repository: Path, after: bool) -> None:
+    backend = InterferingBackend()
+    store = Store(Engine(EngineContext(backend)), "")
+    store.put("bank", {"amount": 100})
+    number = 0
+
+    def move() -> None:
+        nonlocal number
+        number += 1
+        with store.transaction() as together:
+            together.update("bank", {"amount": 98 if number > 1 else 99})
+            together.put(f"new-{number}", {"amount": 1})
+            if number > 2:
+                together.update(f"new-{number - 2}", {"amount": 0})
+        if number > 2:
+            store.delete(f"new-{number - 2}")
+
+    with backend.interfere(move, "read", times=None, after=after, where=lambda queries: len(queries) > 1) as struck:
+        made = [store.backups(repository).create() for _ in range(2)]
+    assert struck.struck > 10
+    for backup in made:
+        assert not backup.damaged
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore(backup.id)
+            assert sum(new.get(each.thread).state["amount"] for each in new.threads()) == 100
+            assert len(new.threads()) == 3
+
+
+def test_a_backup_ends_though_a_thread_is_rewritten_in_every_read(repository: Path) -> None:
+    backend = InterferingBackend()
+    store = Store(Engine(EngineContext(backend)), "")
+    for number in range(10):
+        store.put("chat", {"n": number})
+
+    def rewrite() -> None:
+        store.put("chat", {"n": 11})
+        store.maintenance.prune("chat", keep_last=3)
+
+    with backend.interfere(rewrite, "read", times=None):
+        made = store.backups(repository).create()
+    assert not made.damaged
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore()
+        assert new.get("chat").state == {"n": 11}
+        assert new.maintenance.verify(level="decode").ok
 
 
 ACTS: dict[str, Callable[[Store], object]] = {

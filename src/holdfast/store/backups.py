@@ -260,28 +260,41 @@ class BackupOperations(Generic[Opened]):
         *,
         store: str | None = None,
         grace: Duration = "1d",
+        max_unused: float = 0.5,
         break_locks: bool = False,
         dry_run: bool = False,
         **rules: Unpack[RetentionRules],
     ) -> BackupPruneReport:
         """Remove old backups: those that no rule of a `Retention` keeps, of all stores in the repository or of one.
 
-        The newest of each store always stays, and so do pinned ones and the last one before a migration. The packs that
-        nothing needs any more are deleted by a later call, at least `grace` after they were found. Backups that are
-        being made are respected; `break_locks` stops those, for locks that a crash left behind. With `dry_run` nothing
-        changes. `DeniedError` if the repository is frozen.
+        The newest of each store always stays, and so do pinned ones, the last one before a migration, and those with
+        checkpoints of a thread under a legal hold that no other one has. The packs that nothing needs any more are
+        deleted by a later call, at least `grace` after they were found; and so are packs of which a part greater than
+        `max_unused` is not needed, whose rest is written into new ones. Backups that are being made are respected;
+        `break_locks` stops those, for locks that a crash left behind. With `dry_run` nothing changes. `DeniedError` if
+        the repository is frozen.
         """
         from holdfast.maintenance import retention
+        from holdfast.maintenance.backup.holds import holds_of_store
         from holdfast.maintenance.backup.pruner import RepositoryPruner
+        from holdfast.maintenance.backup.store_record import record_size
 
         chosen = retention.policy_of(policy, rules)
         async with self._open() as repository:
             picked = None if store is None else await repository.pick_store(store)
-            pruner = RepositoryPruner(repository, grace=parse_nanoseconds(grace, "grace"), now=self._handle.now())
+            pruner = RepositoryPruner(
+                repository,
+                grace=parse_nanoseconds(grace, "grace"),
+                now=self._handle.now(),
+                holds=await holds_of_store(self._handle.engine, self._handle.tenant),
+                max_unused=max_unused,
+            )
             report = await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
             if report.removed and not dry_run:
                 removed = {each.id: "; ".join(each.reasons) for each in report.verdicts if not each.kept}
                 await self._record(repository, "prune-backups", {"removed": removed})
+            if not dry_run:
+                await record_size(self._handle.engine, self._handle.tenant, repository, chosen.max_bytes)
             return report
 
     @sync_and_async

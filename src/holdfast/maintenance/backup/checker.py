@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from holdfast.maintenance.backup.format import HEADER, PACKS, LineEntry, Manifes
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.packs import PACK
 from holdfast.maintenance.backup.reader import backup_engine, loader_of
+from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, find_store_id
 
@@ -76,7 +77,7 @@ class RepositoryChecker:
         await self._own_record(home)
         stores = await self._repository.stores() if store is None else [store]
         backups = [only] if only is not None else [each for name in stores for each in await self._chain(name)]
-        packs = {pack_name(pack.id) for each in backups for pack in each.manifest.packs}
+        packs = await self._pack_names({pack.id for each in backups for pack in each.manifest.packs})
         if store is None and only is None:
             packs.update(info.name for info in await self._repository.storage.list_objects(PACKS))
         await self._packs(sorted(packs))
@@ -145,6 +146,14 @@ class RepositoryChecker:
                 what = f"backup {store[:8]}.{before} is missing, and was not removed by pruning"
                 self._add("missing-backup", what, self._repository.where, backup.id)
         return [each for each in found if not each.manifest.abandoned]
+
+    async def _pack_names(self, packs: Set[bytes]) -> set[str]:
+        """Return the names of the packs that have the content of some packs, which may have been repacked."""
+        try:
+            return (await pack_map(self._repository)).names(packs)
+        except _DAMAGE as error:
+            self._add("damaged-object", error.what, error.where)
+            return {pack_name(each) for each in packs}
 
     async def _packs(self, names: Sequence[str]) -> None:
         """Read packs, and compare each with its name."""

@@ -45,7 +45,9 @@ _CHUNK_ROWS = 10_000
 _PAGE_LINES = 256
 _MAX_CHUNKS = 24
 _ATTEMPTS = 8
-"""How often to start again when others make backups of the same store, or rewrite its lines."""
+"""How often to start again when others make backups of the same store."""
+_CAPTURES = 4
+"""How often a moment is chosen: again, if lines are rewritten before their rows are read."""
 _ROUNDS = 3
 """How many times what changed meanwhile is read before the moment is chosen."""
 
@@ -251,23 +253,29 @@ class BackupCreator:
                     if self._progress is not None:
                         self._progress(number, len(ordered), await self._reader.name(line))
             token, pending = await self._moments.changed(token)
-            if not pending:
-                break
-        for _ in range(_ATTEMPTS):
+            if not pending or len(pending) >= len(ordered):
+                break  # nothing is left, or it does not become less
+        rewritten: set[Line] = set()
+        attempt = 0
+        while True:
             moment = await self._moments.find(token, pending | settings)
+            if moment.is_complete:
+                for line in entries.keys() - moment.outlines.keys():
+                    del entries[line]
             again = [
                 line
                 for line, outline in moment.outlines.items()
                 if not await self._update(writer, entries, line, outline)
             ]
-            if not again:
+            attempt += 1
+            if not again or attempt == _CAPTURES:
+                self._damaged |= dict.fromkeys(again, "it was rewritten or deleted whenever it was read")
                 return moment, entries
-            # Some were rewritten after the moment. Only what changes now is read again.
+            # Some were rewritten or deleted after the moment. Only what changes now is read again, these with all rows.
+            rewritten.update(again)
+            self._reader.reads_whole = lambda line: line in rewritten or line not in entries
             token, changed_lines = await self._moments.changed(moment.token)
             pending = changed_lines.union(again)
-        raise ConflictError(
-            "threads are rewritten all the time", where=self._engine.context.backend.url, hint="Try again"
-        )
 
     async def _update(
         self,
@@ -300,6 +308,8 @@ class BackupCreator:
         if last is not None and not _is_same_line(last.entry, outline):
             last = None  # deleted, and created again
         old = None if last is None else last.entry
+        if last is not None and _is_unchanged(last.entry, outline):
+            return _PendingEntry.of(line, outline, last.chunks)
         if outline.keys and (old is None or old.small != outline.digest()):
             ids = () if old is None or not line.name else old.keys
             self._keys |= {(row.key, row.columns[0]): row for row in outline.keys if row.columns[0] not in ids}
@@ -379,6 +389,13 @@ def _is_same_line(entry: LineEntry, outline: Outline) -> bool:
     if outline.row is None or not entry.columns:
         return outline.row is None and not entry.columns
     return (entry.columns[0], entry.body) == (outline.row.columns[0], outline.row.body)
+
+
+def _is_unchanged(entry: LineEntry, outline: Outline) -> bool:
+    """Return whether a line has no other rows than it had."""
+    columns = () if outline.row is None else outline.row.columns
+    now = columns, outline.tips, outline.last_event, outline.digest()
+    return now == (entry.columns, entry.tips, entry.last_event, entry.small)
 
 
 async def _write_pages(

@@ -33,7 +33,7 @@ NONCE = 16
 
 REPOSITORY = "holdfast-backups"
 """The name of the object that makes a directory or a prefix a repository."""
-PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, PINS, KEYS, KEYRINGS, DESTROYED = (
+PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, PINS, KEYS, KEYRINGS, DESTROYED, REPACKS = (
     "packs",
     "backups",
     "locks",
@@ -44,6 +44,7 @@ PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, PINS, KEYS, KEYRINGS, DESTROYED
     "keys",
     "keyrings",
     "destroyed",
+    "repacks",
 )
 """The folders of a repository."""
 
@@ -234,6 +235,14 @@ class Sweep(msgspec.Struct, forbid_unknown_fields=True):
     time: int
     packs: list[bytes]
     locks: list[str]
+
+
+class Repack(msgspec.Struct, forbid_unknown_fields=True):
+    """Slices that were moved to new packs: for each the pack, the offset and the start where it was, and the new one.
+    Of each pack, all that backups need. It counts if all the new packs exist."""
+
+    time: int
+    slices: list[tuple[bytes, int, int, Slice]]
 
 
 def digest_of(data: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 Packs are deleted in two phases. The first records which packs nothing needs, and which locks are open: a backup that is
 being made may have just written one of them. The second deletes them when all these locks are gone, a time has passed,
-and still nothing needs them. A lock goes when its backup exists, or somebody breaks it, so no clock decides.
+and still nothing needs them. A lock goes when its backup exists, or somebody breaks it, so no clock decides. Packs of
+which little is needed are repacked first.
 """
 
 from __future__ import annotations
@@ -10,27 +11,32 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from holdfast.engine.types import to_datetime
-from holdfast.errors import DeniedError
+from holdfast.errors import CorruptError, DeniedError, InvalidError
 from holdfast.maintenance.backup.format import (
     FREEZES,
-    PACKS,
     PINS,
     SWEEPS,
     Freeze,
     Sweep,
     pack_name,
 )
+from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
+from holdfast.maintenance.backup.repacker import Repacker, pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.retention import Retention, RetentionCandidate
 
 MIGRATION = "migration"
 """The reason of a backup that was made before a migration. The last such backup stays."""
+
+MAX_UNUSED = 0.5
+"""Packs of which a greater part is not needed are repacked."""
 
 _NO_RULE = "no rule keeps it"
 _SWEEP, _FREEZE, _PIN = b"S", b"Z", b"K"
@@ -48,8 +54,8 @@ class BackupVerdict(NamedTuple):
 
 class BackupPruneReport(NamedTuple):
     """The result of pruning a repository: the decision on each backup; the number of packs that were recorded to be
-    deleted later, and of those deleted, with their bytes; the locks that are open; and the number of keys that were
-    removed from key rings, since they were destroyed in their store."""
+    deleted later, and of those deleted, with their bytes; the locks that are open; the number of keys that were
+    removed from key rings, since they were destroyed in their store; and of the packs that were repacked."""
 
     verdicts: tuple[BackupVerdict, ...]
     recorded: int
@@ -58,6 +64,7 @@ class BackupPruneReport(NamedTuple):
     locks: tuple[OpenLock, ...]
     dry_run: bool
     shredded: int = 0
+    repacked: int = 0
 
     @property
     def removed(self) -> int:
@@ -68,9 +75,23 @@ class BackupPruneReport(NamedTuple):
 class RepositoryPruner:
     """Prunes a repository."""
 
-    def __init__(self, repository: Repository, *, grace: int, now: int) -> None:
-        """`grace` is how many nanoseconds a pack stays after nothing needs it."""
+    def __init__(
+        self,
+        repository: Repository,
+        *,
+        grace: int,
+        now: int,
+        holds: Mapping[str, Holds] = MappingProxyType({}),
+        max_unused: float = MAX_UNUSED,
+    ) -> None:
+        """`grace` is how many nanoseconds a pack stays after nothing needs it. `holds` has the legal holds of stores
+        that are open, by id; those of others are as in their newest backups. Packs of which a part greater than
+        `max_unused` is not needed are repacked."""
+        if not 0 <= max_unused <= 1:
+            raise InvalidError(f"max_unused is a number from 0 to 1, not {max_unused!r}")
         self._repository = repository
+        self._max_unused = max_unused
+        self._holds = holds
         self._storage = repository.storage
         self._grace = grace
         self._now = now
@@ -103,13 +124,15 @@ class RepositoryPruner:
                             backup, "; ".join(verdict.reasons) or "no rule keeps it", self._now
                         )
         deleted, freed = (0, 0) if dry_run else await self._sweep(locks)
+        repacked = await self._repack(verdicts, dry_run=dry_run)
         recorded = await self._record(locks, verdicts if dry_run else (), dry_run=dry_run)
         if not dry_run:
             for each in await self._repository.stores() if store is None else [store]:
                 await sweep_rings(self._repository, each)
+            await self._delete_repacks()
             await self._storage.delete(closed)
             await self._storage.delete_temporary(time.time() - _TEMPORARY)
-        return BackupPruneReport(tuple(verdicts), recorded, deleted, freed, tuple(locks), dry_run, shredded)
+        return BackupPruneReport(tuple(verdicts), recorded, deleted, freed, tuple(locks), dry_run, shredded, repacked)
 
     async def _decide(self, policy: Retention, store: str, backups: Sequence[Backup]) -> list[BackupVerdict]:
         pins = await pins_of(self._repository, store)
@@ -126,26 +149,69 @@ class RepositoryPruner:
         ]
         decided = policy.decide(candidates, self._now)
         if policy.max_bytes is not None:
+            places = await pack_map(self._repository)
             for backup in backups:  # the oldest first
                 kept = [one for one, verdict in zip(backups, decided, strict=True) if verdict.kept]
-                if _bytes(kept) <= policy.max_bytes:
+                if places.size(kept) <= policy.max_bytes:
                     break
                 decided = [verdict.before(backup.manifest.time + 1) for verdict in decided]
+        kept_ids = {backup.id for backup, verdict in zip(backups, decided, strict=True) if verdict.kept}
+        held = await self._needed_by_holds(store, backups, kept_ids)
         return [
-            BackupVerdict(backup.id, to_datetime(backup.manifest.time), verdict.kept, verdict.reasons or (_NO_RULE,))
+            BackupVerdict(
+                backup.id,
+                to_datetime(backup.manifest.time),
+                backup.id in kept_ids or backup.id in held,
+                (*(verdict.reasons if verdict.kept else ()), *held.get(backup.id, ()))
+                or verdict.reasons
+                or (_NO_RULE,),
+            )
             for backup, verdict in zip(backups, decided, strict=True)
         ]
 
+    async def _needed_by_holds(self, store: str, backups: Sequence[Backup], kept: Set[str]) -> dict[str, list[str]]:
+        """Return the backups that are the only way to what somebody put a legal hold on, and why, by id."""
+        if len(kept) == len(backups):
+            return {}
+        holds = self._holds.get(store)
+        try:
+            if holds is None:
+                holds = await holds_of_backup(self._repository, backups[-1])
+            return await HeldData(self._repository, store, holds).find_needed(backups, kept)
+        except CorruptError as error:
+            reason = f"there may be legal holds, which cannot be read: {error.what}"
+            return {each.id: [reason] for each in backups if each.id not in kept}
+
     async def _needed(self, without: Sequence[BackupVerdict] = ()) -> set[str]:
         """Return the names of the packs that backups need."""
-        removed = {each.id for each in without if not each.kept}
-        found = [each for each in await self._repository.backups() if each.id not in removed]
-        return {pack_name(pack.id) for each in found for pack in each.manifest.packs}
+        found = await self._left(without)
+        return (await pack_map(self._repository)).names({pack.id for each in found for pack in each.manifest.packs})
+
+    async def _left(self, verdicts: Sequence[BackupVerdict]) -> list[Backup]:
+        """Return all backups of the repository, without those that are to be removed."""
+        removed = {each.id for each in verdicts if not each.kept}
+        return [each for each in await self._repository.backups() if each.id not in removed]
+
+    async def _repack(self, verdicts: Sequence[BackupVerdict], *, dry_run: bool) -> int:
+        """Repack what is mostly garbage. Only removing backups makes garbage."""
+        if self._max_unused >= 1 or all(each.kept for each in verdicts):
+            return 0
+        repacker = Repacker(self._repository, self._max_unused, self._now)
+        return await repacker.repack(await self._left(verdicts), dry_run=dry_run)
+
+    async def _delete_repacks(self) -> None:
+        """Delete records of slices that no backup needs any more."""
+        repacks = await self._repository.repacks()
+        if repacks:
+            backups, places = await self._repository.backups(), await pack_map(self._repository)
+            used = places.follow({pack.id for each in backups for pack in each.manifest.packs})
+            unused = [name for name, repack in repacks if used.isdisjoint(each[0] for each in repack.slices)]
+            await self._storage.delete(unused)
 
     async def _sweep(self, locks: Sequence[OpenLock]) -> tuple[int, int]:
         """Delete packs that were recorded before."""
         open_names = {lock.name for lock in locks}
-        sizes = {info.name: info.size for info in await self._storage.list_objects(PACKS)}
+        sizes = await self._repository.pack_sizes()
         deleted = freed = 0
         for info in await self._storage.list_objects(SWEEPS):
             sweep = await self._repository.read_object(_SWEEP, info.name, Sweep)
@@ -161,7 +227,7 @@ class RepositoryPruner:
 
     async def _record(self, locks: Sequence[OpenLock], without: Sequence[BackupVerdict], *, dry_run: bool) -> int:
         """Record which packs nothing needs now."""
-        packs = {info.name for info in await self._storage.list_objects(PACKS)}
+        packs = {*await self._repository.pack_sizes()}
         known: set[str] = set()
         for info in await self._storage.list_objects(SWEEPS):
             sweep = await self._repository.read_object(_SWEEP, info.name, Sweep)
@@ -183,11 +249,6 @@ class RepositoryPruner:
                 hint="Nothing is deleted until somebody unfreezes it: `holdfast backup unfreeze`",
                 code="frozen-repository",
             )
-
-
-def _bytes(backups: Sequence[Backup]) -> int:
-    packs = {pack.id: pack.size for each in backups for pack in each.manifest.packs}
-    return sum(packs.values()) + sum(each.size for each in backups)
 
 
 async def freeze(repository: Repository, reason: str, now: int) -> None:

@@ -22,20 +22,24 @@ from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.backup.format import (
     BACKUPS,
     LOCKS,
+    PACKS,
     REMOVED,
+    REPACKS,
     REPOSITORY,
     LineEntry,
     LockInfo,
     Manifest,
     RemovedBackup,
+    Repack,
     RepositoryInfo,
+    Slice,
     decode_value,
     digest_of,
     manifest_name,
     removed_name,
 )
 from holdfast.maintenance.backup.object_codec import ObjectCodec
-from holdfast.maintenance.backup.packs import BlockReader, PackWriter
+from holdfast.maintenance.backup.packs import BlockReader, PackStorage, PackWriter
 from holdfast.maintenance.backup.storage import RepositoryStorage, foreign_place, open_storage
 
 if TYPE_CHECKING:
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_INFO, _MANIFEST, _LOCK, _REMOVED = b"R", b"M", b"L", b"D"
+_INFO, _MANIFEST, _LOCK, _REMOVED, _REPACK = b"R", b"M", b"L", b"D", b"W"
 
 
 class Backup(NamedTuple):
@@ -78,16 +82,17 @@ class Repository:
         self.id = info.id
         self.key = key
         self._codec = ObjectCodec(info.id, None if key is None else key.cipher)
-        self.blocks = BlockReader(storage, self._codec)
+        self.blocks = BlockReader(storage, self._codec, self._find_moved)
+        self._moved: dict[tuple[bytes, int, int, int], list[Slice]] = {}
 
     @property
     def where(self) -> str:
         """The path or URL, without secrets."""
         return self.storage.where
 
-    def pack_writer(self) -> PackWriter:
-        """Return what writes packs."""
-        return PackWriter(self.storage, self._codec)
+    def pack_writer(self, storage: PackStorage | None = None) -> PackWriter:
+        """Return what writes packs, here or elsewhere."""
+        return PackWriter(storage or self.storage, self._codec)
 
     # Manifests ------------------------------------------------------------------------------------------------
 
@@ -237,6 +242,30 @@ class Repository:
             abandoned=True,
         )
         return await self.commit(manifest) is not None
+
+    # Packs ----------------------------------------------------------------------------------------------------
+
+    async def pack_sizes(self) -> dict[str, int]:
+        """Return the sizes of all packs by name."""
+        return {info.name: info.size for info in await self.storage.list_objects(PACKS)}
+
+    async def repacks(self) -> list[tuple[str, Repack]]:
+        """Return the records of slices that were moved to other packs, with their names."""
+        return [(name, await self.read_object(_REPACK, name, Repack)) for name in await self._names(REPACKS)]
+
+    async def add_repack(self, record: Repack) -> None:
+        """Record slices that are about to be moved."""
+        await self.create_object(_REPACK, f"{REPACKS}/{record.time:020d}-{secrets.token_hex(8)}", record)
+
+    async def _find_moved(self, part: Slice) -> Sequence[Slice]:
+        """Return where a slice may be that was moved."""
+        key = part.pack, part.offset, part.start, part.size
+        if key not in self._moved:
+            self._moved.clear()
+            for _, repack in await self.repacks():
+                for pack, offset, start, new in repack.slices:
+                    self._moved.setdefault((pack, offset, start, new.size), []).append(new)
+        return self._moved.get(key, ())
 
     # Objects --------------------------------------------------------------------------------------------------
 

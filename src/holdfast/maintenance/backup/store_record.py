@@ -7,15 +7,16 @@ time ago. The store remembers the digest of its last manifest, and each manifest
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 
 import msgspec
 
 from holdfast.backends.interface import Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
-from holdfast.errors import CorruptError, NotFoundError
+from holdfast.errors import CorruptError, DeniedError, NotFoundError
 from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.status import RECORD, SETTING
+from holdfast.maintenance.backup.status import RECORD, SETTING, SIZE, RepositorySize
 
 _STORE_ID = "store id"
 
@@ -43,6 +44,26 @@ async def last_backups(engine: Engine, home: str) -> list[tuple[BackupRecord, in
     (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
     rows = [row for row in found if str(row.key[3]).startswith(RECORD)]
     return [(msgspec.json.decode(str(row.columns[0]), type=BackupRecord), int(row.columns[1])) for row in rows]
+
+
+async def record_size(engine: Engine, home: str, repository: Repository, limit: int | None) -> RepositorySize:
+    """Remember the size of a repository, and its limit: without one, that of before."""
+    key: Key = (home, "", SETTING, f"{SIZE}{repository.id}", "")
+    known = [each.limit for each in await repository_sizes(engine, home) if each.where == repository.where]
+    size = sum((await repository.pack_sizes()).values())
+    limit = limit if limit is not None else next(iter(known), 0)
+    record = RepositorySize(repository.where, size, limit, engine.context.clock())
+    row = Row(key, (msgspec.json.encode(record).decode(), record.time))
+    with suppress(DeniedError):  # the store is open to be read only
+        await engine.context.backend.apply([Put(REFS, row)])
+    return record
+
+
+async def repository_sizes(engine: Engine, home: str) -> list[RepositorySize]:
+    """Return the sizes of repositories that a store remembers."""
+    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
+    texts = [str(row.columns[0]) for row in found if str(row.key[3]).startswith(SIZE)]
+    return [msgspec.json.decode(text, type=RepositorySize) for text in texts]
 
 
 async def find_loss(engine: Engine, home: str, repository: Repository, store: str) -> CorruptError | None:

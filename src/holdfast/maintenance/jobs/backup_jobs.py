@@ -46,21 +46,20 @@ def _check_backup(settings: Mapping[str, Any]) -> None:
 
 async def _backup(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.creator import BackupCreator
-    from holdfast.maintenance.backup.format import PACKS
+    from holdfast.maintenance.backup.store_record import record_size
 
     handle = job.store._handle
     async with _open(job, create=True) as repository:
         tenant = handle.tenant or None
         made = await BackupCreator(handle.engine, repository, tenant, job.progress, handle.tenant).create("schedule")
-        limit = job.settings.get("max_bytes")
-        size = 0 if limit is None else sum(info.size for info in await repository.storage.list_objects(PACKS))
+        size = await record_size(handle.engine, handle.tenant, repository, job.settings.get("max_bytes"))
     manifest = made.manifest
     summary = f"backup {made.id} of {manifest.lines} lines, {manifest.added} bytes added"
     if manifest.damaged:
         summary += f"; damaged: {', '.join(each.name for each in manifest.damaged[:5])}"
-    if limit is not None and size > limit:
-        summary += f"; storage limit: the repository has {size} bytes, over {limit}. Prune it"
-    return JobResult(summary, ok=not manifest.damaged and (limit is None or size <= limit))
+    if size.is_over:
+        summary += f"; storage limit: the repository has {size.bytes} bytes, over {size.limit}. Prune it"
+    return JobResult(summary, ok=not manifest.damaged and not size.is_over)
 
 
 def _check_follow(settings: Mapping[str, Any]) -> None:
@@ -117,13 +116,18 @@ def _check_prune(settings: Mapping[str, Any]) -> None:
 
 
 async def _prune(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.backup.holds import holds_of_store
     from holdfast.maintenance.backup.pruner import RepositoryPruner
+    from holdfast.maintenance.backup.store_record import record_size
 
     handle = job.store._handle
     async with _open(job) as repository:
         grace = parse_nanoseconds(job.settings.get("grace", "1d"), "grace")
-        pruner = RepositoryPruner(repository, grace=grace, now=handle.now())
-        report = await pruner.prune(_retention(job.settings), None)
+        holds = await holds_of_store(handle.engine, handle.tenant)
+        pruner = RepositoryPruner(repository, grace=grace, now=handle.now(), holds=holds)
+        policy = _retention(job.settings)
+        report = await pruner.prune(policy, None)
+        await record_size(handle.engine, handle.tenant, repository, policy.max_bytes)
     return JobResult(f"{report.removed} backups removed, {report.deleted} packs deleted, {report.freed} bytes freed")
 
 
