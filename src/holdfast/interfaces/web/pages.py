@@ -23,6 +23,7 @@ from holdfast.interfaces.http.problems import internal_problem, to_problem
 from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
 from holdfast.interfaces.web import thread_page
+from holdfast.interfaces.web.actions import ActionForm, action_values
 from holdfast.interfaces.web.overview import overview_values, thread_list_values
 from holdfast.interfaces.web.page_renderer import query_text, render, segment, static_files
 
@@ -34,11 +35,16 @@ _PARTS = {
     "value": "parts/value.html",
     "inspect": "parts/inspect.html",
     "table": "parts/thread_table.html",
+    "action": "parts/action.html",
+    "plan": "parts/plan.html",
 }
 """The parts of pages that scripts fetch."""
 
 View = Callable[[Call, Request], tuple[str, dict[str, Any]]]
 """What a page shows: its template, and the values in it."""
+
+FormView = Callable[[Call, Request, ActionForm], tuple[str, dict[str, Any]]]
+"""What a page with a form shows, as it is filled in."""
 
 
 class Pages:
@@ -62,6 +68,21 @@ class Pages:
             except Exception:  # noqa: BLE001 - reported, not swallowed
                 thread_page.log.exception("a page failed: %s", request.url.path)
                 return self._failure(request, None, caller)
+
+        return respond
+
+    def form_page(self, view: FormView) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page with a form that is sent to it again, to show what it would do."""
+
+        async def respond(request: Request) -> Response:
+            form = ActionForm(await _form_fields(request))
+
+            def show(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+                if request.method == "POST":
+                    self._server.authenticator.check_csrf(call.caller, form.text("csrf"))
+                return view(call, request, form)
+
+            return await self.page(show)(request)
 
         return respond
 
@@ -138,10 +159,15 @@ class Redirection(Exception):
         self.address = address
 
 
+async def _form_fields(request: Request) -> dict[str, list[str]]:
+    """Return the fields of the form that was sent, or of the query of an address that fills it in."""
+    text = request.url.query if request.method == "GET" else (await request.body()).decode("ascii", "replace")
+    return parse_qs(text, keep_blank_values=True)
+
+
 async def _form_value(request: Request, name: str) -> str:
     """Return a field of the form that was sent; empty if there is none."""
-    fields = parse_qs((await request.body()).decode("ascii", "replace"))
-    return fields.get(name, [""])[0]
+    return (await _form_fields(request)).get(name, [""])[0]
 
 
 def _theme(request: Request) -> str:
@@ -215,6 +241,11 @@ def _inspect(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "inspect.html", thread_page.inspect_values(call, name, at, request.query_params)
 
 
+def _action(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
+    at, action = unquote(request.path_params["at"]), request.path_params["action"]
+    return "action.html", action_values(call, _name(request), at, action, form)
+
+
 def _name(request: Request) -> str:
     return unquote(request.path_params["thread"])
 
@@ -248,5 +279,6 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route("/threads/{thread}/{at}", pages.page(_step)),
         Route("/threads/{thread}/{at}/value", pages.page(_value)),
         Route("/threads/{thread}/{at}/inspect", pages.page(_inspect)),
+        Route("/threads/{thread}/{at}/actions/{action}", pages.form_page(_action), methods=["GET", "POST"]),
         Route("/{rest:path}", nothing),
     ]

@@ -22,6 +22,7 @@ from holdfast.interfaces.http.thread_reads import (
     get_thread,
     get_value,
 )
+from holdfast.interfaces.web.actions import may_change, offered
 from holdfast.interfaces.web.lanes import LaneRow, Lanes, width_of
 from holdfast.interfaces.web.page_renderer import message_blocks, short_span
 
@@ -140,7 +141,7 @@ def step_values(call: Call, name: str, at: str, params: Params, want: str) -> di
         "interrupts": [each for each in pending if each.interrupt],
         "last": _last_step(detail, found),
         "neighbours": _neighbours(call, name, found),
-        "names": [each.name for each in detail.branches if each.name],
+        "actions": offered(call, found, [each.name for each in detail.branches if each.name]),
     }
     if want != "step":
         values["history"] = _history(call, name, params, found)
@@ -225,6 +226,7 @@ def inspect_values(call: Call, name: str, at: str, params: Params) -> dict[str, 
         raise InvalidError("a value is named by its path", hint="Choose one in the state")
     part = get_value(call, inputs.ValueParams(thread=name, at=at, path=path, internal=True, limit=1))
     values: dict[str, Any] = {"name": name, "at": at, "path": path, "part": part, "writer": None, "changes": []}
+    values["editable"] = may_change(call, name)
     try:
         wrote = get_blame(call, inputs.PathParams(thread=name, path=path, at=at, limit=1))
         values["writer"] = wrote.items[0].writer if wrote.items else None
