@@ -15,21 +15,9 @@ import pytest
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
-from tests.interfaces.web.kit import HOSTILE, fill_thread
+from tests.interfaces.web.kit import HOSTILE, VIEWS, fill_thread
 
 pytestmark = pytest.mark.nightly
-
-VIEWS = {
-    "overview": "/",
-    "threads": "/threads",
-    "search": "/search?q=haptera",
-    "conversation": "/threads/chat-1",
-    "state": "/threads/chat-1/00000050?tab=state",
-    "diff": "/threads/chat-1/00000050?tab=diff&a=00000040",
-    "pending": "/threads/chat-1?tab=pending",
-    "metadata": "/threads/chat-1?tab=metadata",
-    "inspect": "/threads/chat-1/00000050/inspect?path=plan.done",
-}
 
 
 def text_of(page: Any, selector: str) -> str:
