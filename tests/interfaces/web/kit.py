@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from typing import Any, TypedDict
+from urllib.parse import quote
 
 import holdfast
 from holdfast.agents import Machine
@@ -100,6 +101,19 @@ def fill_odd(store: holdfast.Store) -> None:
     thread.label(HOSTILE, "c1")
     thread.fork("<i>branch", at="c1")
     thread.pin("c1", reason=HOSTILE)
+    store.state(agent=HOSTILE).set(HOSTILE, HOSTILE)
+    store.state(agent=HOSTILE).set(HOSTILE, [HOSTILE])
+    store.sessions.start(HOSTILE, user=HOSTILE, metadata={HOSTILE: HOSTILE}).state[HOSTILE] = HOSTILE
+    made = store.artifacts.register(
+        b"x", id="odd", type=HOSTILE, producer=HOSTILE, name=HOSTILE, metadata={HOSTILE: HOSTILE}
+    )
+    with store.artifacts.using(made.id):
+        store.state(agent=HOSTILE).set("linked", 1)
+    store.jobs.add(HOSTILE, "verify", schedule="0 3 * * *")
+    agent = Baker().attach(store, HOSTILE)
+    agent.start()
+    agent.conversation.append({"role": HOSTILE, "content": HOSTILE})
+    agent.transition("knead", 1)
 
 
 class Baker(holdfast.PersistentAgent, name="web-baker", on_incomplete="manual"):
@@ -229,6 +243,30 @@ VIEWS = {
     "metrics": "/metrics/plots",
 }
 """An address of each view, of a store that `fill_store` filled."""
+
+_ODD = quote(HOSTILE, safe="")
+ODD_VIEWS = (
+    "/",
+    "/threads",
+    "/search?q=owned",
+    f"/search?q={_ODD}",
+    *(f"/threads/{_ODD}/c1{query}" for query in ("", "?tab=state", "?tab=metadata")),
+    f"/threads/{_ODD}/c2?tab=diff&a=c1",
+    f"/threads/{_ODD}/c2/inspect?path=text",
+    "/state",
+    f"/state/agent%3A{quote(quote(HOSTILE, safe=''), safe='')}",
+    f"/agents?prefix={_ODD}",
+    f"/agents/{_ODD}",
+    f"/sessions?user={_ODD}",
+    f"/sessions/{_ODD}",
+    f"/artifacts?type={_ODD}",
+    "/artifacts/odd",
+    "/jobs",
+    f"/jobs/{_ODD}",
+    f"/audit?thread={_ODD}",
+    f"/verify?level=hashes&thread={_ODD}",
+)
+"""Addresses of what `fill_odd` made."""
 
 ACTION_VIEWS = {
     "fork": "/threads/chat-1/00000050/actions/fork?branch=retry",

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
+from click.testing import CliRunner
 
 import holdfast
+from holdfast.interfaces.cli.main import cli
 from holdfast.interfaces.http.client import HttpClient
 from holdfast.interfaces.web.lanes import Lanes
 from holdfast.interfaces.web.page_renderer import rich_text, static_version
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import SECONDS, Answer, ServedStore
-from tests.interfaces.web.kit import HOSTILE
+from tests.interfaces.web.kit import HOSTILE, ODD_VIEWS, VIEWS, fill_agents
 
 
 def signed_in(served: ServedStore) -> dict[str, str]:
@@ -31,18 +36,10 @@ def get(served: ServedStore, path: str, **headers: str) -> Answer:
 
 
 PAGES = (
-    "/",
-    "/threads",
+    *VIEWS.values(),
     "/threads?prefix=chat&sort=updated",
-    "/search?q=haptera",
-    "/threads/chat-1",
-    "/threads/chat-1/00000050",
-    "/threads/chat-1/00000050?tab=state",
-    "/threads/chat-1/00000050?tab=diff&a=00000040",
-    "/threads/chat-1?tab=pending",
-    "/threads/chat-1?tab=metadata",
     "/threads/chat-1/00000050/value?path=messages",
-    "/threads/chat-1/00000050/inspect?path=plan.done",
+    "/artifacts/odd",
 )
 
 
@@ -100,6 +97,78 @@ def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> Non
     assert "History" in inspected
 
 
+def test_every_command_that_a_page_shows_is_one(served: ServedStore) -> None:
+    seen = set()
+    for path in VIEWS.values():
+        for text in re.findall(r"<code>(holdfast [^<]*)</code>", get(served, path).text):
+            words = shlex.split(html.unescape(text))[1:]
+            if words[0] != "explain":
+                seen.add(words[0])
+                result = CliRunner().invoke(cli, [*words, "--help"])  # refused if an option is not known
+                assert result.exit_code == 0, (path, text, result.output)
+    assert len(seen) > 12
+
+
+def test_the_palette_finds_names_and_words(served: ServedStore) -> None:
+    def find(text: str) -> list[str]:
+        answer = get(served, f"/search?q={quote(text)}", **{"X-Fragment": "find"})
+        assert "<html" not in answer.text
+        return re.findall(r'href="([^"]+)"', answer.text)
+
+    assert find("chat")[0] == "/threads/chat-1"
+    assert "/threads/support-1" in find("port-1")
+    assert "/agents/baker-2" in find("baker")
+    assert "/state/agent%3Aresearcher" in find("agent:res")
+    assert any(href.startswith("/threads/chat-1/") for href in find("haptera"))
+    assert "/audit" in find("audit")
+    assert find("label:(") == []
+
+
+def test_an_agent_that_was_left_half_done_is_resolved_by_a_form(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        fill_agents(store)
+        with ServedStore(store, page_routes, write=True) as served:
+            own = {**signed_in(served), "Origin": served.url, "Content-Type": "application/x-www-form-urlencoded"}
+            page = served.request("GET", "/agents/baker-crashed", token=None, headers=own).text
+            csrf = re.findall(r'data-csrf="([0-9a-f]+)"', page)[0]
+            assert "the state is kneading again" in page
+
+            def send(**fields: str) -> int:
+                body = urlencode({"csrf": csrf, **fields}).encode()
+                return served.request("POST", "/agents/baker-crashed/resolve", body, token=None, headers=own).status
+
+            assert send(how="back", typed="baker-crashed", csrf="0") == 403
+            assert send(how="back", typed="baker") == 400
+            assert send(how="sideways", typed="baker-crashed") == 400
+            assert store.agents.load("baker-crashed").pending is not None
+            assert send(how="back", typed="baker-crashed") == 303
+            assert store.agents.load("baker-crashed").pending is None
+
+
+def test_sensitive_data_is_sent_in_clear_only_if_the_caller_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", base64.b64encode(bytes(32)).decode())
+    secret = "ghp_" + "x7Kq2mWv9" * 4
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.sensitive.protect()
+        store.put("chat", {"messages": [{"role": "user", "content": f"my token is {secret}"}]}, id="a")
+        store.access.grant("user:eve", "read", thread="chat")
+        token = store.access.issue_token("user:eve").secret
+        with ServedStore(store, page_routes, write=True) as served:
+            eve = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
+            for query in ("?tab=conversation", "?tab=state", "/inspect?path=messages[0].content"):
+                path = f"/threads/chat/a{query}"
+                stored = get(served, path).text
+                assert secret not in stored
+                assert "redacted · show" in stored
+                assert secret in get(served, f"{path}&clear=1").text
+                refused = served.request("GET", f"{path}&clear=1", token=None, headers=eve).text
+                assert secret not in refused
+                assert "redacted:" in refused
+        assert store.audit.query(action="reveal")
+
+
 def test_nothing_is_shown_without_a_session(served: ServedStore) -> None:
     for path in PAGES:
         answer = served.request("GET", path, token=None)
@@ -140,17 +209,15 @@ def test_signing_out_ends_the_session_and_needs_its_page(served: ServedStore) ->
 
 
 def test_stored_markup_is_shown_as_text(served: ServedStore) -> None:
-    name = quote(HOSTILE, safe="")
-    pages = [f"/threads/{name}/c1{query}" for query in ("", "?tab=state", "?tab=metadata")]
-    pages += ["/", "/threads", "/search?q=owned", f"/search?q={name}"]
-    pages += [f"/threads/{name}/c2?tab=diff&a=c1", f"/threads/{name}/c2/inspect?path=text"]
-    for path in pages:
+    for path in ODD_VIEWS:
         answer = get(served, path)
+        assert answer.status == 200, path
         found = read(answer)
         assert found.suspicious == [], path
         assert all(src and src.startswith("/static/") for src in found.scripts), path
         assert not {src for src in found.images if not src.startswith("/static/")}, path
-    shown = get(served, f"/threads/{name}/c1").text
+        assert "&lt;script&gt;" in answer.text or path == "/verify", path
+    shown = get(served, f"/threads/{quote(HOSTILE, safe='')}/c1").text
     assert "&lt;script&gt;" in shown
     assert "مرحبا" in shown
 

@@ -60,7 +60,8 @@ def agent_values(call: Call, id: str, params: Mapping[str, str]) -> dict[str, An
     record = agents.load(id)
     taken = agents.transitions(id, limit=_DRAWN)
     page = agents.transitions(id, limit=_ROWS, cursor=params.get("cursor") or None)
-    diagram = draw_machine(count_transitions(each for each in taken if each.kind == "transition"), record.state)
+    oldest_first = [each for each in reversed(taken) if each.kind == "transition"]
+    diagram = draw_machine(count_transitions(oldest_first), record.state)
     return {
         "record": record,
         "diagram": diagram if diagram.arrows else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
@@ -153,8 +154,9 @@ def backup_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
         "chosen": chosen,
         "items": [],
         "problem": None,
-        "last_backup": status.get("last_backup"),
-        "last_drill": status.get("last_drill"),
+        "last_backup": _moment(status.get("last_backup")),
+        "last_drill": _moment(status.get("last_drill")),
+        "drill_ok": str(status.get("last_drill", "")).endswith("OK"),
         "jobs": [
             each for each in list_jobs(call, inputs.NoParams()).items if each.kind in ("backup", "follow", "drill")
         ],
@@ -174,6 +176,11 @@ def backup_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     except HoldfastError as error:
         values["problem"] = to_problem(error)
     return values
+
+
+def _moment(text: object) -> datetime | None:
+    """Return the time that the status of a store names; None if there is none."""
+    return datetime.fromisoformat(str(text).partition(",")[0]) if text else None
 
 
 def _restore_values(backups: Backups[Store], wanted: str, *, in_place: bool) -> dict[str, Any]:

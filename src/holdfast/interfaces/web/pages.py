@@ -24,6 +24,7 @@ from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
 from holdfast.interfaces.web import agent_page, operations_page, session_page, state_page, thread_page
 from holdfast.interfaces.web.actions import ActionForm, action_values
+from holdfast.interfaces.web.finder import find_values
 from holdfast.interfaces.web.metrics_page import MetricsHistory, metrics_values
 from holdfast.interfaces.web.overview import overview_values, thread_list_values
 from holdfast.interfaces.web.page_renderer import query_text, render, render_main, segment, static_files
@@ -38,6 +39,7 @@ _PARTS = {
     "table": "parts/thread_table.html",
     "action": "parts/action.html",
     "plan": "parts/plan.html",
+    "find": "parts/find.html",
 }
 """The parts of pages that scripts fetch."""
 
@@ -125,6 +127,7 @@ class Pages:
             "address": str(request.url.path),
             "signed_in": True,
             "rail": rail(call.caller),
+            "narrow": request.cookies.get("holdfast_rail") == "off",
         }
 
     def _failure(self, request: Request, error: HoldfastError | None, caller: Caller) -> Response:
@@ -227,6 +230,8 @@ def _threads(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
 
 def _search(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     query = request.query_params.get("q", "").strip()
+    if _want(request) == "find":
+        return "search.html", {"found": find_values(call, query, rail(call.caller))}
     values: dict[str, Any] = {"q": query, "page": None, "problem": None}
     if query:
         try:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, NotFoundError
-from holdfast.history import Change
 from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import list_items, list_scopes
@@ -18,6 +17,7 @@ GLOBAL = "global"
 _SCOPES = 500
 _KEYS = 100
 _CHANGES = 20
+_SHOWN = 12
 _LONGEST = 4000
 
 
@@ -38,10 +38,10 @@ class KeyRow(NamedTuple):
 
 
 class KeyChange(NamedTuple):
-    """A change in the history of a key, with its value then."""
+    """A change in the history of a key, with what it changed; nothing if that was pruned."""
 
     entry: HistoryEntry
-    change: models.ChangeModel | None
+    changes: list[models.ChangeModel]
 
 
 def scope_tree(scopes: list[models.ScopeModel]) -> list[ScopeNode]:
@@ -96,13 +96,8 @@ def key_values(call: Call, scope: str, key: str, params: Mapping[str, str]) -> d
 
 def _key_change(state: Any, entry: HistoryEntry) -> KeyChange:
     try:
-        new = state.get_at(entry.key, entry.step)
-        old = state.get_at(entry.key, entry.step - 1) if entry.before and entry.step else None
+        diff = state.diff(max(0, entry.step - 1), entry.step)
     except HoldfastError:
-        return KeyChange(entry, None)  # the step was pruned
-    path = (entry.key,)
-    if not entry.version:
-        return KeyChange(entry, to_change(Change("remove", path, path, old=old)))
-    if not entry.before:
-        return KeyChange(entry, to_change(Change("add", path, path, new=new)))
-    return KeyChange(entry, to_change(Change("change", path, path, old=old, new=new)))
+        return KeyChange(entry, [])  # the step was pruned
+    found = [each for each in diff if each.path[:1] == (entry.key,)]
+    return KeyChange(entry, [to_change(each) for each in found[:_SHOWN]])
