@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,23 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdfast.Store]:
-    """A store with a conversation of 120 steps, odd threads, and something for every view."""
+def filled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store that has a conversation of 120 steps, odd threads, and something for every view."""
     folder = tmp_path_factory.mktemp("web")
     with holdfast.open(folder / "agents.db") as store:
         fill_store(store, folder)
+    return folder
+
+
+def copy_filled(factory: pytest.TempPathFactory, folder: Path) -> Path:
+    """The file of a copy of that store."""
+    return Path(shutil.copytree(folder, factory.mktemp("copy") / "filled"), "agents.db")
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory, filled_folder: Path) -> Iterator[holdfast.Store]:
+    """A copy of that store."""
+    with holdfast.open(copy_filled(tmp_path_factory, filled_folder)) as store:
         yield store
 
 

@@ -8,6 +8,9 @@ let key = crypto.randomUUID();
 /** @type {AbortController | null} */
 let loading = null;
 
+/** How often something was filled in: an answer to what the form was before is not shown. */
+let edits = 0;
+
 /** @param {string} address */
 export async function openAction(address) {
   let dialog = document.querySelector("dialog.action");
@@ -32,6 +35,7 @@ export async function openAction(address) {
 async function preview(form, whole, submitter = null) {
   loading?.abort();
   loading = new AbortController();
+  const before = edits;
   const fields = new URLSearchParams();
   for (const [name, value] of new FormData(form, submitter)) fields.append(name, String(value));
   const focused = document.activeElement;
@@ -39,6 +43,7 @@ async function preview(form, whole, submitter = null) {
   try {
     const response = await fetch(form.action, { method: "POST", body: fields, headers: { "X-Fragment": whole ? "action" : "plan" }, signal: loading.signal });
     const part = parse(await response.text());
+    if (before !== edits) return;
     if (whole) form.replaceWith(part);
     else form.querySelector("[data-preview]")?.replaceChildren(part);
   } catch (error) {
@@ -95,6 +100,7 @@ document.addEventListener("input", (event) => {
     if (button instanceof HTMLButtonElement) button.disabled = input.value !== input.dataset.typed;
     return;
   }
+  edits += 1;
   clearTimeout(timer);
   timer = window.setTimeout(() => preview(form, false), 250);
 });

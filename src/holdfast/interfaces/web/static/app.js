@@ -187,7 +187,9 @@ async function findAll(query) {
   finding = new AbortController();
   try {
     const part = await fragment(`/search?${new URLSearchParams({ q: query })}`, "find", finding.signal);
-    document.querySelector("#found")?.replaceChildren(part);
+    const found = document.querySelector("#found");
+    found?.replaceChildren(part);
+    if (found instanceof HTMLElement) found.dataset.query = query;
   } catch (error) {
     if (!(error instanceof DOMException && error.name === "AbortError")) throw error;
   }
@@ -198,14 +200,19 @@ palette?.addEventListener("input", (event) => {
   clearTimeout(typing);
   typing = window.setTimeout(() => { if (event.target instanceof HTMLInputElement) findAll(event.target.value); }, 120);
 });
-palette?.addEventListener("keydown", (event) => {
+palette?.addEventListener("keydown", async (event) => {
   if (!(event instanceof KeyboardEvent)) return;
   const links = [...palette.querySelectorAll("a")];
   const at = links.indexOf(/** @type {HTMLAnchorElement} */ (document.activeElement));
   const input = palette.querySelector("input");
   if (event.key === "ArrowDown") { event.preventDefault(); links[Math.min(at + 1, links.length - 1)]?.focus(); }
   else if (event.key === "ArrowUp") { event.preventDefault(); if (at > 0) links[at - 1].focus(); else input?.focus(); }
-  else if (event.key === "Enter" && at < 0) { event.preventDefault(); links[0]?.click(); }
+  else if (event.key === "Enter" && at < 0) {
+    event.preventDefault();
+    const found = document.querySelector("#found");
+    if (input && found instanceof HTMLElement && found.dataset.query !== input.value) { clearTimeout(typing); await findAll(input.value); }
+    palette.querySelector("a")?.click();
+  }
 });
 palette?.addEventListener("click", (event) => { if (event.target === palette && palette instanceof HTMLDialogElement) palette.close(); });
 
