@@ -61,7 +61,7 @@ def test_views_lead_from_lists_to_what_they_list(page: Any, writable: ServedStor
         ("/sessions", "text=Artifacts", "text=species.csv"),
         ("/artifacts", "text=species.csv", "text=agent:researcher"),
         ("/schemas", "text=2.0.0", "text=language"),
-        ("/backups", "text=restore? >> nth=-1", "text=What it would change in place"),
+        ("/backups", "text=what changes? >> nth=-1", "text=What it would change in place"),
         ("/backups?backup=1", "text=What it would change in place", "text=switched to a new branch"),
         ("/jobs", "text=nightly", "text=verified"),
         ("/audit", "text=details >> nth=0", ".detail[open] pre"),

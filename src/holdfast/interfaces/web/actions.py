@@ -477,7 +477,7 @@ def _plan_prune(target: _Target, form: ActionForm) -> ActionPlan:
     if not found.dropped:
         return plan._replace(effects=[f"Nothing would be removed: all {plural(found.kept, 'step')} are kept."])
     effects = [
-        f"{plural(found.dropped, 'step')} are removed for good, {size(found.bytes)} in {plural(found.rows, 'row')}. "
+        f"{plural(found.dropped, 'step')} are removed for good, about {size(max(0, found.bytes))}. "
         f"{plural(found.kept, 'step')} are kept.",
         "The last step of each branch, tagged, labelled and pinned steps are always kept.",
     ]

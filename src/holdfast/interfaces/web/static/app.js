@@ -46,6 +46,8 @@ export function isTyping(target) {
 document.documentElement.classList.add("scripted");
 for (const each of document.querySelectorAll("[data-theme-toggle], [data-keys], [data-live], [data-rail-toggle], [data-save]")) each.hidden = false;
 
+document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 // Theme --------------------------------------------------------------------------------------------------------
 
 document.querySelector("[data-theme-toggle]")?.addEventListener("click", () => {
