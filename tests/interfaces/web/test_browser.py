@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 import time
@@ -20,7 +21,7 @@ from tests.interfaces.web.kit import HOSTILE, VIEWS, fill_thread
 pytestmark = pytest.mark.nightly
 
 
-STEPS = 100_000
+STEPS = int(os.environ.get("HOLDFAST_WEB_STEPS", "100000"))
 
 
 def text_of(page: Any, selector: str) -> str:
