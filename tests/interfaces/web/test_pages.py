@@ -11,6 +11,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -284,6 +285,13 @@ def test_lanes_join_at_forks_and_merges() -> None:
     assert resumed.waiting == ""
 
 
+def load_page(url: str, token: str) -> None:
+    """Load a page with a token in the header."""
+    request = Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urlopen(request, timeout=SECONDS) as answer:
+        assert answer.status == 200, url
+
+
 def test_opening_a_store_changes_no_byte(tmp_path: Path) -> None:
     file = tmp_path / "agents.db"
     with holdfast.open(file) as store:
@@ -308,6 +316,19 @@ def test_opening_a_store_changes_no_byte(tmp_path: Path) -> None:
                 client.search("hello")
                 client.query_audit()
                 client.list_items("agent:a")
+            for path in (
+                "",
+                "threads/chat",
+                "state",
+                "state/agent%3Aa/key",
+                "agents",
+                "sessions",
+                "artifacts",
+                "schemas",
+            ):
+                load_page(base + path, token)
+            for path in ("backups", "jobs", "audit", "verify?level=decode", "metrics/plots", "search?q=hello"):
+                load_page(base + path, token)
         finally:
             process.terminate()
             process.wait(SECONDS)
@@ -323,6 +344,9 @@ def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
 def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         store.put("secret", {"text": "of the owner"})
+        store.state(agent="other")["secret"] = "secret"
+        store.sessions.start("secret-session", user="bob")
+        store.artifacts.register(b"x", name="secret.txt")
         store.as_identity("user:alice").thread("mine").put({"messages": [{"role": "user", "content": "hello"}]})
         token = store.access.issue_token("user:alice").secret
         with ServedStore(store, page_routes) as served:
@@ -331,8 +355,14 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
             def load(path: str) -> Answer:
                 return served.request("GET", path, token=None, headers=cookie)
 
-            for path in ("/", "/threads", "/threads/mine", "/threads/mine?tab=state", "/search?q=hello"):
+            own = ("/", "/threads", "/threads/mine", "/threads/mine?tab=state", "/search?q=hello")
+            for path in (*own, "/state", "/state/agent%3Aother", "/agents", "/sessions", "/artifacts"):
                 answer = load(path)
-                assert answer.status == 200, path
-                assert "secret" not in answer.text
+                assert answer.status in (200, 403, 404), path
+                assert answer.status == 200 or path not in own, path
+                assert "secret" not in answer.text, path
+            for path in ("/schemas", "/backups", "/jobs", "/audit", "/verify?level=hashes", "/metrics/plots"):
+                assert load(path).status == 403, path
+                assert f'href="{path.partition("?")[0]}"' not in load("/").text
+                assert f'href="{path.partition("?")[0]}"' in get(served, "/").text
             assert load("/threads/secret").status == 404

@@ -12,7 +12,8 @@ import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.web.conftest import copy_filled
-from tests.interfaces.web.kit import HOSTILE, ODD_VIEWS
+from tests.interfaces.web.kit import ACTION_VIEWS, HOSTILE, ODD_VIEWS
+from tests.interfaces.web.test_browser import check_accessible, check_layout
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +188,23 @@ def test_markup_in_any_name_does_not_run(page: Any, writable: ServedStore) -> No
     page.keyboard.type("<script>")
     page.wait_for_selector("#found a")
     assert page.title() != "owned"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_actions_in_both_themes_and_widths(browser: Any, writable: ServedStore, theme: str, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
+    page = context.new_page()
+    page.goto(f"{writable.url}/login?token={writable.token}")
+    for name, path in ACTION_VIEWS.items():
+        page.goto(writable.url + path)
+        assert check_layout(page) <= 0, name
+        assert check_accessible(page) == [], name
+    page.goto(f"{writable.url}/threads/chat-1/00000050")
+    page.locator(".menu > summary").click()
+    page.locator("[data-act=edit]").click()
+    page.wait_for_selector("dialog.action[open]")
+    assert check_layout(page) <= 0
+    assert check_accessible(page) == []
+    context.close()

@@ -98,6 +98,12 @@ document.addEventListener("keydown", (event) => {
   }
   if (event.key === "/") { event.preventDefault(); find(); }
   if (event.key === "?") showKeys();
+  if (event.key === "j" || event.key === "k") {
+    const links = [...document.querySelectorAll("main.page .rows tbody th a, main.page .hit h2 a")];
+    const at = links.indexOf(/** @type {Element} */ (document.activeElement));
+    const next = links[at < 0 ? 0 : at + (event.key === "j" ? 1 : -1)];
+    if (next instanceof HTMLElement) next.focus();
+  }
 });
 
 function find() {
