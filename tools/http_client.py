@@ -90,7 +90,8 @@ def _default(field: Any) -> str | None:
 
 
 def _given(name: str, default: str | None) -> str:
-    return {"changes": "changes or {}", "remove": "remove or []"}.get(name, name) if default == "None" else name
+    empty = {"changes": "changes or {}", "remove": "remove or []", "resolve": "resolve or {}"}
+    return empty.get(name, name) if default == "None" else name
 
 
 def _type(kind: Any) -> str:

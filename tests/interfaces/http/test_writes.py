@@ -12,7 +12,7 @@ from tests.interfaces.http.kit import DOCUMENT, ServedStore, checked
 
 CHANGES = (
     ("POST", "/threads/chat/forks", {"branch": "edited", "at": "c6", "changes": {"plan.goal": "work"}}),
-    ("POST", "/threads/chat/merges", {"theirs": "edited", "strategy": "theirs"}),
+    ("POST", "/threads/chat/merges", {"theirs": "edited", "strategy": "theirs", "resolve": {"count": "ours"}}),
     ("POST", "/threads/chat/restores", {"at": "c2"}),
     ("POST", "/threads/chat/switches", {"branch": "what-if"}),
     ("PUT", "/threads/chat/tags/v1", {"at": "c7"}),

@@ -355,6 +355,7 @@ class HttpClient(HttpTransport):
         *,
         into: str = "HEAD",
         strategy: Literal["ours", "theirs", "union"] | None = None,
+        resolve: dict[str, Literal["ours", "theirs", "union"]] | None = None,
         if_match: str = "",
         key: str = "",
     ) -> models.CheckpointModel:
@@ -364,7 +365,7 @@ class HttpClient(HttpTransport):
             "POST",
             "/threads/{thread}/merges",
             params,
-            inputs.MergeRequest(theirs=theirs, into=into, strategy=strategy),
+            inputs.MergeRequest(theirs=theirs, into=into, strategy=strategy, resolve=resolve or {}),
             models.CheckpointModel,
             if_match=if_match,
             key=key,

@@ -203,6 +203,8 @@ class MergeRequest(Input):
     theirs: str
     into: str = "HEAD"
     strategy: Literal["ours", "theirs", "union"] | None = None
+    resolve: dict[str, Literal["ours", "theirs", "union"]] = {}
+    """How to resolve conflicts at or below a path."""
 
 
 class SwitchRequest(Input):
