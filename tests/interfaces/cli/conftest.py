@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from tests.interfaces.cli import kit
+from tests.interfaces.http.kit import ServedStore
 
 
 @pytest.fixture(autouse=True)
@@ -59,10 +61,23 @@ def url(filled_file: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def hf(url: str) -> Callable[..., kit.Result]:
+def served_mode(request: pytest.FixtureRequest) -> str:
+    """How commands use the store: `file`, or `served`, over HTTP."""
+    import os
+    mode: str = getattr(request, "param", os.environ.get("SERVED_MODE","file"))
+    return mode
+
+
+@pytest.fixture
+def hf(url: str, served_mode: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., kit.Result]]:
     """Runs a command on that store: `hf("log", "t1")`."""
+    with ExitStack() as stack:
+        if served_mode == "served":
+            served = stack.enter_context(ServedStore(stack.enter_context(holdfast.open(url)), write=True))
+            monkeypatch.setenv("HOLDFAST_TOKEN", served.token)
+        location = served.url if served_mode == "served" else url
 
-    def run(*arguments: str | Path, typed: str = "") -> kit.Result:
-        return kit.run(*arguments, store=url, typed=typed)
+        def run(*arguments: str | Path, typed: str = "") -> kit.Result:
+            return kit.run(*arguments, store=location, typed=typed)
 
-    return run
+        yield run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -21,9 +22,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
-from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.authentication import CSRF_HEADER, Authenticator, cookie_value, unauthenticated
+from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.events import EventHub
 from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
@@ -34,12 +36,13 @@ from holdfast.interfaces.http.service import Call, Caller, Service
 from holdfast.interfaces.http.store_reads import STORE
 from holdfast.interfaces.http.thread_reads import THREADS
 from holdfast.interfaces.http.thread_writes import WRITES
+from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER, SERVER_HEADER
 from holdfast.interfaces.http.values import StateParts, file_of
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
 
 _log = logging.getLogger("holdfast.http")
 
-ROUTES: tuple[Route, ...] = (*STORE.routes, *THREADS.routes, *WRITES.routes)
+ROUTES: tuple[Route, ...] = (*STORE.routes, *THREADS.routes, *WRITES.routes, *CALLING.routes)
 """All operations of the API."""
 
 _THREADS_AT_WORK = 16
@@ -61,6 +64,7 @@ class Server:
         self._rate = RateLimit(service.options.rate, service.options.burst)
         self._wrong = RateLimit(0.2, _MAX_SIGN_INS)
         self._answers = RepeatedChanges()
+        self._run_id = secrets.token_hex(8)
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def work(self, function: Callable[[], Any]) -> Any:
@@ -113,8 +117,20 @@ class Server:
         run = partial(_run, route, arguments)
         key = request.headers.get("idempotency-key", "")
         if route.writes and key:
+            self._check_run(request)
             run = partial(self._answers.once, (caller.key, key[:200]), (str(request.url), body), run)
-        return json_response(await self.work(run), route.status, request)
+        response = json_response(await self.work(run), route.status, request)
+        response.headers[SERVER_HEADER] = self._run_id
+        return response
+
+    def _check_run(self, request: Request) -> None:
+        """Refuse a change that was sent to another run of the server before, which may have made it."""
+        expected = request.headers.get(EXPECTED_SERVER_HEADER, self._run_id)
+        if expected != self._run_id:
+            raise OutcomeUnknownError(
+                "the server was started again, and does not know whether the change was made",
+                hint="Read what the change concerns, and repeat it if it was not made",
+            )
 
     async def content(self, request: Request) -> Response:
         """Send a value of a state as a file, or a range of it."""

@@ -296,3 +296,24 @@ class SilenceRequest(Input):
     """For how long nothing is sent about a rule, such as `2h`; `0` to send again."""
 
     duration: str
+
+
+# Calls of the Python API ------------------------------------------------------------------------------------------
+
+
+class CallParams(Input):
+    """An operation of a part of the store."""
+
+    part: str
+    operation: str
+
+
+class CallRequest(Input):
+    """The arguments of a call, in the form of `Codec.to_json`."""
+
+    names: list[Any] = []
+    """Of a thread, its name; of a state, the text of its scope."""
+    arguments: list[Any] = []
+    options: dict[str, Any] = {}
+    identity: str = ""
+    """For the store's owner: the identity to act as; empty for the owner."""

@@ -93,6 +93,16 @@ class Call:
         """The store as the caller sees it."""
         return self.service.view(self.caller)
 
+    def acting_as(self, identity: str) -> Call:
+        """Return the call as one of an identity. Only the store's owner can act as another."""
+        if identity == self.caller.identity:
+            return self
+        if self.caller.identity:
+            raise DeniedError(
+                f"{self.caller.identity} may not act as another", hint="Use a token of the identity to act as"
+            )
+        return Call(self.service, self.caller._replace(identity=identity), self.if_match)
+
     @property
     def owned(self) -> Store:
         """The store, for what only its owner may see."""
