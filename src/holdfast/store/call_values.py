@@ -118,7 +118,7 @@ class _CallRegistry(Registry):
                 lambda fields: kind(**fields),
             )
 
-    def registration(self, type: type) -> Registration | None:  # noqa: A002 - the name of the argument
+    def registration(self, type: type) -> Registration | None:
         return super().registration(type) or self._application.registration(type)
 
     def registration_named(self, name: str) -> Registration | None:

@@ -30,9 +30,7 @@ def doctor(url: str | None = None, *, tenant: str = "", full: bool = False) -> l
     return list(examine(url, tenant=tenant, full=full))
 
 
-def examine(
-    url: str | None = None, *, tenant: str = "", full: bool = False, token: str = ""
-) -> Iterator[CheckResult]:
+def examine(url: str | None = None, *, tenant: str = "", full: bool = False, token: str = "") -> Iterator[CheckResult]:
     """Iterate over the results of `doctor` as the checks are done. A served store, which needs a `token`, checks
     itself."""
     yield from environment.checks()

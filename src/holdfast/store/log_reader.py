@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from holdfast.history.search import SearchRun
 
 
-
 class ThreadCaller(Protocol):
     """Calls a function of a thread where its store is."""
 
@@ -274,9 +273,7 @@ def read_log_page(
 
 
 def _details(reader: LogReader, entry: LogEntry) -> LogDetails:
-    return LogDetails(
-        entry.summary(), entry.summary(hidden=True), entry.message, entry.changed, reader.metadata(entry)
-    )
+    return LogDetails(entry.summary(), entry.summary(hidden=True), entry.message, entry.changed, reader.metadata(entry))
 
 
 def _parse_cursor(cursor: str) -> list[Position]:

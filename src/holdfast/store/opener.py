@@ -85,7 +85,7 @@ def open_existing(
     """
     url = resolve(location)
     if is_served(url):
-        return open(url, tenant=tenant, **({"token": token} if token else {}))
+        return open(url, tenant=tenant, token=token)
     path = url_to_path(next(store_parts(url), ""))
     if not create and path is not None and not path.exists():
         raise NotFoundError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import socket
@@ -80,9 +81,7 @@ READS: dict[str, Read] = {
     "erasure": lambda store: store.erasure.certificates(),
     "maintenance.heads": lambda store: store.maintenance.heads(),
     "maintenance.verify": lambda store: replace(store.maintenance.verify(), seconds=0.0),
-    "maintenance.prune": lambda store: store.maintenance.prune(
-        "chat", holdfast.Retention(keep_last=2), dry_run=True
-    ),
+    "maintenance.prune": lambda store: store.maintenance.prune("chat", holdfast.Retention(keep_last=2), dry_run=True),
     "maintenance.quota": lambda store: store.maintenance.quota(),
     "jobs": lambda store: store.jobs.list(),
     "alerts": lambda store: store.alerts.list(),
@@ -175,19 +174,27 @@ def test_what_a_served_store_lacks_says_so_by_name(remote: holdfast.Store, fille
         (lambda: remote.backups("x"), "Store.backups"),
         (lambda: remote.as_identity("user:a", mode="read-only"), "Store.as_identity"),
         (lambda: remote.agents.create("kind", "id"), "store.agents.create"),
-        (lambda: remote.jobs.add("x", "prune"), "store.jobs.add"),
         (lambda: remote.maintenance.repair("other.db"), "store.maintenance.repair"),
         (lambda: remote.state(agent="a").watch(), "State.watch"),
         (lambda: remote.state(agent="a").change("n", lambda value: value), "State.change"),
         (lambda: remote.thread("chat").merge("what-if", resolve=lambda *_: None), "a function"),
         (lambda: filled.copy_to(remote), "not a served one"),
+        (lambda: remote.jobs.add("x", "backup", settings={"repository": "/x"}), "'backup'"),
+        (lambda: remote.artifacts.register("/etc/passwd", keep=False), "its bytes"),
+        (lambda: remote.sensitive.reveal("x", keys="file:/etc/passwd"), "own keys"),  # type: ignore[arg-type]
     ):
         with pytest.raises(UnsupportedError) as caught:
             call()
         assert name in caught.value.what
         assert caught.value.hint or name == "a function"
+
+
+def test_a_served_store_is_not_for_asyncio() -> None:
+    async def opened() -> None:
+        await holdfast.aopen("https://127.0.0.1:1")
+
     with pytest.raises(UnsupportedError, match="asyncio"):
-        holdfast.store.run(holdfast.aopen("https://127.0.0.1:1")._opening)
+        asyncio.run(opened())
 
 
 def test_what_is_not_in_the_table_is_not_called(writable: ServedStore) -> None:
@@ -251,9 +258,8 @@ def test_a_token_decides_who_acts(filled: holdfast.Store) -> None:
                 acting.thread("chat").get()
             with pytest.raises(AttributeError):
                 acting.maintenance  # type: ignore[attr-defined] # noqa: B018
-        with holdfast.open(served.url, token=read_only) as alice:
-            with pytest.raises(DeniedError):
-                alice.thread("mine").update({"text": "again"})
+        with holdfast.open(served.url, token=read_only) as alice, pytest.raises(DeniedError):
+            alice.thread("mine").update({"text": "again"})
         for wrong in ("hf_start_wrong", "x"):
             with pytest.raises(DeniedError) as caught:
                 holdfast.open(served.url, token=wrong)
@@ -362,11 +368,13 @@ def test_the_token_is_in_no_log_and_no_message(
     texts = []
     with holdfast.open(writable.url) as store:
         store.put("seen", {"n": 1})
-        texts += [repr(store), repr(store.thread("chat")), repr(store._connection.client)]  # type: ignore[attr-defined]
-        for call in (lambda: store.get("none"), lambda: store.put("chat", {"n": object()})):
-            with pytest.raises(HoldfastError) as caught:
-                call()
-            texts.append(str(caught.value))
+        texts += [repr(store), repr(store.thread("chat")), repr(vars(store)["_connection"].client)]
+        with pytest.raises(HoldfastError) as caught:
+            store.get("none")
+        texts.append(str(caught.value))
+        with pytest.raises(HoldfastError) as caught:
+            store.put("chat", {"n": object()})
+        texts.append(str(caught.value))
     for url in (f"http://u:{writable.token}@127.0.0.1:{writable.port}", f"{writable.url}/?token={writable.token}"):
         with pytest.raises(ConfigError) as refused:
             holdfast.open(url)

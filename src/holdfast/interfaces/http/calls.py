@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.codec import default_codec
@@ -18,6 +19,7 @@ from holdfast.errors import DeniedError, HoldfastError, InvalidError, Unsupporte
 from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
+from holdfast.jobs import JobTypes
 from holdfast.store import ARGUMENTS, CallCodec, branch_names, read_log_page, short_ids
 
 CALLING = RouteTable()
@@ -52,7 +54,7 @@ CALLS: Mapping[str, PartCalls] = {
         "add_to_set append batch clear copy_to delete expire increment max move_to patch rollback set",
     ),
     "sessions": _part("archived get list", "collect delete end resume start touch update"),
-    "artifacts": _part("changes get list of read verify", "delete register register_many"),
+    "artifacts": _part("changes get list of read verify", "delete register"),
     "agents": _part(
         "diff exists export history list load messages transfers transitions",
         "delete import_ resolve rollback transfer transfer_many",
@@ -136,15 +138,13 @@ def _call(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> mo
     call = call.acting_as(body.identity)
     names, arguments = _list(body.names, "names"), _list(body.arguments, "arguments")
     options = _CODEC.from_json(body.options)
-    if type(options) is not dict or not all(isinstance(name, str) for name in options):
+    if type(options) is not dict:
         raise InvalidError("options are an object")
     receiver = _receiver(call, params.part, names)
     arguments = [_state_of(call, each) for each in arguments]
-    function = _FUNCTIONS.get(params.operation) if params.part == "thread" else None
-    if function is not None:
-        arguments.insert(0, receiver)
-    else:
-        function = getattr(receiver, params.operation, None)
+    function: Any = getattr(receiver, params.operation, None)
+    if params.part == "thread" and params.operation in _FUNCTIONS:
+        function = partial(_FUNCTIONS[params.operation], receiver)
     if function is None:
         raise DeniedError(
             f"{call.caller.identity} may not call {params.part}.{params.operation}: it is the store owner's",
@@ -156,11 +156,7 @@ def _call(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> mo
         bound = inspect.signature(function).bind(*arguments, **options)
     except TypeError as error:
         raise InvalidError(f"the arguments of {params.part}.{params.operation} are wrong: {error}") from None
-    if (params.part, params.operation) == ("jobs", "add") and bound.arguments["kind"] not in _JOBS:
-        raise UnsupportedError(
-            f"a job of the type {str(bound.arguments['kind'])[:40]!r} cannot be added to a served store",
-            hint="Add it where the store is",
-        )
+    _check_arguments(f"{params.part}.{params.operation}", bound.arguments)
     try:
         result = function(*arguments, **options)
     except HoldfastError:
@@ -171,6 +167,19 @@ def _call(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> mo
             f"the arguments of {params.part}.{params.operation} are wrong: {type(error).__name__}"
         ) from error
     return models.CallResultModel(result=_CODEC.to_json(result))
+
+
+def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that name files, keys or addresses, which the server would open."""
+    if name == "jobs.add" and arguments["kind"] not in _JOBS and arguments["kind"] in JobTypes():
+        what = f"a job of the type {str(arguments['kind'])[:40]!r} cannot be added to a served store"
+    elif name == "artifacts.register" and not isinstance(arguments["source"], bytes):
+        what = "an artifact of a served store is registered with its bytes"
+    elif name == "sensitive.reveal" and arguments.get("keys") is not None:
+        what = "a served store reveals with its own keys"
+    else:
+        return
+    raise UnsupportedError(what, hint="Do it where the store is")
 
 
 def _list(tree: Any, what: str) -> list[Any]:

@@ -11,7 +11,8 @@ import io
 import os
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, ClassVar, Self, cast
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from holdfast import __version__
 from holdfast.agents import Agents
@@ -40,6 +41,7 @@ from holdfast.store import (
     ValueOutline,
 )
 
+
 def _unsupported(part: str, name: str) -> UnsupportedError:
     owner = {"store": "Store", "thread": "Thread", "state": "State"}.get(part, f"store.{part}")
     return UnsupportedError(
@@ -60,14 +62,18 @@ class RemotePart:
         names = ", ".join(map(repr, self._caller.names))
         return f"<{type(self).__name__}{' ' + names if names else ''} at {self._connection.address}>"
 
-    @property
-    def _handle(self) -> Any:
-        raise UnsupportedError(
-            "this needs a store of this process, not a served one", hint="Do it where the store is"
-        )
+    if TYPE_CHECKING:
+        _handle: Any
+    else:
+
+        @property
+        def _handle(self):
+            raise UnsupportedError(
+                "this needs a store of this process, not a served one", hint="Do it where the store is"
+            )
 
 
-def _operation(part: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _operation(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that calls an operation on the server."""
     signature = inspect.signature(function)
     callbacks = [each for each in ("progress", "each", "stop") if each in signature.parameters]
@@ -85,7 +91,7 @@ def _operation(part: str, name: str, function: Callable[..., Any]) -> Callable[.
         return result
 
     # Nothing is awaited: the mark of a coroutine function would be wrong.
-    del call.__wrapped__  # type: ignore[attr-defined]
+    del call.__wrapped__
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 
@@ -118,10 +124,8 @@ def _served(part: str, base: type[Any]) -> Callable[[type[Any]], Any]:
             member = inspect.getattr_static(base, name)
             function = getattr(member, "__wrapped__", member)
             if name in callable_here:
-                setattr(cls, name, _operation(part, name, function))
-            elif inspect.iscoroutinefunction(function) or (
-                not name.startswith("_") and not _is_derived(base, name, member)
-            ):
+                setattr(cls, name, _operation(name, function))
+            elif inspect.iscoroutinefunction(function) or (not name.startswith("_") and not _is_derived(base, member)):
                 setattr(cls, name, _refusal(part, name, member))
         cls._part = part
         return cls
@@ -132,7 +136,7 @@ def _served(part: str, base: type[Any]) -> Callable[[type[Any]], Any]:
 _MAPPINGS = (State, LazyState)
 
 
-def _is_derived(base: type[Any], name: str, member: object) -> bool:
+def _is_derived(base: type[Any], member: object) -> bool:
     """Whether a member only uses operations: the methods of mappings do."""
     return issubclass(base, _MAPPINGS) and inspect.isfunction(member)
 
@@ -221,10 +225,9 @@ class RemoteThread(RemotePart, Thread[Any]):
 class RemoteState(RemotePart, State):
     """The state of a scope of a served store, as a mapping."""
 
-    @property
-    def scope(self) -> Scope:
-        """The scope."""
-        return Scope.parse(self._caller.names[0] or "global")
+    def __init__(self, connection: Connection, name: str) -> None:
+        super().__init__(connection, name)
+        self.scope = Scope.parse(name)
 
     def _find(self, key: str) -> StateItem | None:
         try:
@@ -271,10 +274,10 @@ class RemoteArtifacts(RemotePart, Artifacts):
         """Register an artifact: `Artifacts.register`."""
         if hasattr(source, "read"):
             source = source.read()
-        elif not isinstance(source, bytes) and (isinstance(source, os.PathLike) or "://" not in source):
-            options = {"name": os.path.basename(source), **options}
-            with open(source, "rb") as file:
-                source = file.read()
+        elif not isinstance(source, bytes) and options.get("keep", True):
+            file = FilePath(source)
+            options = {"name": file.name, **options}
+            source = file.read_bytes()
         return self._caller.call("register", source, **options)
 
     def open(self, id: str) -> Any:
@@ -283,9 +286,7 @@ class RemoteArtifacts(RemotePart, Artifacts):
 
     def save(self, id: str, path: Any) -> None:
         """Write the content to a file."""
-        content = self.read(id)
-        with open(path, "wb") as file:
-            file.write(content)
+        FilePath(path).write_bytes(self.read(id))
 
 
 @_served("agents", Agents)
@@ -358,7 +359,7 @@ class _RemoteMembers(RemotePart):
 
 
 @_served("store", IdentityView)
-class RemoteIdentityView(_RemoteMembers, IdentityView):  # type: ignore[misc]
+class RemoteIdentityView(_RemoteMembers, IdentityView):
     """A served store as an identity sees it."""
 
     @property
@@ -368,7 +369,7 @@ class RemoteIdentityView(_RemoteMembers, IdentityView):  # type: ignore[misc]
 
 
 @_served("store", Store)
-class RemoteStore(_RemoteMembers, Store):  # type: ignore[misc]
+class RemoteStore(_RemoteMembers, Store):
     """A served store. Its token decides who acts, and for which tenant."""
 
     def __init__(self, connection: Connection) -> None:
