@@ -84,7 +84,11 @@ DAILY_SERVED = frozenset(
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests of commands on a served store, too."""
     name = metafunc.function.__name__
-    if "hf" in metafunc.fixturenames and name not in NOT_SERVED and not metafunc.module.__name__.endswith(LOCAL):
+    if (
+        "served_mode" in metafunc.fixturenames
+        and name not in NOT_SERVED
+        and not metafunc.module.__name__.endswith(LOCAL)
+    ):
         marks = () if name in DAILY_SERVED else (pytest.mark.nightly,)
         metafunc.parametrize("served_mode", ["file", pytest.param("served", marks=marks)], indirect=True)
 
@@ -104,10 +108,11 @@ def served_mode(request: pytest.FixtureRequest) -> str:
 def hf(url: str, served_mode: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., kit.Result]]:
     """Runs a command on that store: `hf("log", "t1")`."""
     with ExitStack() as stack:
+        location = url
         if served_mode == "served":
             served = stack.enter_context(ServedStore(stack.enter_context(holdfast.open(url)), write=True))
             monkeypatch.setenv("HOLDFAST_TOKEN", served.token)
-        location = served.url if served_mode == "served" else url
+            location = served.url
 
         def run(*arguments: str | Path, typed: str = "") -> kit.Result:
             return kit.run(*arguments, store=location, typed=typed)

@@ -24,6 +24,7 @@ from starlette.routing import Route as StarletteRoute
 
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
 from holdfast.interfaces.http import inputs
+from holdfast.interfaces.http.admin_routes import ADMIN
 from holdfast.interfaces.http.authentication import CSRF_HEADER, Authenticator, cookie_value, unauthenticated
 from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.events import EventHub
@@ -33,6 +34,7 @@ from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_p
 from holdfast.interfaces.http.protection import ProtectedApp, RateLimit
 from holdfast.interfaces.http.routes import API, Route, decode_body, decode_params
 from holdfast.interfaces.http.service import Call, Caller, Service
+from holdfast.interfaces.http.state_routes import STATES
 from holdfast.interfaces.http.store_reads import STORE
 from holdfast.interfaces.http.thread_reads import THREADS
 from holdfast.interfaces.http.thread_writes import WRITES
@@ -42,7 +44,14 @@ from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
 
 _log = logging.getLogger("holdfast.http")
 
-ROUTES: tuple[Route, ...] = (*STORE.routes, *THREADS.routes, *WRITES.routes, *CALLING.routes)
+ROUTES: tuple[Route, ...] = (
+    *STORE.routes,
+    *THREADS.routes,
+    *WRITES.routes,
+    *STATES.routes,
+    *ADMIN.routes,
+    *CALLING.routes,
+)
 """All operations of the API."""
 
 _THREADS_AT_WORK = 16
@@ -145,20 +154,14 @@ class Server:
             return file_of(StateParts(found.state).value(parse_path(params.path)))
 
         data, media = await self.work(read)
-        headers = {
-            "content-disposition": "attachment",
-            "accept-ranges": "bytes",
-            "cache-control": "private, no-cache",
-            "content-security-policy": "sandbox; default-src 'none'",
-        }
-        bounds = parse_range(request.headers.get("range", ""), len(data))
-        if bounds is None:
-            return Response(data, media_type=media, headers=headers)
-        start, stop = bounds
-        if start >= stop:
-            return Response(status_code=416, headers={**headers, "content-range": f"bytes */{len(data)}"})
-        headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
-        return Response(data[start:stop], 206, media_type=media, headers=headers)
+        return _file_response(data, media, request)
+
+    async def artifact(self, request: Request) -> Response:
+        """Send the content of an artifact, or a range of it."""
+        call = Call(self.service, await self.authenticate(request))
+        params = decode_params(inputs.IdParams, request.path_params, _query(request))
+        data: bytes = await self.work(lambda: call.store.artifacts.read(params.id))
+        return _file_response(data, "application/octet-stream", request)
 
     async def metrics(self, request: Request) -> Response:
         """Send the metrics of the store, as text for Prometheus."""
@@ -258,6 +261,24 @@ class RepeatedChanges:
         return result
 
 
+def _file_response(data: bytes, media: str, request: Request) -> Response:
+    """Return bytes as a file, which no browser renders, or the range of it that a request asks for."""
+    headers = {
+        "content-disposition": "attachment",
+        "accept-ranges": "bytes",
+        "cache-control": "private, no-cache",
+        "content-security-policy": "sandbox; default-src 'none'",
+    }
+    bounds = parse_range(request.headers.get("range", ""), len(data))
+    if bounds is None:
+        return Response(data, media_type=media, headers=headers)
+    start, stop = bounds
+    if start >= stop:
+        return Response(status_code=416, headers={**headers, "content-range": f"bytes */{len(data)}"})
+    headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+    return Response(data[start:stop], 206, media_type=media, headers=headers)
+
+
 def _run(route: Route, arguments: list[Any]) -> bytes:
     return msgspec.json.encode(route.run(*arguments))
 
@@ -345,6 +366,7 @@ def api_routes(server: Server) -> list[BaseRoute]:
         StarletteRoute("/health/live", reporting(health.live)),
         StarletteRoute("/health/ready", reporting(health.ready)),
         StarletteRoute(f"{API}/threads/{{thread}}/checkpoints/{{at}}/content", reporting(server.content)),
+        StarletteRoute(f"{API}/artifacts/{{id}}/content", reporting(server.artifact)),
     ]
     for path in dict.fromkeys(route.path for route in ROUTES):
         # One endpoint for all methods of a path, so that another method is answered with 405.

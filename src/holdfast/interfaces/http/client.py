@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from holdfast.interfaces.http import inputs, models
-from holdfast.interfaces.http.transport import HttpTransport
+from holdfast.interfaces.http.record_client import RecordClient
 
 
-class HttpClient(HttpTransport):
+class HttpClient(RecordClient):
     """The operations of a served store: `HttpClient("http://127.0.0.1:8765", token)`. Errors are those of a store.
 
     Changes take `if_match`, the id of the checkpoint that the caller has read as HEAD, and `key`, by which a change
@@ -499,51 +499,5 @@ class HttpClient(HttpTransport):
         params = inputs.DeletionParams(thread=thread, confirm=confirm)
         found: models.DoneModel = self.send(
             "DELETE", "/threads/{thread}", params, None, models.DoneModel, if_match=if_match, key=key
-        )
-        return found
-
-    def call_read(
-        self,
-        part: str,
-        operation: str,
-        *,
-        names: list[Any] | None = None,
-        arguments: list[Any] | None = None,
-        options: dict[str, Any] | None = None,
-        identity: str = "",
-    ) -> models.CallResultModel:
-        """Call an operation of the Python API that reads."""
-        params = inputs.CallParams(part=part, operation=operation)
-        found: models.CallResultModel = self.send(
-            "POST",
-            "/reads/{part}/{operation}",
-            params,
-            inputs.CallRequest(names=names, arguments=arguments, options=options, identity=identity),
-            models.CallResultModel,
-        )
-        return found
-
-    def call_change(
-        self,
-        part: str,
-        operation: str,
-        *,
-        names: list[Any] | None = None,
-        arguments: list[Any] | None = None,
-        options: dict[str, Any] | None = None,
-        identity: str = "",
-        if_match: str = "",
-        key: str = "",
-    ) -> models.CallResultModel:
-        """Call an operation of the Python API that changes something."""
-        params = inputs.CallParams(part=part, operation=operation)
-        found: models.CallResultModel = self.send(
-            "POST",
-            "/changes/{part}/{operation}",
-            params,
-            inputs.CallRequest(names=names, arguments=arguments, options=options, identity=identity),
-            models.CallResultModel,
-            if_match=if_match,
-            key=key,
         )
         return found
