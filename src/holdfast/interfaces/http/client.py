@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from holdfast.interfaces.http import inputs, models
-from holdfast.interfaces.http.transport import HttpTransport
+from holdfast.interfaces.http.record_client import RecordClient
 
 
-class HttpClient(HttpTransport):
+class HttpClient(RecordClient):
     """The operations of a served store: `HttpClient("http://127.0.0.1:8765", token)`. Errors are those of a store.
 
     Changes take `if_match`, the id of the checkpoint that the caller has read as HEAD, and `key`, by which a change

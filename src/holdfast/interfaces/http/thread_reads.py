@@ -39,7 +39,7 @@ _IMAGES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;
 
 def fields_of(kind: type[msgspec.Struct], found: Any, **others: Any) -> dict[str, Any]:
     """Return the fields of a model that an object has under the same names."""
-    names = [each.name for each in msgspec.structs.fields(kind) if each.name not in others]
+    names = [name for name in kind.__struct_fields__ if name not in others]  # `structs.fields` evaluates their types
     return {name: _plain(getattr(found, name)) for name in names} | others
 
 
