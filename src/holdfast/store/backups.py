@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.engine.namespaces import ALL_KINDS, BACKUPS_PLACE, LineKinds, line_kind, select_lines, short_name
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import ConfigError, DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle
@@ -119,6 +119,7 @@ class BackupOperations(Generic[Opened]):
         """
         from holdfast.maintenance.backup.creator import BackupCreator
 
+        check_name(reason, "reason")
         async with self._open(create=True) as repository:
             creator = BackupCreator(
                 self._handle.engine,
@@ -305,6 +306,7 @@ class BackupOperations(Generic[Opened]):
         """Suspend all deletion in the repository, at once and for everybody, until `unfreeze`."""
         from holdfast.maintenance.backup import pruner
 
+        check_name(reason, "reason")
         async with self._open() as repository:
             await pruner.freeze(repository, reason, self._handle.now())
             await self._record(repository, "freeze-backups", {"reason": reason})
@@ -324,6 +326,7 @@ class BackupOperations(Generic[Opened]):
         """Protect a backup from pruning."""
         from holdfast.maintenance.backup import pruner
 
+        check_name(reason, "reason")
         async with self._open() as repository:
             await pruner.pin(repository, await self._find(repository, backup, store), reason, self._handle.now())
 

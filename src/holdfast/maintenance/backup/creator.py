@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -37,8 +38,10 @@ from holdfast.maintenance.backup.format import (
 from holdfast.maintenance.backup.line_rows import LineRow
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
-from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.store_record import find_loss, record_backup, store_id
+from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Chain, Repository
+from holdfast.maintenance.backup.store_record import find_loss, known_digest, record_backup, store_id
+
+_log = logging.getLogger("holdfast.backups")
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
@@ -170,13 +173,12 @@ class BackupCreator:
             )
         store = await store_id(self._engine, self._home)
         for _ in range(_ATTEMPTS):
-            parent, last = await self._repository.newest(store)
-            number = 1 if last is None else last.manifest.number + 1
+            chain = await self._repository.chain(store)
             problem = None if self._accept_loss else await find_loss(self._engine, self._home, self._repository, store)
             if problem is not None:
                 raise problem
-            await self._repository.lock(store, number)
-            made = await self._make(store, number, parent, last, reason)
+            await self._repository.lock(store, chain.number + 1)
+            made = await self._make(store, chain, reason)
             if made is not None:
                 await record_backup(self._engine, self._home, self._repository, made)
                 return made
@@ -184,13 +186,19 @@ class BackupCreator:
             "others keep making backups of this store", where=self._repository.where, hint="Try again later"
         )
 
-    async def _make(
-        self, store: str, number: int, parent: Backup | None, last: Backup | None, reason: str
-    ) -> Backup | None:
+    async def _find_base(self, store: str) -> tuple[Backup | None, list[list[LineEntry]]]:
+        """Return the newest backup whose lines can be read, and these: the new one has what has changed since."""
+        async for backup in self._repository.newest_first(store):
+            try:
+                return backup, [page async for page in self._repository.pages(backup.manifest)]
+            except UNREADABLE as error:
+                _log.warning("backup %s is not continued: %s (%s)", backup.id, error.what, error.where)
+        return None, []
+
+    async def _make(self, store: str, chain: Chain, reason: str) -> Backup | None:
         start = time.monotonic()
         writer = self._repository.pack_writer()
-        usable = parent if parent is not None and parent.manifest.tenant == self._tenant else None
-        pages = [] if usable is None else [page async for page in self._repository.pages(usable.manifest)]
+        usable, pages = (None, []) if chain.newest is None else await self._find_base(store)
         before = {entry.line: entry for page in pages for entry in page}
         moment, entries = await self._capture(writer, before, "" if usable is None else usable.manifest.token)
         await writer.flush()
@@ -206,10 +214,10 @@ class BackupCreator:
         return await self._repository.commit(
             Manifest(
                 store=store,
-                number=number,
-                parent=b"" if last is None else last.digest,
-                time=max(moment.time, 0 if last is None else last.manifest.time),  # clocks may go back
-                until=max(moment.until, 0 if last is None else last.manifest.until),
+                number=chain.number + 1,
+                parent=chain.digest or await known_digest(self._engine, self._home, store, chain.number),
+                time=max(moment.time, chain.time),  # clocks may go back
+                until=max(moment.until, chain.until),
                 token=moment.token,
                 tenant=self._tenant,
                 url=self._engine.context.backend.url,

@@ -164,7 +164,10 @@ async def sweep_rings(repository: Repository, store: str) -> int:
     locks, _ = await repository.locks()
     if not rings or any(lock.store == store for lock in locks):
         return 0  # one of them may have just been written
-    needed = {ring for backup in await repository.backups(store) for ring in backup.manifest.keyrings}
+    backups, unreadable = await repository.survey(store)
+    if unreadable:
+        return 0
+    needed = {ring for backup in backups for ring in backup.manifest.keyrings}
     unused = [ring for ring in rings if ring not in needed]
     for ring in unused:
         await repository.storage.delete(await KeyringReader(repository, store).names(ring))

@@ -15,7 +15,7 @@ from holdfast.backends.interface import Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.errors import CorruptError, DeniedError, NotFoundError
-from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
 from holdfast.maintenance.backup.status import RECORD, SETTING, SIZE, RepositorySize
 
 _STORE_ID = "store id"
@@ -78,14 +78,23 @@ async def find_loss(engine: Engine, home: str, repository: Repository, store: st
 
 async def _has(repository: Repository, record: BackupRecord) -> bool:
     """Return whether a backup is there, or was removed by pruning when there were newer ones."""
-    numbers = await repository.numbers(record.store)
-    if not numbers or numbers[-1] < record.number:
+    last = await repository.last_number(record.store)
+    if last < record.number:
         return False
     try:
         return (await repository.load(record.store, record.number)).digest.hex() == record.digest
     except NotFoundError:
-        removed = (await repository.removed(record.store)).get(record.number)
-        return removed is not None and removed.digest.hex() == record.digest and numbers[-1] > record.number
+        removed = await repository.find_removed(record.store, record.number)
+        return removed is not None and removed.digest.hex() == record.digest and last > record.number
+    except UNREADABLE:
+        return True  # it is damaged, not removed: `verify` finds it
+
+
+async def known_digest(engine: Engine, home: str, store: str, number: int) -> bytes:
+    """Return the digest of a manifest that cannot be read, if the store remembers it."""
+    known = [record for record, _ in await last_backups(engine, home)]
+    digests = [record.digest for record in known if (record.store, record.number) == (store, number)]
+    return bytes.fromhex(digests[0]) if digests else b""
 
 
 def _loss(repository: Repository, record: BackupRecord, verb: str) -> CorruptError:

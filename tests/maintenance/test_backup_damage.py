@@ -1,0 +1,238 @@
+"""Damage and races of repositories: what is lost is what is damaged, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.runtime.drivers import run
+from holdfast.errors import CorruptError
+from holdfast.maintenance.backup.format import Manifest
+from holdfast.maintenance.backup.pruner import RepositoryPruner
+from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
+from holdfast.store import Store
+from tests.maintenance.test_backup import files
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with holdfast.open(tmp_path / "store.db") as store:
+        yield store
+
+
+def manifests(repository: Path) -> list[Path]:
+    return sorted(path for path in files(repository) if path.relative_to(repository).parts[0] == "backups")
+
+
+def packs(repository: Path) -> set[Path]:
+    return {path for path in files(repository) if path.relative_to(repository).parts[0] == "packs"}
+
+
+def flip(path: Path, at: int = -1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damaged", [0, 2])
+@pytest.mark.parametrize("at", [-1, 5])
+def test_a_damaged_manifest_costs_one_backup(store: Store, repository: Path, damaged: int, at: int) -> None:
+    backups = store.backups(repository)
+    made = []
+    for number in range(3):
+        store.put("chat", {"n": number, "text": os.urandom(2000).hex()})
+        made.append(backups.create())
+    flip(manifests(repository)[damaged], at)
+    assert [each.number for each in backups.list()] == [number + 1 for number in range(3) if number != damaged]
+    for number in range(3):
+        with holdfast.open("memory://") as new:
+            restorer = new.backups(repository)
+            if number == damaged:
+                with pytest.raises((CorruptError, holdfast.errors.UnsupportedError)):
+                    restorer.restore(str(number + 1))
+                continue
+            restorer.restore(str(number + 1))
+            assert new.get("chat").state["n"] == number
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore(made[1].time)
+    before = packs(repository)
+    pruned = backups.prune(keep_last=1, grace=0)
+    assert [each.id for each in pruned.unreadable] == [made[damaged].id]
+    backups.prune(keep_last=1, grace=0)
+    assert packs(repository) == before, "nobody knows what the damaged one needs"
+    store.put("chat", {"n": 3})
+    assert backups.create().number == 4
+    assert [each.code for each in backups.verify().findings] == ["damaged-manifest"]
+    flip(manifests(repository)[0 if damaged == 0 else -2], at)
+    assert backups.verify().ok, "the chain goes on where it was"
+    backups.prune(keep_last=1, grace=0)
+    backups.prune(keep_last=1, grace=0)
+    assert packs(repository) < before | packs(repository)
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore()
+        assert new.get("chat").state == {"n": 3}
+
+
+def test_lost_lists_of_the_newest_backup_cost_only_that(store: Store, repository: Path) -> None:
+    backups = store.backups(repository)
+    store.put("chat", {"n": 1})
+    store.state(agent="researcher")["goal"] = "find"
+    store.access.grant("agent:writer", "read", agent="researcher")
+    backups.create()
+    store.access.revoke(next(iter(store.access.grants())))
+    backups.create()
+    before = packs(repository)
+    store.put("chat", {"n": 2})
+    backups.create()
+    for path in packs(repository) - before:
+        path.unlink()
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore("1")
+        assert new.get("chat").state == {"n": 1}
+        assert not list(new.access.grants()), "rights are those of the newest that can be read"
+    backups.create()
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore()
+        assert new.get("chat").state == {"n": 2}
+
+
+def test_the_number_of_a_removed_backup_is_not_used_again(
+    store: Store, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backups = store.backups(repository)
+    store.put("chat", {"n": 0})
+    backups.create()
+    commit, late = Repository.commit, [True, True]
+
+    async def slow(self: Repository, manifest: Manifest) -> Backup | None:
+        if late.pop() if late else False:
+            late.clear()
+            thread = threading.Thread(target=others)
+            thread.start()
+            thread.join()
+        return await commit(self, manifest)
+
+    def others() -> None:
+        with holdfast.open(tmp_path / "store.db") as other:
+            for number in range(2):
+                other.delete("chat")
+                other.put("chat", {"n": number, "text": os.urandom(2000).hex()})
+                other.backups(repository).create()
+            for _ in range(2):
+                other.backups(repository).prune(keep_last=1, grace=0)
+
+    monkeypatch.setattr(Repository, "commit", slow)
+    assert backups.create().number == 4
+    assert [each.number for each in backups.list()] == [3, 4]
+    assert backups.verify().ok
+
+
+def test_a_manifest_that_comes_after_its_number_was_removed_does_not_count(store: Store, repository: Path) -> None:
+    backups = store.backups(repository)
+    for number in range(3):
+        store.put("chat", {"n": number})
+        backups.create()
+    late = manifests(repository)[1]
+    data = late.read_bytes()
+    backups.prune(keep_last=1)
+    late.write_bytes(data)  # as if it had been created between two looks at the numbers
+    assert [each.number for each in backups.list()] == [3]
+    with pytest.raises(holdfast.errors.NotFoundError):
+        backups.show("2")
+    assert backups.verify().ok
+    backups.prune(keep_last=1)
+    assert not late.exists()
+
+
+def test_a_running_backup_is_safe_from_a_prune_whose_clock_is_ahead(
+    store: Store, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backups = store.backups(repository)
+    store.put("chat", {"n": 1})
+    backups.create()
+    store.put("chat", {"n": 2})
+    sweeping, swept, written, finished = (threading.Event() for _ in range(4))
+    commit, sweep = Repository.commit, RepositoryPruner._sweep
+
+    async def slow_commit(self: Repository, manifest: Manifest) -> Backup | None:
+        if threading.current_thread().name == "creating":
+            written.set()
+            finished.wait(30)
+        return await commit(self, manifest)
+
+    async def slow_sweep(self: RepositoryPruner, *arguments: Any) -> tuple[int, int]:
+        if threading.current_thread().name == "pruning":
+            self._now += 10 * 86400 * 10**9
+            sweeping.set()
+            swept.wait(30)
+        return await sweep(self, *arguments)
+
+    def prune() -> None:
+        with holdfast.open(tmp_path / "store.db") as other:
+            other.backups(repository).prune(keep_last=5)
+
+    def create() -> None:
+        with holdfast.open(tmp_path / "store.db") as other:
+            other.backups(repository).create()
+
+    monkeypatch.setattr(Repository, "commit", slow_commit)
+    monkeypatch.setattr(RepositoryPruner, "_sweep", slow_sweep)
+    threads = [threading.Thread(target=prune, name="pruning"), threading.Thread(target=create, name="creating")]
+    threads[0].start()
+    assert sweeping.wait(30)
+    threads[1].start()
+    assert written.wait(30)
+    assert backups.prune(keep_last=5).recorded > 0, "the packs of the running backup seem to be unused"
+    swept.set()
+    threads[0].join()
+    finished.set()
+    threads[1].join()
+    assert backups.verify().ok
+    assert backups.list()[-1].number == 2
+
+
+def test_the_last_number_is_found_without_listing_all(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open("memory://") as store:
+        store.put("chat", {"n": 1})
+        made = store.backups(repository).create()
+
+    async def check() -> None:
+        async with open_repository(repository, {}) as opened:
+            for numbers in ([1], [*range(1, 5)], [*range(1, 30)], [3, 500, 501], [*range(7, 40, 3), 77]):
+                folder = repository / "backups" / made.store
+                for path in folder.iterdir():
+                    path.unlink()
+                for number in numbers:
+                    (folder / f"{number:010d}").touch()
+                assert await opened.last_number(made.store) == numbers[-1]
+
+    monkeypatch.setattr("holdfast.maintenance.backup.repository.PAGE", 4)
+    monkeypatch.setattr("holdfast.backends.object_store.local.PAGE", 4)
+    run(check())
+
+
+@pytest.mark.parametrize("reason", [5, None, b"x", ["a"], "\ud800", "x" * 10**6])
+def test_a_reason_is_text(store: Store, repository: Path, reason: Any) -> None:
+    backups = store.backups(repository)
+    store.put("chat", {"n": 1})
+    backups.create()
+    before = files(repository)
+    for call in (
+        lambda: backups.create(reason=reason),
+        lambda: backups.pin("1", reason=reason),
+        lambda: backups.freeze(reason=reason),
+    ):
+        with pytest.raises(holdfast.errors.InvalidError, match="reason"):
+            call()
+    assert files(repository) == before
