@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,3 +237,56 @@ def test_a_reason_is_text(store: Store, repository: Path, reason: Any) -> None:
         with pytest.raises(holdfast.errors.InvalidError, match="reason"):
             call()
     assert files(repository) == before
+
+
+def test_backups_of_the_own_tenant_are_a_chain_of_their_own(store: Store, repository: Path, tmp_path: Path) -> None:
+    backups = store.backups(repository)
+    store.put("chat", {"n": 1})
+    with holdfast.open(tmp_path / "store.db", tenant="acme") as acme:
+        acme.put("theirs", {"n": 1})
+        acme.state(agent="researcher")["goal"] = "find"
+        acme.access.grant("agent:writer", "read", agent="researcher")
+        whole = backups.create()
+        acme.access.revoke(next(iter(acme.access.grants())))
+        backups.create()
+    own = backups.create(tenants="own")
+    assert own.store != whole.store
+    assert own.number == 1
+    assert {each.tenant for each in backups.show()[1]} == {"", "acme"}, "the latest is of the whole store"
+    assert {each.tenant for each in backups.show(own.id)[1]} == {""}
+    for _ in range(2):
+        backups.prune(keep_last=1, grace=0)
+    assert {each.id for each in backups.list()} == {f"{whole.id[:-1]}2", own.id}
+    assert backups.create(tenants="own").added < 2000, "it goes on with its own chain"
+    assert backups.verify().ok
+    with holdfast.open(tmp_path / "new.db") as new:
+        new.backups(repository).restore(f"{whole.id[:-1]}2")
+    with holdfast.open(tmp_path / "new.db", tenant="acme") as acme:
+        assert acme.get("theirs").state == {"n": 1}
+        assert not list(acme.access.grants())
+
+
+@pytest.mark.parametrize("first", ["original", "copy"])
+def test_a_copy_of_a_store_gets_an_id_of_its_own(repository: Path, tmp_path: Path, first: str) -> None:
+    places = {"original": tmp_path / "original.db", "copy": tmp_path / "copy.db"}
+    with holdfast.open(places["original"]) as store:
+        store.put("base", {"n": 0})
+        store.backups(repository).create()
+    shutil.copy(places["original"], places["copy"])
+    for name in (first, *places.keys() - {first}):
+        with holdfast.open(places[name]) as store:
+            store.put(name, {"n": 1})
+            store.backups(repository).create()
+    for name, place in places.items():
+        with holdfast.open(place) as store:
+            backups = store.backups(repository)
+            assert {each.name for each in backups.show()[1]} == {"base", name}
+            assert backups.drill().ok
+            assert backups.create().reason == ""
+            assert backups.verify().ok
+    with holdfast.open("memory://") as other:
+        assert len({each.store for each in other.backups(repository).list()}) == 2
+    moved = places["copy"].rename(tmp_path / "moved.db")
+    with holdfast.open(moved) as store:
+        before = store.backups(repository).show()[0]
+        assert store.backups(repository).create().id == f"{before.id.partition('.')[0]}.{before.number + 1}"

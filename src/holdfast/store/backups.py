@@ -112,7 +112,8 @@ class BackupOperations(Generic[Opened]):
         """Make a backup: of everything the first time, and then of what has changed.
 
         It has the whole store as of one moment, while others write. The store of a tenant is backed up alone; one that
-        was opened without a tenant, with all tenants, or only its own with `tenants="own"`.
+        was opened without a tenant, with all tenants, or only its own with `tenants="own"`; these backups have an id of
+        their own, as if they were of another store. So has a store that is a copy of one with backups here.
 
         It only creates objects in the repository: it needs no right to delete or overwrite there. If the last backup
         that this store remembers is not there any more, it raises `CorruptError`, unless with `accept_loss`.
@@ -454,10 +455,9 @@ class BackupOperations(Generic[Opened]):
     async def _own_store(self, repository: Repository, store: str | None) -> str | None:
         """Return the store that a caller means: without a name it is this one, if there are several."""
         if store is None and len(await repository.stores()) > 1:
-            from holdfast.maintenance.backup.store_record import find_store_id
+            from holdfast.maintenance.backup.store_record import pick_chain
 
-            own = await find_store_id(self._handle.engine, self._handle.tenant)
-            return own if own in await repository.stores() else None
+            return await pick_chain(self._handle.engine, self._handle.tenant, repository)
         return store
 
     async def _record(self, repository: Repository, action: str, detail: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from holdfast.maintenance.backup.packs import PACK
 from holdfast.maintenance.backup.reader import backup_engine, loader_of
 from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
-from holdfast.maintenance.backup.store_record import find_loss, find_store_id
+from holdfast.maintenance.backup.store_record import find_loss, own_chains
 
 _DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
 _AFFECTED = 20
@@ -102,13 +102,13 @@ class RepositoryChecker:
         self._found.append(BackupFinding(code, what, where, backup, thread, tuple(steps)))
 
     async def _own_record(self, home: str) -> None:
-        own = await find_store_id(self._like, home)
-        try:
-            problem = None if own is None else await find_loss(self._like, home, self._repository, own)
-        except _DAMAGE:
-            return  # it is found below
-        if problem is not None:
-            self._add(problem.code, problem.what, problem.where)
+        for own in await own_chains(self._like, home):
+            try:
+                problem = await find_loss(self._like, home, self._repository, own)
+            except _DAMAGE:
+                continue  # it is found below
+            if problem is not None:
+                self._add(problem.code, problem.what, problem.where)
 
     async def _locks(self) -> list[OpenLock]:
         try:

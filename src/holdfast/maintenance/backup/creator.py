@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import msgspec
 
 from holdfast.backends.interface import Row
+from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import Key, Scalar
 from holdfast.codec.envelope import unpack_body
 from holdfast.engine.engine import Engine
@@ -39,7 +40,15 @@ from holdfast.maintenance.backup.line_rows import LineRow
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Chain, Repository
-from holdfast.maintenance.backup.store_record import find_loss, known_digest, record_backup, store_id
+from holdfast.maintenance.backup.store_record import (
+    chain_id,
+    find_loss,
+    is_copy,
+    known_digest,
+    record_backup,
+    replace_store_id,
+    store_id,
+)
 
 _log = logging.getLogger("holdfast.backups")
 
@@ -47,7 +56,9 @@ _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
 _PAGE_LINES = 256
 _MAX_CHUNKS = 24
-_ATTEMPTS = 8
+_PATIENCE, _PAUSE = 3, 0.3
+"""How often and how many seconds to wait for the record of a backup that another process may have just made."""
+_ATTEMPTS = 12
 """How often to start again when others make backups of the same store."""
 _CAPTURES = 4
 """How often a moment is chosen: again, if lines are rewritten before their rows are read."""
@@ -171,9 +182,14 @@ class BackupCreator:
                 where=self._engine.context.backend.url,
                 hint="Copy it into another store that hides them: holdfast copy",
             )
-        store = await store_id(self._engine, self._home)
+        copies = 0
         for _ in range(_ATTEMPTS):
+            store = chain_id(await store_id(self._engine, self._home), self._home, self._tenant)
             chain = await self._repository.chain(store)
+            if await is_copy(self._engine, self._home, self._repository, chain.newest):
+                copies += 1
+                await self._part(store, is_certain=copies > _PATIENCE)
+                continue
             problem = None if self._accept_loss else await find_loss(self._engine, self._home, self._repository, store)
             if problem is not None:
                 raise problem
@@ -185,6 +201,16 @@ class BackupCreator:
         raise ConflictError(
             "others keep making backups of this store", where=self._repository.where, hint="Try again later"
         )
+
+    async def _part(self, store: str, *, is_certain: bool) -> None:
+        """Take another id: the store is a copy of another one, which makes backups under this id. That is certain if no
+        other process of this store was about to record its backup."""
+        if is_certain:
+            what = "the store is a copy of another one, whose backups are %s: those of this one get another id"
+            _log.warning(what, store[:8])
+            await replace_store_id(self._engine, self._home)
+        else:
+            await Pause(_PAUSE)
 
     async def _find_base(self, store: str) -> tuple[Backup | None, list[list[LineEntry]]]:
         """Return the newest backup whose lines can be read, and these: the new one has what has changed since."""
@@ -198,7 +224,7 @@ class BackupCreator:
     async def _make(self, store: str, chain: Chain, reason: str) -> Backup | None:
         start = time.monotonic()
         writer = self._repository.pack_writer()
-        usable, pages = (None, []) if chain.newest is None else await self._find_base(store)
+        usable, pages = (None, list[list[LineEntry]]()) if chain.newest is None else await self._find_base(store)
         before = {entry.line: entry for page in pages for entry in page}
         moment, entries = await self._capture(writer, before, "" if usable is None else usable.manifest.token)
         await writer.flush()

@@ -86,11 +86,11 @@ async def _follow(job: JobContextBase) -> JobResult:
 
 async def _drill(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.drill import run_drill
-    from holdfast.maintenance.backup.store_record import store_id
+    from holdfast.maintenance.backup.store_record import pick_chain
 
     handle = job.store._handle
     async with _open(job) as repository:
-        backup = await repository.find("latest", await store_id(handle.engine, handle.tenant))
+        backup = await repository.find("latest", await pick_chain(handle.engine, handle.tenant, repository))
         report = await run_drill(handle.engine, repository, backup, handle.tenant, job.progress)
     summary = f"backup {report.backup}: {report.lines} lines, {report.steps} steps restored and verified"
     if report.findings:
