@@ -7,15 +7,18 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import CorruptError
+from holdfast.encryption import LocalKeys, generate_key
+from holdfast.errors import CorruptError, DeniedError
 from holdfast.maintenance.backup.format import Manifest
 from holdfast.maintenance.backup.pruner import RepositoryPruner
+from holdfast.maintenance.backup.records import freeze
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
 from holdfast.store import Store
 from tests.maintenance.test_backup import files
@@ -290,3 +293,118 @@ def test_a_copy_of_a_store_gets_an_id_of_its_own(repository: Path, tmp_path: Pat
     with holdfast.open(moved) as store:
         before = store.backups(repository).show()[0]
         assert store.backups(repository).create().id == f"{before.id.partition('.')[0]}.{before.number + 1}"
+
+
+def test_every_flipped_byte_and_missing_record_is_found(store: Store, repository: Path, tmp_path: Path) -> None:
+    first, second = (LocalKeys(generate_key()) for _ in range(2))
+    backups = store.backups(repository, keys=first)
+    for number in range(3):
+        store.put("chat", {"n": number})
+        backups.create()
+    backups.add_key(second)
+    backups.pin("2", reason="the auditors")
+    backups.prune(keep_last=1)
+    backups.freeze(reason="an incident")
+    backups.create()
+    assert backups.verify().ok
+    random = Random(1)
+    folders = {"/".join(path.relative_to(repository).parts[:2]): path for path in files(repository)}
+    chosen = {folder: path for folder, path in folders.items() if not folder.startswith(("packs", "backups"))}
+    struck = {folder.partition("/")[0] if "records" not in folder else folder for folder in chosen}
+    assert struck == {"holdfast-backups", "keys", "locks", "removed", "sweeps", "records/pins", "records/freezes"}
+    for folder, path in chosen.items():
+        data = path.read_bytes()
+        for at in (5, random.randrange(6, len(data))):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :])
+            try:
+                assert not backups.verify().ok, f"{path} at {at}"
+            except (CorruptError, holdfast.errors.UnsupportedError):
+                assert folder.startswith(("holdfast", "keys")), "the only key that is given"
+        path.unlink()
+        if folder.startswith(("records", "keys")):
+            try:
+                assert "missing-record" in [each.code for each in backups.verify().findings]
+            except DeniedError:
+                assert folder.startswith("keys"), "the only key that is given"
+        path.write_bytes(data)
+    backups.unfreeze()
+    backups.unpin("2")
+    backups.remove_key(second.key_id)
+    assert backups.verify().ok, "somebody removed them with Holdfast"
+
+
+def test_a_damaged_master_key_does_not_lock_out_the_others(store: Store, repository: Path) -> None:
+    first, second = (LocalKeys(generate_key()) for _ in range(2))
+    backups = store.backups(repository, keys=first)
+    store.put("chat", {"n": 1})
+    backups.create()
+    (path,) = (repository / "keys").iterdir()
+    backups.add_key(second)
+    for at in (5, -1):
+        flip(path, at)
+        assert len(store.backups(repository, keys=second).list()) == 1
+        with pytest.raises((CorruptError, holdfast.errors.UnsupportedError)):
+            backups.list()
+        assert [each.code for each in store.backups(repository, keys=second).verify().findings] == ["damaged-key"]
+        flip(path, at)
+
+
+def test_a_freeze_stops_all_deletion_at_once(store: Store, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (LocalKeys(generate_key()) for _ in range(2))
+    backups = store.backups(repository, keys=first)
+    for number in range(5):
+        store.put("chat", {"n": number})
+        backups.create()
+    backups.pin("1")
+    backups.add_key(second)
+    backups.freeze(reason="an incident")
+    for call in (lambda: backups.unpin("1"), lambda: backups.remove_key(second.key_id)):
+        with pytest.raises(DeniedError, match="an incident"):
+            call()
+    backups.unfreeze()
+    remove, done = Repository.remove, list[Backup]()
+
+    async def freeze_after_one(self: Repository, backup: Backup, reason: str, now: int) -> None:
+        await remove(self, backup, reason, now)
+        done.append(backup)
+        await freeze(self, "meanwhile", now)
+
+    monkeypatch.setattr(Repository, "remove", freeze_after_one)
+    with pytest.raises(DeniedError, match="meanwhile"):
+        backups.prune(keep_last=1)
+    assert [each.number for each in backups.list()] == [1, 3, 4, 5]
+    assert len(done) == 1
+
+
+def test_all_that_is_done_to_a_repository_is_in_the_audit(store: Store, repository: Path) -> None:
+    backups = store.backups(repository, keys=(key := LocalKeys(generate_key())))
+    for number in range(4):
+        store.put("chat", {"n": number})
+        backups.create()
+    backups.pin("4", reason="a test")
+    backups.unpin("4")
+    backups.add_key(key2 := LocalKeys(generate_key()))
+    backups.remove_key(key2.key_id)
+    assert key.key_id != key2.key_id
+
+    async def die() -> None:
+        async with open_repository(repository, {}, keys=key) as opened:
+            await opened.lock(backups_store, 5)
+
+    backups_store = backups.list()[0].store
+    run(die())
+    backups.prune(keep_last=4, break_locks=True)
+    found = {each.action: each.detail for each in store.audit.query().all()}
+    assert found["pin-backup"]["reason"] == "a test"
+    assert {"unpin-backup", "add-backup-key", "remove-backup-key"} <= found.keys()
+    assert len(found["prune-backups"]["locks"]) == 1
+
+
+def test_a_scheduled_prune_is_in_the_audit(store: Store, repository: Path) -> None:
+    for number in range(3):
+        store.put("chat", {"n": number})
+        store.backups(repository).create()
+    store.jobs.add("thin", "prune-backups", settings={"repository": str(repository), "keep_last": 1})
+    store.jobs.run("thin")
+    (entry,) = [each for each in store.audit.query().all() if each.action == "prune-backups"]
+    assert len(entry.detail["removed"]) == 2

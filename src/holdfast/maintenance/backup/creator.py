@@ -39,6 +39,7 @@ from holdfast.maintenance.backup.format import (
 from holdfast.maintenance.backup.line_rows import LineRow
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
+from holdfast.maintenance.backup.records import list_records
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Chain, Repository
 from holdfast.maintenance.backup.store_record import (
     chain_id,
@@ -257,6 +258,7 @@ class BackupCreator:
                 packs=tuple(_needed(found, slices, sizes)),
                 damaged=tuple(DamagedLine(*line, what) for line, what in sorted(self._damaged.items())),
                 keyrings=rings,
+                records=await list_records(self._repository),
             )
         )
 

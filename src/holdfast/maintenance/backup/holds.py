@@ -30,8 +30,8 @@ _ID, _HASH = (list(STEPS.columns).index(name) for name in ("id", "hash"))
 
 
 async def holds_of_store(engine: Engine, home: str) -> dict[str, Holds]:
-    """Return the holds of an open store by the ids of its backups, if it has any. `home` is the tenant that it was opened
-    for."""
+    """Return the holds of an open store by the ids of its backups, if it has any. It was opened for the tenant
+    `home`."""
     own = await own_chains(engine, home)
     if not own:
         return {}

@@ -19,7 +19,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.tables import KEYS, REFS
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
-from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, DestroyedKeys, Keyring, LineEntry, Manifest
+from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, KINDS, DestroyedKeys, Keyring, LineEntry, Manifest
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.security.encryption.key_rows import (
     BY_SUBJECT,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
     from holdfast.security.encryption.provider import KeyProvider
 
-_KEYRING, _DESTROYED = b"Y", b"X"
+_KEYRING, _DESTROYED = KINDS[KEYRINGS].mark, KINDS[DESTROYED].mark
 _MAX_RINGS = 16
 """How many key rings a backup refers to; then they are merged."""
 

@@ -8,7 +8,6 @@ which little is needed are repacked first.
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence, Set
@@ -17,18 +16,13 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
+from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
-from holdfast.errors import CorruptError, DeniedError, InvalidError, NotFoundError
-from holdfast.maintenance.backup.format import (
-    FREEZES,
-    PINS,
-    SWEEPS,
-    Freeze,
-    Sweep,
-    pack_name,
-)
+from holdfast.errors import CorruptError, InvalidError, NotFoundError
+from holdfast.maintenance.backup.format import KINDS, SWEEPS, Sweep, pack_name
 from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
+from holdfast.maintenance.backup.records import check_frozen, pins_of, record_action
 from holdfast.maintenance.backup.repacker import Repacker, pack_map
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, OpenLock, Repository, UnreadableBackup
 from holdfast.maintenance.retention import Retention, RetentionCandidate
@@ -40,7 +34,7 @@ MAX_UNUSED = 0.5
 """Packs of which a greater part is not needed are repacked."""
 
 _NO_RULE = "no rule keeps it"
-_SWEEP, _FREEZE, _PIN = b"S", b"Z", b"K"
+_SWEEP = KINDS[SWEEPS].mark
 _TEMPORARY = 86400.0
 
 
@@ -57,7 +51,7 @@ class BackupPruneReport(NamedTuple):
     """The result of pruning a repository: the decision on each backup; the number of packs that were recorded to be
     deleted later, and of those deleted, with their bytes; the locks that are open; the number of keys that were
     removed from key rings, since they were destroyed in their store; of the packs that were repacked; and the backups
-    whose manifests cannot be read: as long as there are any, no pack is deleted."""
+    whose manifests cannot be read: as long as there are any, no pack is deleted; and the locks that were broken."""
 
     verdicts: tuple[BackupVerdict, ...]
     recorded: int
@@ -68,6 +62,7 @@ class BackupPruneReport(NamedTuple):
     shredded: int = 0
     repacked: int = 0
     unreadable: tuple[UnreadableBackup, ...] = ()
+    broken: tuple[OpenLock, ...] = ()
 
     @property
     def removed(self) -> int:
@@ -107,11 +102,11 @@ class RepositoryPruner:
         `DeniedError` if the repository is frozen.
         """
         if not dry_run:
-            await self._check_frozen()
+            await check_frozen(self._repository)
         locks, closed = await self._repository.locks()
+        broken: list[OpenLock] = []
         if break_locks and not dry_run:
-            for lock in locks:
-                await self._repository.break_lock(lock)
+            broken = [lock for lock in locks if await self._repository.break_lock(lock)]
             locks, closed = await self._repository.locks()
         verdicts: list[BackupVerdict] = []
         shredded = 0
@@ -124,6 +119,7 @@ class RepositoryPruner:
             if not dry_run:
                 for backup, verdict in zip(backups, decided, strict=True):
                     if not verdict.kept:
+                        await check_frozen(self._repository)
                         await self._repository.remove(
                             backup, "; ".join(verdict.reasons) or "no rule keeps it", self._now
                         )
@@ -135,13 +131,24 @@ class RepositoryPruner:
             recorded = await self._record(verdicts if dry_run else (), dry_run=dry_run)
             if not dry_run:
                 for each in await self._repository.stores() if store is None else [store]:
+                    await check_frozen(self._repository)
                     await sweep_rings(self._repository, each)
                 await self._delete_repacks()
         if not dry_run:
+            await check_frozen(self._repository)
             await self._storage.delete(closed)
             await self._storage.delete_temporary(time.time() - _TEMPORARY)
         return BackupPruneReport(
-            tuple(verdicts), recorded, deleted, freed, tuple(locks), dry_run, shredded, repacked, tuple(unreadable)
+            tuple(verdicts),
+            recorded,
+            deleted,
+            freed,
+            tuple(locks),
+            dry_run,
+            shredded,
+            repacked,
+            tuple(unreadable),
+            tuple(broken),
         )
 
     async def _decide(self, policy: Retention, store: str, backups: Sequence[Backup]) -> list[BackupVerdict]:
@@ -220,6 +227,7 @@ class RepositoryPruner:
             backups, places = await self._left(()), await pack_map(self._repository)
             used = places.follow({pack.id for each in backups for pack in each.manifest.packs})
             unused = [name for name, repack in repacks if used.isdisjoint(each[0] for each in repack.slices)]
+            await check_frozen(self._repository)
             await self._storage.delete(unused)
 
     async def _sweep(self) -> tuple[int, int]:
@@ -233,7 +241,7 @@ class RepositoryPruner:
                 continue
             needed = await self._needed()
             names = [each for each in map(pack_name, sweep.packs) if each in sizes and each not in needed]
-            await self._check_frozen()
+            await check_frozen(self._repository)
             await self._storage.delete(names)
             await self._storage.delete([name])
             deleted += len(names)
@@ -262,62 +270,10 @@ class RepositoryPruner:
             await self._repository.create_object(_SWEEP, f"{SWEEPS}/{self._now:020d}-{secrets.token_hex(8)}", record)
         return len(unused)
 
-    async def _check_frozen(self) -> None:
-        for freeze in await freezes(self._repository):
-            raise DeniedError(
-                f"the repository is frozen: {freeze.reason or 'no reason was given'}",
-                where=self._repository.where,
-                hint="Nothing is deleted until somebody unfreezes it: `holdfast backup unfreeze`",
-                code="frozen-repository",
-            )
 
-
-async def freeze(repository: Repository, reason: str, now: int) -> None:
-    """Suspend all deletion in a repository."""
-    record = Freeze(now, reason, os.getpid())
-    await repository.create_object(_FREEZE, f"{FREEZES}/{now:020d}-{secrets.token_hex(8)}", record)
-
-
-async def unfreeze(repository: Repository) -> int:
-    """Allow deletion again. Returns how many freezes there were."""
-    names = [info.name for info in await repository.storage.list_objects(FREEZES)]
-    await repository.storage.delete(names)
-    return len(names)
-
-
-async def freezes(repository: Repository) -> list[Freeze]:
-    """Return the freezes of a repository."""
-    found = await repository.storage.list_objects(FREEZES)
-    return [each for info in found if (each := await _read(repository, _FREEZE, info.name)) is not None]
-
-
-async def _read(repository: Repository, kind: bytes, name: str) -> Freeze | None:
-    """Return a freeze or a pin; None if it was removed meanwhile. One that is damaged is one all the same."""
-    try:
-        return await repository.read_object(kind, name, Freeze)
-    except NotFoundError:
-        return None
-    except UNREADABLE:
-        return Freeze(0, "the record is damaged", 0)
-
-
-async def pin(repository: Repository, backup: Backup, reason: str, now: int) -> None:
-    """Protect a backup from pruning."""
-    name = _pin_name(backup.manifest.store, backup.manifest.number)
-    await repository.create_object(_PIN, name, Freeze(now, reason, os.getpid()))
-
-
-async def unpin(repository: Repository, backup: Backup) -> None:
-    """Remove the pin of a backup."""
-    await repository.storage.delete([_pin_name(backup.manifest.store, backup.manifest.number)])
-
-
-async def pins_of(repository: Repository, store: str) -> Mapping[int, str]:
-    """Return the reasons of pins by number of the backup."""
-    found = await repository.storage.list_objects(f"{PINS}/{store}")
-    records = {int(info.name.rpartition("/")[2]): await _read(repository, _PIN, info.name) for info in found}
-    return {number: record.reason for number, record in records.items() if record is not None}
-
-
-def _pin_name(store: str, number: int) -> str:
-    return f"{PINS}/{store}/{number:010d}"
+async def record_prune(engine: Engine, home: str, repository: Repository, report: BackupPruneReport) -> None:
+    """Record in the audit of a store what pruning removed, and why, and the locks that it broke."""
+    removed = {each.id: "; ".join(each.reasons) for each in report.verdicts if not each.kept}
+    if (removed or report.deleted or report.broken) and not report.dry_run:
+        detail = {"removed": removed, "packs": report.deleted, "locks": [lock.name for lock in report.broken]}
+        await record_action(engine, home, repository, "prune-backups", detail)

@@ -25,6 +25,7 @@ from holdfast.engine.types import to_time
 from holdfast.errors import CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
     BACKUPS,
+    KINDS,
     LOCKS,
     PACKS,
     REMOVED,
@@ -59,7 +60,9 @@ UNREADABLE = (CorruptError, UnsupportedError)
 
 _CACHED_MANIFESTS = 10_000
 
-_INFO, _MANIFEST, _LOCK, _REMOVED, _REPACK = b"R", b"M", b"L", b"D", b"W"
+_INFO, _MANIFEST, _LOCK, _REMOVED, _REPACK = (
+    KINDS[folder].mark for folder in (REPOSITORY, BACKUPS, LOCKS, REMOVED, REPACKS)
+)
 
 
 class Backup(NamedTuple):
