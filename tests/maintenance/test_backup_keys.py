@@ -80,11 +80,11 @@ def test_wrong_missing_tampered_and_corrupt_are_four_errors(repository: Path, tm
         data = manifest.read_bytes()
         manifest.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(CorruptError) as corrupt:
-            backups.list()
+            backups.show("1")
         content = data[HEADER:-1] + bytes([data[-1] ^ 1])
         manifest.write_bytes(data[:6] + hashlib.sha256(content).digest() + content)  # by somebody who knows the format
         with pytest.raises(CorruptError) as tampered:
-            backups.list()
+            backups.show("1")
         codes = [each.value.code for each in (missing, wrong, corrupt, tampered)]
         assert codes == ["key-missing", "key-wrong", "corrupt", "tampered"]
         assert [each.code for each in backups.verify().findings] == ["damaged-manifest"]

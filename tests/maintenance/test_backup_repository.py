@@ -208,11 +208,11 @@ def test_a_lock_is_reported_respected_and_broken_safely(repository: Path) -> Non
         async with open_repository(repository, {}) as opened:
             creator = await crash(opened)
             store_name = await store_id(store._engine, "")
-            before = await opened.newest(store_name)
+            before = await opened.chain(store_name)
             assert [lock.number for lock in backups.verify().locks] == [2]
             assert backups.prune(keep_last=1, break_locks=True).locks == ()
             # The process that had the lock was only slow: it cannot finish under its number, and starts again.
-            assert await creator._make(store_name, 2, *before, "late") is None
+            assert await creator._make(store_name, before, "late") is None
             made = await creator.create("late")
             assert made.manifest.number == 3
 

@@ -442,7 +442,7 @@ def pin(session: CliContext, backup: str, repository: str, of: str | None, reaso
     \b
     holdfast backup pin 12 -m 'end of the year' -r backups
     """
-    backups = _open_any(session, repository)
+    backups = _open_to_record(session, repository)
     if remove:
         backups.unpin(backup, store=of)
     else:

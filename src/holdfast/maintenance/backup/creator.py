@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import msgspec
 
 from holdfast.backends.interface import Row
+from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import Key, Scalar
 from holdfast.codec.envelope import unpack_body
 from holdfast.engine.engine import Engine
@@ -37,14 +39,27 @@ from holdfast.maintenance.backup.format import (
 from holdfast.maintenance.backup.line_rows import LineRow
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
-from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.store_record import find_loss, record_backup, store_id
+from holdfast.maintenance.backup.records import list_records
+from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Chain, Repository
+from holdfast.maintenance.backup.store_record import (
+    chain_id,
+    find_loss,
+    is_copy,
+    known_digest,
+    record_backup,
+    replace_store_id,
+    store_id,
+)
+
+_log = logging.getLogger("holdfast.backups")
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
 _PAGE_LINES = 256
 _MAX_CHUNKS = 24
-_ATTEMPTS = 8
+_PATIENCE, _PAUSE = 3, 0.3
+"""How often and how many seconds to wait for the record of a backup that another process may have just made."""
+_ATTEMPTS = 12
 """How often to start again when others make backups of the same store."""
 _CAPTURES = 4
 """How often a moment is chosen: again, if lines are rewritten before their rows are read."""
@@ -162,15 +177,19 @@ class BackupCreator:
 
     async def create(self, reason: str) -> Backup:
         """Make a backup. `ConflictError` if others keep making backups of the same store."""
-        store = await store_id(self._engine, self._home)
+        copies = 0
         for _ in range(_ATTEMPTS):
-            parent, last = await self._repository.newest(store)
-            number = 1 if last is None else last.manifest.number + 1
+            store = chain_id(await store_id(self._engine, self._home), self._home, self._tenant)
+            chain = await self._repository.chain(store)
+            if await is_copy(self._engine, self._home, self._repository, chain.newest):
+                copies += 1
+                await self._part(store, is_certain=copies > _PATIENCE)
+                continue
             problem = None if self._accept_loss else await find_loss(self._engine, self._home, self._repository, store)
             if problem is not None:
                 raise problem
-            await self._repository.lock(store, number)
-            made = await self._make(store, number, parent, last, reason)
+            await self._repository.lock(store, chain.number + 1)
+            made = await self._make(store, chain, reason)
             if made is not None:
                 await record_backup(self._engine, self._home, self._repository, made)
                 return made
@@ -178,13 +197,29 @@ class BackupCreator:
             "others keep making backups of this store", where=self._repository.where, hint="Try again later"
         )
 
-    async def _make(
-        self, store: str, number: int, parent: Backup | None, last: Backup | None, reason: str
-    ) -> Backup | None:
+    async def _part(self, store: str, *, is_certain: bool) -> None:
+        """Take another id: the store is a copy of another one, which makes backups under this id. That is certain if no
+        other process of this store was about to record its backup."""
+        if is_certain:
+            what = "the store is a copy of another one, whose backups are %s: those of this one get another id"
+            _log.warning(what, store[:8])
+            await replace_store_id(self._engine, self._home)
+        else:
+            await Pause(_PAUSE)
+
+    async def _find_base(self, store: str) -> tuple[Backup | None, list[list[LineEntry]]]:
+        """Return the newest backup whose lines can be read, and these: the new one has what has changed since."""
+        async for backup in self._repository.newest_first(store):
+            try:
+                return backup, [page async for page in self._repository.pages(backup.manifest)]
+            except UNREADABLE as error:
+                _log.warning("backup %s is not continued: %s (%s)", backup.id, error.what, error.where)
+        return None, []
+
+    async def _make(self, store: str, chain: Chain, reason: str) -> Backup | None:
         start = time.monotonic()
         writer = self._repository.pack_writer()
-        usable = parent if parent is not None and parent.manifest.tenant == self._tenant else None
-        pages = [] if usable is None else [page async for page in self._repository.pages(usable.manifest)]
+        usable, pages = (None, list[list[LineEntry]]()) if chain.newest is None else await self._find_base(store)
         before = {entry.line: entry for page in pages for entry in page}
         moment, entries = await self._capture(writer, before, "" if usable is None else usable.manifest.token)
         await writer.flush()
@@ -200,10 +235,10 @@ class BackupCreator:
         return await self._repository.commit(
             Manifest(
                 store=store,
-                number=number,
-                parent=b"" if last is None else last.digest,
-                time=max(moment.time, 0 if last is None else last.manifest.time),  # clocks may go back
-                until=max(moment.until, 0 if last is None else last.manifest.until),
+                number=chain.number + 1,
+                parent=chain.digest or await known_digest(self._engine, self._home, store, chain.number),
+                time=max(moment.time, chain.time),  # clocks may go back
+                until=max(moment.until, chain.until),
                 token=moment.token,
                 tenant=self._tenant,
                 url=self._engine.context.backend.url,
@@ -217,6 +252,7 @@ class BackupCreator:
                 packs=tuple(_needed(found, slices, sizes)),
                 damaged=tuple(DamagedLine(*line, what) for line, what in sorted(self._damaged.items())),
                 keyrings=rings,
+                records=await list_records(self._repository),
             )
         )
 

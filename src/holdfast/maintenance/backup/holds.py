@@ -20,7 +20,7 @@ from holdfast.maintenance.backup.format import Chunk, LineEntry, Slice, decode_v
 from holdfast.maintenance.backup.keyring import KeyringReader
 from holdfast.maintenance.backup.reader import loader_of
 from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.store_record import find_store_id
+from holdfast.maintenance.backup.store_record import own_chains
 
 Holds: TypeAlias = Mapping[Line, str]
 """Held threads, and why."""
@@ -30,9 +30,10 @@ _ID, _HASH = (list(STEPS.columns).index(name) for name in ("id", "hash"))
 
 
 async def holds_of_store(engine: Engine, home: str) -> dict[str, Holds]:
-    """Return the holds of an open store by its id, if it has one. `home` is the tenant that it was opened for."""
-    own = await find_store_id(engine, home)
-    if own is None:
+    """Return the holds of an open store by the ids of its backups, if it has any. It was opened for the tenant
+    `home`."""
+    own = await own_chains(engine, home)
+    if not own:
         return {}
     backend, held = engine.context.backend, dict[Line, str]()
     listed = scan_rows(backend, LINES, (home,) if home else (), bodies=False)
@@ -40,7 +41,7 @@ async def holds_of_store(engine: Engine, home: str) -> dict[str, Holds]:
     for start in range(0, len(lines), _AT_ONCE):
         for rows in await backend.read([Scan(REFS, (*key, HOLD)) for key in lines[start : start + _AT_ONCE]]):
             held.update((Line(str(row.key[0]), str(row.key[1])), str(row.key[3])) for row in rows)
-    return {own: held}
+    return dict.fromkeys(own, held)
 
 
 async def holds_of_backup(repository: Repository, backup: Backup) -> dict[Line, str]:

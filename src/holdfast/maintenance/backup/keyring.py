@@ -19,7 +19,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.tables import KEYS, REFS
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
-from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, DestroyedKeys, Keyring, LineEntry, Manifest
+from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, KINDS, DestroyedKeys, Keyring, LineEntry, Manifest
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.security.encryption.hidden_names import find_named
 from holdfast.security.encryption.key_rows import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
     from holdfast.security.encryption.provider import KeyProvider
 
-_KEYRING, _DESTROYED = b"Y", b"X"
+_KEYRING, _DESTROYED = KINDS[KEYRINGS].mark, KINDS[DESTROYED].mark
 _MAX_RINGS = 16
 """How many key rings a backup refers to; then they are merged."""
 
@@ -168,7 +168,10 @@ async def sweep_rings(repository: Repository, store: str) -> int:
     locks, _ = await repository.locks()
     if not rings or any(lock.store == store for lock in locks):
         return 0  # one of them may have just been written
-    needed = {ring for backup in await repository.backups(store) for ring in backup.manifest.keyrings}
+    backups, unreadable = await repository.survey(store)
+    if unreadable:
+        return 0
+    needed = {ring for backup in backups for ring in backup.manifest.keyrings}
     unused = [ring for ring in rings if ring not in needed]
     for ring in unused:
         await repository.storage.delete(await KeyringReader(repository, store).names(ring))

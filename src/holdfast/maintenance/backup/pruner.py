@@ -8,28 +8,23 @@ which little is needed are repacked first.
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
+from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
-from holdfast.errors import CorruptError, DeniedError, InvalidError
-from holdfast.maintenance.backup.format import (
-    FREEZES,
-    PINS,
-    SWEEPS,
-    Freeze,
-    Sweep,
-    pack_name,
-)
+from holdfast.errors import CorruptError, InvalidError, NotFoundError
+from holdfast.maintenance.backup.format import KINDS, SWEEPS, Sweep, pack_name
 from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
+from holdfast.maintenance.backup.records import check_frozen, pins_of, record_action
 from holdfast.maintenance.backup.repacker import Repacker, pack_map
-from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
+from holdfast.maintenance.backup.repository import UNREADABLE, Backup, OpenLock, Repository, UnreadableBackup
 from holdfast.maintenance.retention import Retention, RetentionCandidate
 
 MIGRATION = "migration"
@@ -39,7 +34,7 @@ MAX_UNUSED = 0.5
 """Packs of which a greater part is not needed are repacked."""
 
 _NO_RULE = "no rule keeps it"
-_SWEEP, _FREEZE, _PIN = b"S", b"Z", b"K"
+_SWEEP = KINDS[SWEEPS].mark
 _TEMPORARY = 86400.0
 
 
@@ -55,7 +50,8 @@ class BackupVerdict(NamedTuple):
 class BackupPruneReport(NamedTuple):
     """The result of pruning a repository: the decision on each backup; the number of packs that were recorded to be
     deleted later, and of those deleted, with their bytes; the locks that are open; the number of keys that were
-    removed from key rings, since they were destroyed in their store; and of the packs that were repacked."""
+    removed from key rings, since they were destroyed in their store; of the packs that were repacked; and the backups
+    whose manifests cannot be read: as long as there are any, no pack is deleted; and the locks that were broken."""
 
     verdicts: tuple[BackupVerdict, ...]
     recorded: int
@@ -65,6 +61,8 @@ class BackupPruneReport(NamedTuple):
     dry_run: bool
     shredded: int = 0
     repacked: int = 0
+    unreadable: tuple[UnreadableBackup, ...] = ()
+    broken: tuple[OpenLock, ...] = ()
 
     @property
     def removed(self) -> int:
@@ -104,14 +102,15 @@ class RepositoryPruner:
         `DeniedError` if the repository is frozen.
         """
         if not dry_run:
-            await self._check_frozen()
+            await check_frozen(self._repository)
         locks, closed = await self._repository.locks()
+        broken: list[OpenLock] = []
         if break_locks and not dry_run:
-            for lock in locks:
-                await self._repository.break_lock(lock)
+            broken = [lock for lock in locks if await self._repository.break_lock(lock)]
             locks, closed = await self._repository.locks()
         verdicts: list[BackupVerdict] = []
         shredded = 0
+        _, unreadable = await self._repository.survey()
         for each in await self._repository.stores() if store is None else [store]:
             shredded += 0 if dry_run else await shred_keys(self._repository, each)
             backups = await self._repository.backups(each)
@@ -120,19 +119,37 @@ class RepositoryPruner:
             if not dry_run:
                 for backup, verdict in zip(backups, decided, strict=True):
                     if not verdict.kept:
+                        await check_frozen(self._repository)
                         await self._repository.remove(
                             backup, "; ".join(verdict.reasons) or "no rule keeps it", self._now
                         )
-        deleted, freed = (0, 0) if dry_run else await self._sweep(locks)
-        repacked = await self._repack(verdicts, dry_run=dry_run)
-        recorded = await self._record(locks, verdicts if dry_run else (), dry_run=dry_run)
+                await self._repository.delete_removed(each)
+        deleted = freed = repacked = recorded = 0
+        if not unreadable:  # else nobody can say what is needed
+            deleted, freed = (0, 0) if dry_run else await self._sweep()
+            repacked = await self._repack(verdicts, dry_run=dry_run)
+            recorded = await self._record(verdicts if dry_run else (), dry_run=dry_run)
+            if not dry_run:
+                for each in await self._repository.stores() if store is None else [store]:
+                    await check_frozen(self._repository)
+                    await sweep_rings(self._repository, each)
+                await self._delete_repacks()
         if not dry_run:
-            for each in await self._repository.stores() if store is None else [store]:
-                await sweep_rings(self._repository, each)
-            await self._delete_repacks()
+            await check_frozen(self._repository)
             await self._storage.delete(closed)
             await self._storage.delete_temporary(time.time() - _TEMPORARY)
-        return BackupPruneReport(tuple(verdicts), recorded, deleted, freed, tuple(locks), dry_run, shredded, repacked)
+        return BackupPruneReport(
+            tuple(verdicts),
+            recorded,
+            deleted,
+            freed,
+            tuple(locks),
+            dry_run,
+            shredded,
+            repacked,
+            tuple(unreadable),
+            tuple(broken),
+        )
 
     async def _decide(self, policy: Retention, store: str, backups: Sequence[Backup]) -> list[BackupVerdict]:
         pins = await pins_of(self._repository, store)
@@ -188,9 +205,13 @@ class RepositoryPruner:
         return (await pack_map(self._repository)).names({pack.id for each in found for pack in each.manifest.packs})
 
     async def _left(self, verdicts: Sequence[BackupVerdict]) -> list[Backup]:
-        """Return all backups of the repository, without those that are to be removed."""
+        """Return all backups of the repository, without those that are to be removed. `CorruptError` if not all can be
+        read."""
         removed = {each.id for each in verdicts if not each.kept}
-        return [each for each in await self._repository.backups() if each.id not in removed]
+        found, unreadable = await self._repository.survey()
+        if unreadable:
+            raise CorruptError(f"backup {unreadable[0].id} cannot be read", where=self._repository.where)
+        return [each for each in found if each.id not in removed]
 
     async def _repack(self, verdicts: Sequence[BackupVerdict], *, dry_run: bool) -> int:
         """Repack what is mostly garbage. Only removing backups makes garbage."""
@@ -203,35 +224,43 @@ class RepositoryPruner:
         """Delete records of slices that no backup needs any more."""
         repacks = await self._repository.repacks()
         if repacks:
-            backups, places = await self._repository.backups(), await pack_map(self._repository)
+            backups, places = await self._left(()), await pack_map(self._repository)
             used = places.follow({pack.id for each in backups for pack in each.manifest.packs})
             unused = [name for name, repack in repacks if used.isdisjoint(each[0] for each in repack.slices)]
+            await check_frozen(self._repository)
             await self._storage.delete(unused)
 
-    async def _sweep(self, locks: Sequence[OpenLock]) -> tuple[int, int]:
+    async def _sweep(self) -> tuple[int, int]:
         """Delete packs that were recorded before."""
-        open_names = {lock.name for lock in locks}
         sizes = await self._repository.pack_sizes()
         deleted = freed = 0
-        for info in await self._storage.list_objects(SWEEPS):
-            sweep = await self._repository.read_object(_SWEEP, info.name, Sweep)
-            if self._now < sweep.time + self._grace or open_names.intersection(sweep.locks):
+        for name, sweep in await self._sweeps():
+            # Locks are read after the record, and what is needed after the locks: whoever had one may have finished.
+            locks, _ = await self._repository.locks()
+            if self._now < sweep.time + self._grace or {lock.name for lock in locks}.intersection(sweep.locks):
                 continue
             needed = await self._needed()
-            names = [name for name in map(pack_name, sweep.packs) if name in sizes and name not in needed]
+            names = [each for each in map(pack_name, sweep.packs) if each in sizes and each not in needed]
+            await check_frozen(self._repository)
             await self._storage.delete(names)
-            await self._storage.delete([info.name])
+            await self._storage.delete([name])
             deleted += len(names)
-            freed += sum(sizes[name] for name in names)
+            freed += sum(sizes[each] for each in names)
         return deleted, freed
 
-    async def _record(self, locks: Sequence[OpenLock], without: Sequence[BackupVerdict], *, dry_run: bool) -> int:
+    async def _sweeps(self) -> list[tuple[str, Sweep]]:
+        """Return the records of packs to delete, with their names, without those that are damaged or done meanwhile:
+        what they have is recorded again."""
+        found: list[tuple[str, Sweep]] = []
+        for info in await self._storage.list_objects(SWEEPS):
+            with suppress(*UNREADABLE, NotFoundError):
+                found.append((info.name, await self._repository.read_object(_SWEEP, info.name, Sweep)))
+        return found
+
+    async def _record(self, without: Sequence[BackupVerdict], *, dry_run: bool) -> int:
         """Record which packs nothing needs now."""
         packs = {*await self._repository.pack_sizes()}
-        known: set[str] = set()
-        for info in await self._storage.list_objects(SWEEPS):
-            sweep = await self._repository.read_object(_SWEEP, info.name, Sweep)
-            known.update(map(pack_name, sweep.packs))
+        known = {pack_name(pack) for _, sweep in await self._sweeps() for pack in sweep.packs}
         unused = sorted(packs - known - await self._needed(without))
         if unused and not dry_run:
             ids = [bytes.fromhex(name.rpartition("/")[2]) for name in unused]
@@ -241,54 +270,10 @@ class RepositoryPruner:
             await self._repository.create_object(_SWEEP, f"{SWEEPS}/{self._now:020d}-{secrets.token_hex(8)}", record)
         return len(unused)
 
-    async def _check_frozen(self) -> None:
-        for freeze in await freezes(self._repository):
-            raise DeniedError(
-                f"the repository is frozen: {freeze.reason or 'no reason was given'}",
-                where=self._repository.where,
-                hint="Nothing is deleted until somebody unfreezes it: `holdfast backup unfreeze`",
-                code="frozen-repository",
-            )
 
-
-async def freeze(repository: Repository, reason: str, now: int) -> None:
-    """Suspend all deletion in a repository."""
-    record = Freeze(now, reason, os.getpid())
-    await repository.create_object(_FREEZE, f"{FREEZES}/{now:020d}-{secrets.token_hex(8)}", record)
-
-
-async def unfreeze(repository: Repository) -> int:
-    """Allow deletion again. Returns how many freezes there were."""
-    names = [info.name for info in await repository.storage.list_objects(FREEZES)]
-    await repository.storage.delete(names)
-    return len(names)
-
-
-async def freezes(repository: Repository) -> list[Freeze]:
-    """Return the freezes of a repository."""
-    found = await repository.storage.list_objects(FREEZES)
-    return [await repository.read_object(_FREEZE, info.name, Freeze) for info in found]
-
-
-async def pin(repository: Repository, backup: Backup, reason: str, now: int) -> None:
-    """Protect a backup from pruning."""
-    name = _pin_name(backup.manifest.store, backup.manifest.number)
-    await repository.create_object(_PIN, name, Freeze(now, reason, os.getpid()))
-
-
-async def unpin(repository: Repository, backup: Backup) -> None:
-    """Remove the pin of a backup."""
-    await repository.storage.delete([_pin_name(backup.manifest.store, backup.manifest.number)])
-
-
-async def pins_of(repository: Repository, store: str) -> Mapping[int, str]:
-    """Return the reasons of pins by number of the backup."""
-    found = await repository.storage.list_objects(f"{PINS}/{store}")
-    return {
-        int(info.name.rpartition("/")[2]): (await repository.read_object(_PIN, info.name, Freeze)).reason
-        for info in found
-    }
-
-
-def _pin_name(store: str, number: int) -> str:
-    return f"{PINS}/{store}/{number:010d}"
+async def record_prune(engine: Engine, home: str, repository: Repository, report: BackupPruneReport) -> None:
+    """Record in the audit of a store what pruning removed, and why, and the locks that it broke."""
+    removed = {each.id: "; ".join(each.reasons) for each in report.verdicts if not each.kept}
+    if (removed or report.deleted or report.broken) and not report.dry_run:
+        detail = {"removed": removed, "packs": report.deleted, "locks": [lock.name for lock in report.broken]}
+        await record_action(engine, home, repository, "prune-backups", detail)

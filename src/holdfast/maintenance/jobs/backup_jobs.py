@@ -86,11 +86,11 @@ async def _follow(job: JobContextBase) -> JobResult:
 
 async def _drill(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.drill import run_drill
-    from holdfast.maintenance.backup.store_record import store_id
+    from holdfast.maintenance.backup.store_record import pick_chain
 
     handle = job.store._handle
     async with _open(job) as repository:
-        backup = await repository.find("latest", await store_id(handle.engine, handle.tenant))
+        backup = await repository.find("latest", await pick_chain(handle.engine, handle.tenant, repository))
         report = await run_drill(handle.engine, repository, backup, handle.tenant, job.progress)
     summary = f"backup {report.backup}: {report.lines} lines, {report.steps} steps restored and verified"
     if report.findings:
@@ -117,7 +117,7 @@ def _check_prune(settings: Mapping[str, Any]) -> None:
 
 async def _prune(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.holds import holds_of_store
-    from holdfast.maintenance.backup.pruner import RepositoryPruner
+    from holdfast.maintenance.backup.pruner import RepositoryPruner, record_prune
     from holdfast.maintenance.backup.store_record import record_size
 
     handle = job.store._handle
@@ -127,6 +127,7 @@ async def _prune(job: JobContextBase) -> JobResult:
         pruner = RepositoryPruner(repository, grace=grace, now=handle.now(), holds=holds)
         policy = _retention(job.settings)
         report = await pruner.prune(policy, None)
+        await record_prune(handle.engine, handle.tenant, repository, report)
         await record_size(handle.engine, handle.tenant, repository, policy.max_bytes)
     return JobResult(f"{report.removed} backups removed, {report.deleted} packs deleted, {report.freed} bytes freed")
 
