@@ -127,6 +127,7 @@ class Eraser:
             certificate = Certificate.from_json(entry.certificate)
             if certificate.id == erasure:
                 return certificate  # it was killed after this
+        await signing_key(self._engine, self._tenant)  # if there is none to use, nothing is erased
         for number in range(_ROUNDS):
             found = await self._find()
             if self._check is not None and (not number or not found.is_empty):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from holdfast.backends.interface import Change, Create, Delete, Put, Row, Scan
+from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import KEYS, LINES, QUARANTINE, READABLE, TABLES, WORDS, Table
+from holdfast.backends.tables import KEYS, LINES, QUARANTINE, READABLE, SIGNING, TABLES, WORDS, Table
 from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.checked_rows import StoredDelete, StoredExpect
 from holdfast.engine.engine import Engine
@@ -170,11 +170,36 @@ class Reencryption:
     async def _finish_change(self) -> None:
         backend, tenant = self._engine.context.backend, self._tenant
         if self._rows.mode == "turning-off":
-            await self._keys.backend.apply([Delete(KEYS, (tenant,))])
+            await self._decrypt_signing_key()
             return
+        await self._encrypt_signing_key()
         if not self._rows.may_be_clear("words"):
             await self._engine.indexer.drop(tenant)
             await backend.apply([Delete(WORDS, (tenant,))])
         if not self._rows.may_be_clear("readable"):
             await backend.apply([Delete(table, (tenant,)) for table in READABLE])
         self._report.remains = tuple(await backend.purge())
+
+    async def _encrypt_signing_key(self) -> None:
+        """Encrypt the key for certificates, which stays the same."""
+        while (row := await self._signing_row()) is not None and not row.wrapped_by:
+            new = await self._keys.new_row(self._tenant, SIGNING, row.number, row.wrapped)
+            changes: list[Change] = [row.unchanged(), Put(KEYS, new._replace(time=row.time).stored())]
+            await self._keys.backend.apply(changes)
+
+    async def _decrypt_signing_key(self) -> None:
+        """Delete all keys, except that for certificates."""
+        while True:
+            row = await self._signing_row()
+            changes: list[Change] = [Delete(KEYS, (self._tenant,))]
+            if row is None:
+                changes.insert(0, Expect(KEYS, (self._tenant, "", SIGNING, 0), None))
+            else:
+                clear = await self._keys.unwrap(row) if row.wrapped_by else row.wrapped
+                changes = [row.unchanged(), *changes, Put(KEYS, row._replace(wrapped_by="", wrapped=clear).stored())]
+            if await self._keys.backend.apply(changes) is None:
+                return
+
+    async def _signing_row(self) -> KeyRow | None:
+        (found,) = await self._keys.backend.read([Get(KEYS, [(self._tenant, "", SIGNING, 0)])])
+        return KeyRow.of(found[0]) if found else None

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.backends.interface import Change, Delete, Put
+from holdfast.backends.interface import Change, Delete, Get, Put
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import KEYS
+from holdfast.backends.tables import KEYS, SIGNING
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import KEYS_PLACE
 from holdfast.engine.row_format import Line
@@ -28,6 +28,7 @@ from holdfast.security.encryption.key_rows import (
     destroyed_changes,
 )
 from holdfast.security.encryption.store_keys import StoreKeys
+from holdfast.security.erasure.signing_key import check_signing_row
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 _ATTEMPTS = 20
@@ -89,7 +90,8 @@ class TenantKeyring:
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._keys: StoreKeys = encrypted_rows(engine).store_keys
+        self._rows = encrypted_rows(engine)
+        self._keys: StoreKeys = self._rows.store_keys
 
     async def rows(self) -> list[KeyRow]:
         """Return all keys, also those of lines."""
@@ -111,8 +113,9 @@ class TenantKeyring:
             current = await self._keys.require_tenant(self._tenant)
             number = max(current.numbers) + 1
             new = await self._keys.new_row(self._tenant, WRAPPING, number)
-            changes: list[Change] = [row.unchanged() for row in current.rows]
-            for row in current.rows:
+            rows = [*current.rows, *await self._signing_rows()]
+            changes: list[Change] = [row.unchanged() for row in rows]
+            for row in rows:
                 again = await self._keys.new_row(self._tenant, row.kind, row.number, await self._keys.unwrap(row))
                 state = RETIRED if row.kind == WRAPPING and row.state == ACTIVE else row.state
                 changes.append(Put(KEYS, again._replace(state=state, time=row.time).row()))
@@ -121,6 +124,14 @@ class TenantKeyring:
                 await self._keys.load_tenant(self._tenant)
                 return _info(new, 0)
         raise _busy(self._keys.backend.url)
+
+    async def _signing_rows(self) -> list[KeyRow]:
+        """Return the key for certificates, if there is one. It is read only when it is needed."""
+        (found,) = await self._keys.backend.read([Get(KEYS, [(self._tenant, "", SIGNING, 0)])])
+        rows = [KeyRow.of(row) for row in found]
+        for row in rows:
+            check_signing_row(self._rows, row)
+        return [row for row in rows if row.wrapped_by]
 
     async def destroy(self, id: str, wait: Duration = WAIT) -> KeyInfo:
         """Mark a key to be destroyed after a time; destroy it, if that has passed. `ConflictError` with the code
@@ -174,7 +185,9 @@ class TenantKeyring:
                 if row.kind == INDEX:
                     continue  # it is no key, and was opened with those of the tenant
                 if row.kind not in _OF_LINES:
-                    if row.wrapped_by:  # that of certificates, if the store was not encrypted when it was created
+                    if row.kind == SIGNING:
+                        check_signing_row(self._rows, row)
+                    if row.wrapped_by:  # while encryption is turned on, that of certificates is not encrypted yet
                         await self._keys.unwrap(row)
                 elif tenant is None or (wrapping := await self._keys.wrapping_of(row, tenant)) is None:
                     problems.append(f"line {row.line!r}: its key {row.wrapped_by[:16]} is missing")
