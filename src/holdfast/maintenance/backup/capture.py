@@ -25,6 +25,7 @@ from holdfast.backends.tables import (
     NODES,
     OBJECTS,
     REFS,
+    SIGNING,
     STEPS,
     WRITES,
     Key,
@@ -187,7 +188,8 @@ class LineReader:
 
     def _outline(self, answers: Sequence[Sequence[Row]]) -> Outline:
         lines, branches, refs, writes, links, jobs, *rest = answers
-        keys = rest.pop(0) if self.has_keys else []
+        # Certificates are signed by the store that makes them: the key for that is not restored.
+        keys = [row for row in rest.pop(0) if row.key[2] != SIGNING] if self.has_keys else []
         events, *ends = rest
         refs = [row for row in refs if not _is_local(row)]
         small = tuple(zip(SMALL, map(tuple, (branches, refs, writes, links, jobs)), strict=True))

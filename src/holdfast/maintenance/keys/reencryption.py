@@ -70,7 +70,7 @@ class Reencryption:
     async def _delete_old_subject_keys(self) -> None:
         """Delete keys of persons that encrypt no key of a line any more."""
         found = [KeyRow.of(row) async for row in scan_rows(self._keys.backend, KEYS, (self._tenant,))]
-        used = {(row.wrapped_by.partition(":")[2], row.number) for row in found if row.kind == DATA}
+        used = {(row.subject, row.number) for row in found if row.kind == DATA}
         newest = await self._current()
         for row in found:
             digest = row.line.removeprefix(SUBJECT_LINE)

@@ -33,7 +33,8 @@ SUBJECT_LINE = f"{MARK}subject:"
 """The beginning of what stands for the name of a line in the row of a subject key; a digest of the subject follows."""
 
 BY_SUBJECT = f"{SUBJECT}:"
-"""The beginning of `wrapped_by` of a line's key that a subject key encrypts; a digest of the subject follows."""
+"""The beginning of `wrapped_by` of a line's key that a subject key encrypts; a digest of the subject and the id of that
+key follow."""
 
 
 class KeyRow(NamedTuple):
@@ -78,6 +79,16 @@ class KeyRow(NamedTuple):
     def unchanged(self) -> Expect:
         """Return the condition that the row is still there, as it is."""
         return Expect(KEYS, self.key, self.columns)
+
+    @property
+    def subject(self) -> str:
+        """The digest of the subject whose key encrypts it; empty for none."""
+        return self.wrapped_by.split(":")[1] if self.wrapped_by.startswith(BY_SUBJECT) else ""
+
+    @property
+    def wrapper(self) -> str:
+        """The id, in hex, of the key that encrypts that of a line."""
+        return self.wrapped_by.rpartition(":")[2]
 
     @property
     def context(self) -> dict[str, str]:
@@ -142,7 +153,7 @@ class SubjectKey(NamedTuple):
     @property
     def wrapped_by(self) -> str:
         """What keys say that it encrypts."""
-        return BY_SUBJECT + self.row.line.removeprefix(SUBJECT_LINE)
+        return f"{BY_SUBJECT}{self.row.line.removeprefix(SUBJECT_LINE)}:{self.row.id.hex()}"
 
 
 SETTING, DESTROYED_KEY = "setting", "destroyed key "

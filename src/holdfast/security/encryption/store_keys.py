@@ -36,7 +36,6 @@ from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
 from holdfast.security.encryption.hidden_names import NameCodec
 from holdfast.security.encryption.key_rows import (
     ACTIVE,
-    BY_SUBJECT,
     DATA,
     DIGEST,
     INDEX,
@@ -404,10 +403,10 @@ class StoreKeys:
 
     async def wrapping_of(self, row: KeyRow, tenant: TenantKeys) -> Cipher | None:
         """Return the key that encrypts the key of a line, or a subject key; None if there is none any more."""
-        if not row.wrapped_by.startswith(BY_SUBJECT):
+        if not row.subject:
             return tenant.wrapping.get(row.wrapped_by)
-        found = await self.subjects.load(row.tenant, row.wrapped_by.removeprefix(BY_SUBJECT), row.number, tenant)
-        return None if found is None else found.cipher
+        found = await self.subjects.load(row.tenant, row.subject, row.number, tenant)
+        return None if found is None or found.row.id.hex() != row.wrapper else found.cipher
 
     def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
         """Decrypt the key of a line. `DeniedError` if it is not the key that its id commits to."""

@@ -19,7 +19,6 @@ from holdfast.errors import TransientError
 from holdfast.security.encryption.cipher import Cipher, new_key
 from holdfast.security.encryption.key_rows import (
     ACTIVE,
-    BY_SUBJECT,
     DATA,
     DESTROYING,
     SUBJECT,
@@ -76,8 +75,7 @@ class SubjectKeys:
     ) -> SubjectKey | None:
         """Return the subject key for a new key of a line: that of its old key, or of its subject; None for none."""
         if old is not None:
-            by = old.row.wrapped_by
-            digest = by.removeprefix(BY_SUBJECT) if by.startswith(BY_SUBJECT) else ""
+            digest = old.row.subject
         else:
             subject = subject_of(name)
             digest = subject_digest(tenant, subject) if subject else ""
@@ -156,7 +154,7 @@ class SubjectKeys:
                     ended = row._replace(state=DESTROYING)
                     await self._keys.backend.apply([row.unchanged(), Put(KEYS, ended.stored())])
             self.forget()
-            left = [row for row in await self._line_rows(tenant) if row.wrapped_by == BY_SUBJECT + digest]
+            left = [row for row in await self._line_rows(tenant) if row.subject == digest]
             if not left and all(row.state == DESTROYING for row in found):
                 await self._keys.backend.apply([Delete(KEYS, (tenant, SUBJECT_LINE + digest))])
                 return len(found)

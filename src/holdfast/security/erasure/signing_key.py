@@ -20,8 +20,8 @@ _ATTEMPTS = 10
 
 
 async def signing_key(engine: Engine, tenant: str) -> Ed25519PrivateKey:
-    """Return the key of a tenant, and create it if there is none. If the store is not encrypted, whoever can read it can
-    read the key. `CorruptError` if the store is encrypted, and the key is not: somebody else put it there."""
+    """Return the key of a tenant, and create it if there is none. If the store is not encrypted, whoever can read it
+    can read the key. `CorruptError` if the store is encrypted, and the key is not: somebody else put it there."""
     rows = engine.context.rows
     for _ in range(_ATTEMPTS):
         # Rows of keys are not sealed, so they look the same to everybody.
