@@ -10,21 +10,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import KEYS, LINES, QUARANTINE, READABLE, SIGNING, TABLES, WORDS, Table
 from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.checked_rows import StoredDelete, StoredExpect
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import KEYS_PLACE
+from holdfast.engine.namespaces import KEYS_PLACE, is_thread, root_of
 from holdfast.engine.row_format import Line
 from holdfast.engine.sealed_rows import UNSEALED
+from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_step
 from holdfast.engine.types import Progress
 from holdfast.errors import TransientError
 from holdfast.maintenance.keys.rotation import encrypted_rows
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, SUBJECT_LINE, KeyRow
 from holdfast.security.encryption.store_keys import StoreKeys
+from holdfast.security.erasure.subjects import read_subjects
 
 _ATTEMPTS = 20
 _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
@@ -51,6 +53,8 @@ class Reencryption:
         self._rows = encrypted_rows(engine)
         self._keys: StoreKeys = self._rows.store_keys
         self._report = ReencryptReport()
+        self._named: dict[Line, set[str]] | None = None
+        """The persons that checkpoints of threads name in their metadata."""
 
     async def run(self, after: str = "") -> ReencryptReport:
         """Do all lines, in the order of their names, after one of them."""
@@ -119,8 +123,9 @@ class Reencryption:
             old = [row for row in rows if row.state == ACTIVE and (off or row is not newest)]
             changes: list[Change] = []
             if newest is None and not off:
-                newest = await self._keys.new_line_row(line)
-                changes.append(Create(KEYS, newest.stored()))
+                created = await self._keys.new_line_key(line, await self._subject_of(Line(*line)))
+                newest = created.row
+                changes += created.conditions()
             for row in old:
                 changes += [row.unchanged(), Put(KEYS, row._replace(state=RETIRED).stored())]
             if not changes or await self._keys.backend.apply(changes) is None:
@@ -128,6 +133,21 @@ class Reencryption:
                 return b"" if newest is None or off else newest.id
             await self._keys.load_tenant(self._tenant)
         raise TransientError("the keys of a line keep changing", where=f"line {line[1]!r}", hint="Try again")
+
+    async def _subject_of(self, line: Line) -> str:
+        """Return the person whose data a line is as a whole, by an assignment, by its name or by the metadata of a
+        thread; empty for none. An old key need not be of that person's key: so it is for all lines of a store that was
+        not encrypted."""
+        assigned = (await read_subjects(self._engine, [line])).get(line, "")
+        if assigned:
+            return "" if assigned == MIXED else assigned
+        if self._named is None:
+            self._named = {}
+            async for each, point in self._engine.lines.every_step(self._tenant):
+                if named := subjects_of_step(point)[0]:
+                    self._named.setdefault(root_of(each), set()).add(named)
+        named_here = self._named.get(root_of(line), set()) if is_thread(line.name) else set()
+        return subject_of_line(line) or (next(iter(named_here)) if len(named_here) == 1 else "")
 
     async def _do_table(self, table: Table, line: tuple[str, str], current: bytes) -> int:
         """Replace the rows of a line that have another key."""

@@ -363,11 +363,12 @@ class StoreKeys:
             elif not key.stored and self._lines.get(name) is key:
                 self._lines[name] = key._replace(stored=True)
 
-    async def new_line_row(self, name: LineName) -> KeyRow:
-        """Return the row of a new key of a line, which is not stored yet."""
+    async def new_line_key(self, name: LineName, subject: str = "") -> LineKey:
+        """Return a new key of a line, which is not stored yet: for a person's line, or that of the old key's person."""
         tenant = await self.require_tenant(name[0])
-        subject = await self.subjects.of_new_key(self._lines.get(name), name, lambda _: "", tenant)
-        return self._new_line_key(name, tenant, subject).row
+        old = None if subject else self._lines.get(name)
+        by = await self.subjects.of_new_key(old, name, lambda _: subject, tenant)
+        return self._new_line_key(name, tenant, by)
 
     def _new_line_key(self, name: LineName, tenant: TenantKeys, subject: SubjectKey | None) -> LineKey:
         key = new_key()
