@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.interface import Create, Row, Scan
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.tables import KEYS, REFS
+from holdfast.backends.tables import KEYS
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
 from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, DestroyedKeys, Keyring, LineEntry, Manifest
 from holdfast.maintenance.backup.repository import Repository
+from holdfast.security.encryption.destroyed_keys import destroyed_ids
 from holdfast.security.encryption.key_rows import (
     DATA,
-    DESTROYED_KEY,
     INDEX,
-    SETTING,
     SUBJECT,
     WRAPPING,
     KeyRow,
@@ -40,14 +39,6 @@ if TYPE_CHECKING:
 _KEYRING, _DESTROYED = b"Y", b"X"
 _MAX_RINGS = 16
 """How many key rings a backup refers to; then they are merged."""
-
-
-async def destroyed_in_store(engine: Engine, tenants: Iterable[str]) -> set[bytes]:
-    """Return the ids of keys that were destroyed in a store."""
-    start, stop = (DESTROYED_KEY,), (DESTROYED_KEY[:-1] + "!",)
-    scans = [Scan(REFS, (tenant, "", SETTING), start, stop, bodies=False) for tenant in tenants]
-    found = await engine.context.backend.read(scans)
-    return {bytes.fromhex(str(row.key[3])[len(DESTROYED_KEY) :]) for rows in found for row in rows}
 
 
 class KeyringReader:
@@ -112,7 +103,7 @@ class KeyringWriter:
         """Write new rows of the table `keys` into a ring. Returns the rings that a backup of lines needs, given those
         of the one before it."""
         rings, needed = tuple(before), {id for entry in entries for id in entry.keys}
-        in_store = await destroyed_in_store(self._engine, {entry.tenant for entry in entries})
+        in_store = await destroyed_ids(self._engine, {entry.tenant for entry in entries})
         self._destroyed = in_store - await self._reader.destroyed()
         if self._destroyed:
             known = [row for ring in rings for row in await self._reader.rows(ring)]
@@ -266,7 +257,7 @@ async def backup_keys(repository: Repository, manifests: Sequence[Manifest], lik
     reader = KeyringReader(repository, manifests[0].store)
     rows = [row for ring in rings for row in await reader.rows(ring)]
     destroyed = await reader.destroyed()
-    destroyed |= await destroyed_in_store(like, {row.tenant for row in rows})
+    destroyed |= await destroyed_ids(like, {row.tenant for row in rows})
     keys = UsableKeys(rows, destroyed)
     if keys.lost - destroyed:
         # A later backup may have them encrypted by another key; or the store, if there was none since.

@@ -190,15 +190,11 @@ class Eraser:
         if not rows.hides_columns:
             return 0
         from holdfast.security.encryption.encrypted_rows import EncryptedRows
-        from holdfast.security.encryption.key_rows import destroyed_changes
 
         if not isinstance(rows, EncryptedRows):
             return 0
-        context, subjects = self._engine.context, rows.store_keys.subjects
-        if ids := await subjects.ids(self._tenant, self._subject):
-            # First, so that no backup brings them back even if this process ends now.
-            await context.backend.apply(destroyed_changes(self._tenant, ids, context.clock()))
-        return await subjects.destroy(self._tenant, self._subject)
+        apply = self._engine.context.backend.apply
+        return await rows.store_keys.subjects.destroy(self._tenant, self._subject, apply)
 
     def _report(self, done: int, total: int, what: str) -> int:
         if self._progress is not None:

@@ -72,14 +72,13 @@ async def delete_artifact(handle: StoreHandle, id: str, erasure: str) -> None:
     """Delete an artifact, and its content if no other has it."""
     await record(handle.engine, [Line(handle.tenant, AUDIT)], ERASE, {ERASURE: erasure, "kind": "artifact"})
     records, engine = ArtifactRecords(handle), handle.engine
-    record_of = (await records.get_many([id])).get(id)
-    keys = []
-    if record_of is not None and record_of.token:  # its content has a line of its own
-        line = content_line(handle, record_of.token)
-        keys = await erased_key_changes(engine, [line])
+    found = (await records.get_many([id])).get(id)
+    # Larger content has a line of its own, which goes if no other artifact has it.
+    content = [content_line(handle, found.token)] if found is not None and found.token else []
+    keys = [change for change in await erased_key_changes(engine, content) if not isinstance(change, Expect)]
     await records.delete(id)
-    if keys and await engine.lines.load_tip(line) is None:
-        await engine.context.backend.apply([change for change in keys if not isinstance(change, Expect)])
+    if keys and await engine.lines.load_tip(content[0]) is None:
+        await engine.context.backend.apply(keys)
 
 
 async def delete_session(handle: StoreHandle, id: str, erasure: str) -> None:

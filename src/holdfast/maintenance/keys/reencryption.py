@@ -24,7 +24,8 @@ from holdfast.engine.types import Progress
 from holdfast.errors import TransientError
 from holdfast.maintenance.keys.rotation import encrypted_rows
 from holdfast.security.audit.thread_audit import record
-from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, SUBJECT_LINE, KeyRow
+from holdfast.security.encryption.hidden_names import SUBJECT_LINE
+from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, KeyRow
 from holdfast.security.encryption.store_keys import StoreKeys
 from holdfast.security.erasure.subjects import read_subjects
 

@@ -15,6 +15,7 @@ from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidError, NotFoundError, TransientError
 from holdfast.security.audit.thread_audit import recorded
+from holdfast.security.encryption.destroyed_keys import destroyed_ids
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.key_rows import (
     ACTIVE,
@@ -37,7 +38,7 @@ _OF_LINES = (DATA, SUBJECT)
 """The kinds of keys of lines, and of the persons whose lines they are."""
 
 WAIT: Duration = "7d"
-"""How long a key that is to be destroyed can be saved."""
+"""How long a key that is to be destroyed can be saved, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,11 @@ class TenantKeyring:
         """Mark a key to be destroyed after a time; destroy it, if that has passed. `ConflictError` with the code
         `key-in-use` if it is active, or encrypts keys of lines."""
         nanoseconds = parse_nanoseconds(wait, "wait")
+        if nanoseconds < parse_nanoseconds(WAIT, "wait"):
+            raise InvalidError(
+                f"a key can be saved for {WAIT} at least before it is destroyed, not {wait!r}",
+                hint="A key that may be known is replaced at once, by rotating the keys and encrypting everything anew",
+            )
         for _ in range(_ATTEMPTS):
             row, lines = await self._find(id)
             if row.state == ACTIVE or row.kind != WRAPPING or lines:
@@ -149,15 +155,16 @@ class TenantKeyring:
                     code="key-in-use",
                 )
             now = self._engine.context.clock()
-            if row.state == DESTROYING and row.time <= now:
+            at = row.destroyed_at
+            if at is not None and at <= now:
                 destroyed = destroyed_changes(self._tenant, [row.id], now)
                 changes = [row.unchanged(), Delete(KEYS, row.key), *destroyed]
                 done = await self._apply("destroy-key", {"key": row.id.hex()[:16]}, changes)
-            elif row.state == DESTROYING:
+            elif at is not None:
                 return _info(row, 0)
             else:
-                row_then = row._replace(state=DESTROYING, time=now + nanoseconds)
-                detail = {"key": row.id.hex()[:16], "at": to_datetime(row_then.time).isoformat()}
+                row_then = row.destroyed_from(now + nanoseconds)
+                detail = {"key": row.id.hex()[:16], "at": to_datetime(now + nanoseconds).isoformat()}
                 done = await self._apply("schedule-key", detail, [row.unchanged(), Put(KEYS, row_then.row())])
                 row = row_then
             if done:
@@ -169,9 +176,9 @@ class TenantKeyring:
         """Keep a key that was to be destroyed."""
         for _ in range(_ATTEMPTS):
             row, lines = await self._find(id)
-            if row.state != DESTROYING:
+            if row.destroyed_at is None:
                 raise InvalidError(f"the key {id} is not to be destroyed: it is {row.state}")
-            kept = row._replace(state=RETIRED, time=self._engine.context.clock())
+            kept = row._replace(state=RETIRED)
             if await self._apply("keep-key", {"key": row.id.hex()[:16]}, [row.unchanged(), Put(KEYS, kept.row())]):
                 return _info(kept, lines)
         raise _busy(self._keys.backend.url)
@@ -180,7 +187,11 @@ class TenantKeyring:
         """Decrypt every key, and compare it with its id."""
         rows, problems = await self.rows(), list[str]()
         tenant = await self._keys.load_tenant(self._tenant)
+        destroyed = await destroyed_ids(self._engine, [self._tenant])
         for row in rows:
+            if row.id in destroyed and row.state != DESTROYING:
+                what = "a key that was destroyed is in the store again"
+                problems.append(f"line {row.line!r}: {what}" if row.line else what)
             try:
                 if row.kind == INDEX:
                     continue  # it is no key, and was opened with those of the tenant
@@ -214,10 +225,9 @@ class TenantKeyring:
 
 
 def _info(row: KeyRow, lines: int) -> KeyInfo:
-    at = to_datetime(row.time)
-    id = row.id.hex()[:16]
-    destroying = row.state == DESTROYING
-    return KeyInfo(id, row.kind, row.number, row.state, row.wrapped_by, at, lines, at if destroying else None)
+    id, state, at = row.id.hex()[:16], row.state.partition(" ")[0], row.destroyed_at
+    created, end = to_datetime(row.time), None if at is None else to_datetime(at)
+    return KeyInfo(id, row.kind, row.number, state, row.wrapped_by, created, lines, end)
 
 
 def _busy(url: str) -> TransientError:

@@ -28,9 +28,10 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.tables import KEYS, LINES, SIGNING, Key
+from holdfast.backends.tables import KEYS, LINES, REFS, SIGNING, Key
 from holdfast.codec.envelope import unwrap
 from holdfast.engine.checked_rows import CHECKSUMS
+from holdfast.engine.sealed_rows import hidden_name
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
 from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
 from holdfast.security.encryption.hidden_names import NameCodec
@@ -46,6 +47,7 @@ from holdfast.security.encryption.key_rows import (
     LineName,
     SubjectKey,
     TenantKeys,
+    destroyed_key,
 )
 from holdfast.security.encryption.metadata_index import MetadataIndex
 from holdfast.security.encryption.provider import KeyProvider, altered_key
@@ -202,6 +204,9 @@ class StoreKeys:
         if tenant in self._tenants and self._is_old(self._tenants[tenant]):
             self._age()
         digest = ciphers[digests[0].id.hex()]
+        wrapping = [row for row in mine if row.kind == WRAPPING]
+        if len(wrapping) > 1 or wrapping[0].number:  # the first one is not destroyed before there is another
+            await self.refuse_destroyed(wrapping, digest)
         found = TenantKeys(mine, ciphers, digest, max(active), time.monotonic())
         found.index = self._open_index(digest, next((row for row in every if row.kind == INDEX), None))
         if names is not None:
@@ -210,6 +215,20 @@ class StoreKeys:
         self._tenants[tenant] = self.memory.tenants[tenant] = found
         await self._open_lines(tenant, [row for row in every if row.kind == DATA])
         return found
+
+    async def refuse_destroyed(self, rows: Iterable[KeyRow], digest: Cipher) -> None:
+        """Raise `CorruptError` if one of the keys of a tenant or a person was destroyed, and put back since."""
+        keys = [destroyed_key(row.tenant, row.id) for row in rows]
+        if self.memory.hide_names:
+            keys = [(*key[:3], hidden_name(digest.digest, REFS, key, str(key[3])), key[4]) for key in keys]
+        (found,) = await self.backend.read([Get(REFS, keys)])
+        if found:
+            raise CorruptError(
+                "a key that was destroyed is in the store again",
+                where=self.backend.url,
+                hint="Somebody put it there: delete its row of the table `keys`",
+                code="tampered",
+            )
 
     def _open_index(self, digest: Cipher, row: KeyRow | None) -> MetadataIndex | None:
         """Return the indexed entries of metadata that a tenant has declared."""
@@ -291,12 +310,12 @@ class StoreKeys:
         for row in rows[0]:
             # The checksum covers the name, which is not known yet; the encryption covers the rest.
             key = KeyRow(*row.key, *row.columns, unwrap(CHECKSUMS.salvage(KEYS, row).body).content)  # type: ignore[call-arg, arg-type]
-            wrapping = await self.wrapping_of(key, keys)
-            if wrapping is not None:
-                try:
+            try:
+                wrapping = await self.wrapping_of(key, keys)
+                if wrapping is not None:
                     found[key.line] = wrapping.unseal(key.wrapped, key.associated())[KEY_SIZE:].decode()
-                except CorruptError:
-                    continue  # the rows of the line say so
+            except CorruptError:
+                continue  # the rows of the line say so
         return found
 
     async def load(self, lines: Iterable[LineName], *, again: bool = False) -> None:
