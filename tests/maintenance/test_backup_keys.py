@@ -23,6 +23,7 @@ from holdfast.store import Store
 from tests.interfaces.cli import kit
 from tests.maintenance.test_backup import LARGE, contents, files, fill
 from tests.security.encryption.planted import contents_of, find_planted
+from tests.security.encryption.test_rotation import a_week_later
 
 SECRET = "the code of the vault is swordfish"
 MASTER, BACKUP = LocalKeys(generate_key()), LocalKeys(generate_key())
@@ -186,8 +187,9 @@ def test_a_destroyed_key_does_not_come_back(store: Store, repository: Path, tmp_
     backups.create()
     store.keys.rotate()
     store.keys.reencrypt()
-    store.keys.destroy(old, wait=0)
-    store.keys.destroy(old, wait=0)
+    store.keys.destroy(old)
+    a_week_later(store)
+    store.keys.destroy(old)
     assert old not in [each.id for each in store.keys.list()]
     store.put("chat", {"n": 2})
     backups.create()

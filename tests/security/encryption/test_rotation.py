@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import force_setattr
 
 import holdfast
 from holdfast.backends.interface import Backend, Batch, Row, Scan
@@ -52,6 +54,11 @@ def data_keys(path: Path | str) -> set[bytes]:
     found = {row.columns[0] for row in run(raw.read([Scan(KEYS, ())]))[0] if row.key[2] == "data"}
     run(raw.close())
     return found  # type: ignore[return-value]
+
+
+def a_week_later(store: Store) -> None:
+    """Let a week pass."""
+    force_setattr(store._engine.context, "clock", lambda: time.time_ns() + 8 * 86400 * 10**9)
 
 
 def fill(store: Store, threads: int = 4) -> None:
@@ -110,13 +117,20 @@ def test_rotation_of_the_master_key_and_of_all_others(tmp_path: Path) -> None:
         assert [each.lines for each in store.keys.list()][1] == 0
         assert store.keys.check().ok
         # An old key waits, can be saved, and is destroyed.
+        created = {each.id: each.created for each in store.keys.list()}
         assert store.keys.destroy(old[:8]).destroyed_at is not None
         assert store.keys.destroy(old).state == "destroying"
+        for wait in (0, "6d"):
+            with pytest.raises(InvalidError):
+                store.keys.destroy(old, wait=wait)
+        assert {each.id: each.created for each in store.keys.list()} == created
         assert len(store.keys.list()) == 3
         assert store.keys.cancel(old).state == "retired"
         with pytest.raises(InvalidError):
             store.keys.cancel(old)
-        store.keys.destroy(old, wait="0s")
+        assert {each.id: each.created for each in store.keys.list()} == created
+        store.keys.destroy(old)
+        a_week_later(store)
         store.keys.destroy(old)
         assert len(store.keys.list()) == 2
         with pytest.raises(NotFoundError):

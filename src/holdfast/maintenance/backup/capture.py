@@ -25,6 +25,7 @@ from holdfast.backends.tables import (
     NODES,
     OBJECTS,
     REFS,
+    SIGNING,
     STEPS,
     WRITES,
     Key,
@@ -228,7 +229,8 @@ class LineReader:
 
     async def _outline(self, answers: Sequence[Sequence[Row]], *, whole: bool) -> Outline:
         lines, branches, refs, writes, links, jobs, *rest = answers
-        keys = rest.pop(0) if self.has_keys else []
+        # Certificates are signed by the store that makes them: the key for that is not restored.
+        keys = [row for row in rest.pop(0) if row.key[2] != SIGNING] if self.has_keys else []
         large = tuple(zip(LARGE, map(tuple, rest), strict=True)) if whole else None
         events, *ends = (rest[LARGE.index(EVENTS)][-1:], rest[LARGE.index(STEPS)]) if whole else rest
         refs = [row for row in refs if not await self._is_local(row)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -52,6 +52,9 @@ from holdfast.maintenance.backup.store_record import (
 )
 
 _log = logging.getLogger("holdfast.backups")
+
+if TYPE_CHECKING:
+    from holdfast.maintenance.backup.keyring import KeyringWriter
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
@@ -172,6 +175,7 @@ class BackupCreator:
         self._damaged: dict[Line, str] = {}
         self.had_gap = False
         """Whether the store could not say what has changed since the last backup, so that all lines were compared."""
+        self._key_writer: KeyringWriter | None = None
         self._keys: dict[tuple[Key, Scalar], Row] = {}
         """Rows of keys of an encrypted store that the last backup does not have, by key and id."""
 
@@ -191,6 +195,8 @@ class BackupCreator:
             await self._repository.lock(store, chain.number + 1)
             made = await self._make(store, chain, reason)
             if made is not None:
+                if self._key_writer is not None:
+                    await self._key_writer.record_destroyed()
                 await record_backup(self._engine, self._home, self._repository, made)
                 return made
         raise ConflictError(
@@ -262,10 +268,8 @@ class BackupCreator:
             return ()
         from holdfast.maintenance.backup.keyring import KeyringWriter
 
-        writer = KeyringWriter(self._engine, self._repository, store)
-        await writer.record_destroyed({entry.tenant for entry in entries})
-        needed = {id for entry in entries for id in entry.keys}
-        return await writer.write([*self._keys.values()], before, needed)
+        self._key_writer = KeyringWriter(self._engine, self._repository, store)
+        return await self._key_writer.write([*self._keys.values()], before, entries)
 
     # Lines ----------------------------------------------------------------------------------------------------
 

@@ -128,6 +128,7 @@ class Eraser:
             certificate = Certificate.from_json(entry.certificate)
             if certificate.id == erasure:
                 return certificate  # it was killed after this
+        await signing_key(self._engine, self._tenant)  # if there is none to use, nothing is erased
         for number in range(_ROUNDS):
             found = await self._find()
             if self._check is not None and (not number or not found.is_empty):
@@ -190,15 +191,11 @@ class Eraser:
         if not rows.hides_columns:
             return 0
         from holdfast.security.encryption.encrypted_rows import EncryptedRows
-        from holdfast.security.encryption.key_rows import destroyed_changes
 
         if not isinstance(rows, EncryptedRows):
             return 0
-        context, subjects = self._engine.context, rows.store_keys.subjects
-        if ids := await subjects.ids(self._tenant, self._subject):
-            # First, so that no backup brings them back even if this process ends now.
-            await context.backend.apply(destroyed_changes(self._tenant, ids, context.clock()))
-        return await subjects.destroy(self._tenant, self._subject)
+        apply = self._engine.context.backend.apply
+        return await rows.store_keys.subjects.destroy(self._tenant, self._subject, apply)
 
     async def _archives(self) -> list[str]:
         """Return the segments of the audit that were archived, which may have details about the person."""

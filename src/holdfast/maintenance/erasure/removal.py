@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.backends.interface import Scan
+from holdfast.backends.interface import Batch, Expect, Scan
 from holdfast.backends.tables import EVENTS
+from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
 from holdfast.engine.guard import current_authority
@@ -21,7 +22,9 @@ from holdfast.engine.row_format import ERASE, Line, open_body
 from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
+from holdfast.security.encryption.destroyed_keys import erased_key_changes
 from holdfast.security.handle import StoreHandle
+from holdfast.state.artifacts.content import content_line
 from holdfast.state.artifacts.records import ArtifactRecords
 from holdfast.state.sessions.lifecycle import SessionLifecycle
 from holdfast.state.sessions.records import SessionRecords
@@ -50,16 +53,32 @@ async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key:
         salt = b"" if tip is None else tip.info.salt
         detail = {ERASURE: erasure, "kind": line_kind(line.name), "line": digest_line(key, salt) if salt else b""}
         if is_thread(line.name):
-            await engine.lines.delete(line, apply=recorded(engine, line, ERASE, detail))
+            await engine.lines.delete(line, apply=_with_keys(engine, line, recorded(engine, line, ERASE, detail)))
         else:
             await engine.writer.save(removal_request(engine, [line], actor, action=ERASE, detail=detail, erase=True))
             engine.context.cache.drop_all(line)
 
 
+def _with_keys(engine: Engine, line: Line, apply: Apply) -> Apply:
+    """Return how to delete a line together with a record that its keys are destroyed."""
+
+    async def apply_with_keys(batch: Batch) -> int | None:
+        return await apply([*await erased_key_changes(engine, [line]), *batch])
+
+    return apply_with_keys
+
+
 async def delete_artifact(handle: StoreHandle, id: str, erasure: str) -> None:
     """Delete an artifact, and its content if no other has it."""
     await record(handle.engine, [Line(handle.tenant, AUDIT)], ERASE, {ERASURE: erasure, "kind": "artifact"})
-    await ArtifactRecords(handle).delete(id)
+    records, engine = ArtifactRecords(handle), handle.engine
+    found = (await records.get_many([id])).get(id)
+    # Larger content has a line of its own, which goes if no other artifact has it.
+    content = [content_line(handle, found.token)] if found is not None and found.token else []
+    keys = [change for change in await erased_key_changes(engine, content) if not isinstance(change, Expect)]
+    await records.delete(id)
+    if keys and await engine.lines.load_tip(content[0]) is None:
+        await engine.context.backend.apply(keys)
 
 
 async def delete_session(handle: StoreHandle, id: str, erasure: str) -> None:

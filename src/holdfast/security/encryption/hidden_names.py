@@ -44,6 +44,10 @@ from holdfast.errors import UnsupportedError
 HIDDEN = "\ufdd0"
 """The start of a part that is a digest: a character that no text has. Threads are stored after all other lines."""
 
+SUBJECT_LINE = f"{MARK}subject:"
+"""The beginning of what stands for the name of a line in the row of a person's key. A keyed digest follows, which needs
+not be hidden."""
+
 _AFTER_HIDDEN = "\ufdd1"
 _AFTER_STATE = chr(ord(STATE) + 1)
 _DIGEST_SIZE = 15
@@ -68,7 +72,7 @@ class NameCodec:
     def hide(self, name: str) -> str:
         """Return a name as it is stored. The digest that stands for a lost name stays as it is; any other text that
         looks like one is a name, or it would be a second name of somebody else's line."""
-        if name in self._lost:
+        if name in self._lost or name.startswith(SUBJECT_LINE):
             return name
         found = self._stored.get(name)
         if found is None:
@@ -90,7 +94,7 @@ class NameCodec:
 
     def known(self, stored: str) -> str | None:
         """Return the name of a line by the stored one, if it is known."""
-        return self._names.get(stored)
+        return stored if stored.startswith(SUBJECT_LINE) else self._names.get(stored)
 
     def hide_start(self, start: str) -> str:
         """Return how all stored names start whose names start with a text, which ends where a part does; as far as it

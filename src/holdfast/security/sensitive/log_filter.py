@@ -10,7 +10,7 @@ from weakref import ref
 from holdfast.engine.protection import Protection
 
 LOGGERS: Final = (
-    "agents", "backends", "copies", "hooks", "http", "jobs", "metrics", "mongodb", "schemas", "scripts", "search",
+    "agents", "backends", "backups", "copies", "hooks", "http", "jobs", "metrics", "mongodb", "schemas", "scripts", "search",
     "sensitive", "tiered", "web",
 )  # fmt: skip
 """Holdfast's own loggers, below `holdfast`."""
