@@ -213,7 +213,7 @@ def check_audit(
     *,
     keys: KeyProvider | str | None = None,
 ) -> AuditCheck:
-    """Check an exported audit, with the file only. That of an encrypted store needs `keys`, the master key: with them,
+    """Check an exported audit, with the file only. That of an encrypted store needs `keys`, the master key; with them,
     a file that is not encrypted is refused.
 
     `heads` has the number of steps that each line had at an earlier time, and the hash of the last of them: the file
