@@ -6,7 +6,7 @@ the ledger gets the digest of those that are left, in the same batch: the audit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from holdfast.backends.interface import Change, Put, Row
@@ -42,9 +42,11 @@ class AuditEraser:
         until: int | None = None,
         *,
         owns_tenant: bool = False,
+        lines: Collection[Line] | None = None,
     ) -> None:
-        """`threads` are the names of the person's threads."""
+        """`threads` are the names of the person's threads. With `lines`, only their rows are changed."""
         self._owns_tenant = owns_tenant
+        self._lines = lines
         self._engine = engine
         self._tenant = tenant
         self._ledger = ledger
@@ -78,6 +80,7 @@ class AuditEraser:
     def _has_content(self, row: Row) -> bool:
         return (
             bool(row.body)
+            and (self._lines is None or Line(*map(str, row.key[:2])) in self._lines)
             and row.columns[ACTION] not in _KEPT
             and (self._until is None or int(row.columns[0]) <= self._until)
             and self.is_about(row)

@@ -173,7 +173,7 @@ class Eraser:
             await delete_lines(self._engine, family, erasure, key)
             done = self._report(done, total, short_name(family[0].name))
         for id in found.artifacts:
-            await delete_artifact(self._handle, id, erasure)
+            await delete_artifact(self._handle, id, erasure, key)
             done = self._report(done, total, f"artifact {id}")
         for id in found.sessions:
             await delete_session(self._handle, id, erasure)

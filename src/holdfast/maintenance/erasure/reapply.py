@@ -6,7 +6,7 @@ removed again. What the person has stored since is theirs to keep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from holdfast.engine.engine import Engine
@@ -45,31 +45,40 @@ async def read_ledger(engine: Engine, tenant: str) -> list[LedgerEntry]:
     return await ErasureLedger(engine, tenant).entries()
 
 
-async def apply_ledger(engine: Engine, tenant: str, *sources: Iterable[LedgerEntry]) -> ReapplyReport:
-    """Remove from a store what was erased, by its own ledger and by others, whose entries it gets.
+async def apply_ledger(
+    engine: Engine,
+    tenant: str,
+    entries: Sequence[LedgerEntry] | None = None,
+    *,
+    lines: Collection[Line] | None = None,
+) -> ReapplyReport:
+    """Remove from a store what was erased: by its own ledger, or by entries of another.
 
-    Call it after data was restored, imported, copied or repaired, and before anybody uses it. `sources` are the ledgers
-    of the stores that the data comes from, or that are newer. `DeniedError` if a hold protects some of it.
+    Call it after data was restored, imported, copied or repaired, and before anybody uses it. `lines` are those that
+    the data came to; without them, all are. `DeniedError` if a hold protects some of it.
     """
     own = Engine(engine.context)  # without hooks and policies
     ledger = ErasureLedger(own, tenant)
-    known = {entry.name for entry in await ledger.entries()}
-    await ledger.add([entry for source in sources for entry in source if entry.name not in known])
     report = ReapplyReport()
-    for entry in await ledger.entries():
-        report = await _apply(own, tenant, ledger, entry, report)
+    for entry in await ledger.entries() if entries is None else entries:
+        report = await _apply(own, tenant, ledger, entry, lines, report)
     return report
 
 
-def finder_of(engine: Engine, tenant: str, entry: LedgerEntry) -> SubjectFinder:
-    """Return what finds data that an erasure erased."""
-    return SubjectFinder(engine, tenant, entry.is_of, until=entry.time, known_line=entry.has_line)
+def finder_of(engine: Engine, tenant: str, entry: LedgerEntry, lines: Collection[Line] | None = None) -> SubjectFinder:
+    """Return what finds data that an erasure erased, in some lines or in all."""
+    return SubjectFinder(engine, tenant, entry.is_of, until=entry.time, known_line=entry.has_line, lines=lines)
 
 
 async def _apply(
-    engine: Engine, tenant: str, ledger: ErasureLedger, entry: LedgerEntry, report: ReapplyReport
+    engine: Engine,
+    tenant: str,
+    ledger: ErasureLedger,
+    entry: LedgerEntry,
+    lines: Collection[Line] | None,
+    report: ReapplyReport,
 ) -> ReapplyReport:
-    finder, handle = finder_of(engine, tenant, entry), StoreHandle(engine, tenant)
+    finder, handle = finder_of(engine, tenant, entry, lines), StoreHandle(engine, tenant)
     found = await finder.find()
     if found.is_empty:
         return report
@@ -80,12 +89,13 @@ async def _apply(
     for family in families.values():
         await delete_lines(engine, family, entry.name, entry.key)
     for id in found.artifacts:
-        await delete_artifact(handle, id, entry.name)
+        await delete_artifact(handle, id, entry.name, entry.key)
     for id in found.sessions:
         await delete_session(handle, id, entry.name)
     for line, steps in found.steps.items():
         await LineEraser(engine, line, detail, steps).erase()
-    await erase_records(engine, tenant, finder.is_record, detail)
+    await erase_records(engine, tenant, finder.is_record, detail, lines)
     names = [line.name for line in found.lines]
-    await AuditEraser(engine, tenant, ledger, entry.is_of, names, until=entry.time).erase(f"{entry.name} again")
+    audit = AuditEraser(engine, tenant, ledger, entry.is_of, names, until=entry.time, lines=lines)
+    await audit.erase(f"{entry.name} again")
     return report.plus(found)

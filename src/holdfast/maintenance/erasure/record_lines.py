@@ -5,7 +5,7 @@ The records are deleted before; but the steps of these lines still contain them,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from holdfast.engine.artifact_links import LINE as ARTIFACTS
@@ -21,12 +21,19 @@ IsRecord = Callable[[Mapping[str, Any]], bool]
 """Returns whether a record is the person's."""
 
 
-async def erase_records(engine: Engine, tenant: str, is_record: IsRecord, detail: Mapping[str, Any]) -> int:
-    """Prune the steps of both lines that contain records of a person. Returns their number."""
+async def erase_records(
+    engine: Engine,
+    tenant: str,
+    is_record: IsRecord,
+    detail: Mapping[str, Any],
+    lines: Collection[Line] | None = None,
+) -> int:
+    """Prune the steps of both lines that contain records of a person; of one of them, if only that is among `lines`.
+    Returns their number."""
     count = 0
     for name in (ARTIFACTS, SESSIONS):
         line = Line(tenant, name)
-        if await engine.lines.load_tip(line) is not None:
+        if (lines is None or line in lines) and await engine.lines.load_tip(line) is not None:
             count += await _erase_line(engine, line, is_record, detail)
     return count
 

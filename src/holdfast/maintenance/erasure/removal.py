@@ -22,6 +22,7 @@ from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
 from holdfast.security.handle import StoreHandle
+from holdfast.state.artifacts.content import content_line
 from holdfast.state.artifacts.records import ArtifactRecords
 from holdfast.state.sessions.lifecycle import SessionLifecycle
 from holdfast.state.sessions.records import SessionRecords
@@ -56,10 +57,14 @@ async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key:
             engine.context.cache.drop_all(line)
 
 
-async def delete_artifact(handle: StoreHandle, id: str, erasure: str) -> None:
-    """Delete an artifact, and its content if no other has it."""
-    await record(handle.engine, [Line(handle.tenant, AUDIT)], ERASE, {ERASURE: erasure, "kind": "artifact"})
-    await ArtifactRecords(handle).delete(id)
+async def delete_artifact(handle: StoreHandle, id: str, erasure: str, key: bytes) -> None:
+    """Delete an artifact, and its content if no other has it. `key` is that of the ledger."""
+    artifacts = ArtifactRecords(handle)
+    token = (await artifacts.get(id)).token
+    tip = await handle.engine.lines.load_tip(content_line(handle, token)) if token else None
+    detail = {ERASURE: erasure, "kind": "artifact", "line": b"" if tip is None else digest_line(key, tip.info.salt)}
+    await record(handle.engine, [Line(handle.tenant, AUDIT)], ERASE, detail)
+    await artifacts.delete(id)
 
 
 async def delete_session(handle: StoreHandle, id: str, erasure: str) -> None:

@@ -127,6 +127,14 @@ class ErasureLedger:
         found = await self._line.read(lambda entries: entries.with_prefix(_EVENTS))
         return {(str(line), str(id)): str(digest) for each in found.values() for line, id, digest in each}
 
+    async def add_digests(self, digests: Sequence[tuple[str, str, str]]) -> None:
+        """Add the digests of rows that another store replaced, and that are copied to this one: line, id of the step,
+        and digest."""
+        known = await self.replaced_digests()
+        new = [each for each in digests if known.get(each[:2]) != each[2]]
+        if new:
+            await self.replace_digests(f"{self._line.engine.context.clock():020}-copied", new, [])
+
     async def replace_digests(
         self, name: str, digests: Sequence[tuple[str, str, str]], changes: Sequence[Change]
     ) -> None:
