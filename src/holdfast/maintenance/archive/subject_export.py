@@ -25,6 +25,7 @@ from holdfast.engine.types import Progress, to_datetime
 from holdfast.maintenance.archive.format import ArchiveFile, ArchiveWriter
 from holdfast.maintenance.erasure.audit_rows import AuditEraser
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
+from holdfast.maintenance.erasure.mixed_lines import is_message
 from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords
@@ -124,7 +125,7 @@ class SubjectExporter:
                 if found and not StepRef.of(found[0]).pruned:
                     before = await states.values(line, StepRef.of(found[0]))
             large = await states.load_large(line, frozenset(pointers(step.edit)))
-            mark = mark_after(False, step.edit, True, before, large)
+            mark = mark_after(False, step.edit, True, before, large, whole=is_message(line, step), whole_texts=True)
             written = only_marked(await states.values(line, point), mark)
             (head,) = await self._engine.step_info.describe(line, [point], [row])
             content = self._plain_state(written) if isinstance(written, dict) else {}

@@ -40,6 +40,7 @@ from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.errors import ConflictError
 from holdfast.security.audit.thread_audit import recorded
+from holdfast.state.sharing.messages import PUBLISH
 
 _ATTEMPTS = 20
 
@@ -163,7 +164,7 @@ class LineEraser:
             states = self._engine.states
             values = None if before is None else await states.values(self._line, before)
             large = await states.load_large(self._line, frozenset(pointers(edit)))
-            new = mark_after(mark, edit, mine, values, large)
+            new = mark_after(mark, edit, mine, values, large, whole=is_message(self._line, step))
         put = {key for key, _ in edit.put}
         for parent in step.header.parents[1:]:  # a merge repeats what the other branch has
             other = at.get(parent[:2])
@@ -238,6 +239,11 @@ class LineEraser:
         changes: list[Change] = [Delete(REFS, row.key) for row in pins if str(row.columns[0]) in ids]
         if changes:
             await recorded(self._engine, self._line, "unpin")(changes)
+
+
+def is_message(line: Line, step: Step) -> bool:
+    """Return whether a step published a message, which has nothing of the one before it."""
+    return step.header.kind == PUBLISH and not is_thread(line.name)
 
 
 def _mark_of(mark: Mark, key: bytes) -> Mark:
