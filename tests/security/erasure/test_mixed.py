@@ -88,7 +88,7 @@ _TEXTS = st.lists(st.sampled_from(_WORDS), min_size=1, max_size=14).map(" ".join
 
 
 @given(st.lists(st.tuples(st.sampled_from(["u-1", "u-2", "u-3"]), _TEXTS), min_size=2, max_size=10))
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 5)
 def test_messages_of_others_are_as_they_were(messages: list[tuple[str, str]]) -> None:
     with holdfast.open("memory://") as store:
         thread, topics = store.thread("group"), {}
