@@ -18,6 +18,7 @@ from holdfast.engine.row_format import ERASE, Line, StepRef, info_of
 from holdfast.engine.subject_names import (
     METADATA_KEY,
     MIXED,
+    subject_in,
     subject_of_line,
     subject_of_name,
     subjects_of_step,
@@ -230,8 +231,8 @@ class SubjectFinder:
         if not isinstance(stored, Mapping) or self.owns_tenant:
             return self.owns_tenant
         metadata = stored.get("metadata")
-        named = metadata.get(METADATA_KEY) if isinstance(metadata, Mapping) else None
-        if isinstance(named, str) and named:
+        named = subject_in(metadata, self._keys) if isinstance(metadata, Mapping) else ""
+        if named:
             return self._is_subject(named)
         users = (subject_of_name(str(stored.get(name) or "")) for name in ("scope", "owner", "by"))
         user = next(filter(None, users), "")
@@ -252,7 +253,6 @@ class SubjectFinder:
             if loaded is not None:
                 entry = await self._engine.entries.find(line, loaded, pack_name("metadata"))
             metadata = None if entry is None else unpack(self._engine.context.codec, entry.value)
-            named = metadata.get(METADATA_KEY) if isinstance(metadata, Mapping) else None
-            return named if isinstance(named, str) else ""
+            return subject_in(metadata, self._keys) if isinstance(metadata, Mapping) else ""
 
         return await read_latest(self._engine, line, look)

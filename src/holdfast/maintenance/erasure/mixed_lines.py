@@ -59,6 +59,8 @@ class LineMarks:
     """The steps themselves, and those whose states have something of theirs."""
     ends: dict[int, tuple[StepRef, Mark]] = field(default_factory=dict)
     """By branch, its last step and what is marked of the state; of a branch without steps, where it starts."""
+    since: int = 0
+    """When the first of them was saved, in nanoseconds since 1970."""
     pruned: int = 0
     """Steps that were pruned before: nobody knows whose they were."""
 
@@ -105,17 +107,17 @@ class LineEraser:
         )
 
     async def _prune(self) -> int:
-        count = 0
+        count = since = 0
 
         async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:  # noqa: ARG001
-            nonlocal count
+            nonlocal count, since
             marks = await self._read()
             if marks.tainted:
                 raise _Tainted
-            count = len(marks.dropped)
+            count, since = len(marks.dropped), marks.since
             return RewritePlan(frozenset(marks.dropped), erase=True)
 
-        apply = recorded(self._engine, self._line, ERASE, lambda: {**self._detail, "dropped": count})
+        apply = recorded(self._engine, self._line, ERASE, lambda: {**self._detail, "dropped": count, "since": since})
         await self._engine.rewriter.rewrite(self._line, choose, apply)
         return count
 
@@ -142,6 +144,7 @@ class LineEraser:
                 mark = await self._after(step, point, mark, before, at, by_id)
                 if point[:2] in self._mine or is_marked(mark):
                     found.dropped.add(point[:2])
+                    found.since = min(point.time, found.since or point.time)
                 at[point[:2]] = found.ends[branch.branch] = (point, mark)
                 by_id[point.id] = mark
                 before = point
