@@ -10,13 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from holdfast.backends.interface import Batch, Change, Create, Delete, Expect, Get, Put, Row
 from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
     BRANCHES,
+    EVENTS,
     FOLDS,
     LINES,
     METADATA,
@@ -74,6 +76,20 @@ _COMPARISONS = 5
 """How often a line is compared in full before it counts as one that keeps changing."""
 
 
+@dataclass
+class CopyRules:
+    """What of a store is not copied as it is."""
+
+    left_out: set[Line] = field(default_factory=set)
+    """Lines that are not copied."""
+    replaced_events: set[tuple[Line, str]] = field(default_factory=set)
+    """Steps whose events were replaced since, by line and id: an earlier copy may have the old ones."""
+
+
+Prepare: TypeAlias = Callable[[Engine], Awaitable[CopyRules]]
+"""Prepares the target of a copy, and returns the rules for it."""
+
+
 class StoreCopier:
     """Copies lines from one store to another."""
 
@@ -84,11 +100,11 @@ class StoreCopier:
         progress: OnCopyProgress | None = None,
         apply: Callable[[Line], Apply] | None = None,
         copy_registries: CopyRegistries | None = None,
-        leave_out: Callable[[Engine], Awaitable[Set[Line]]] | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         """`apply` returns how the batch is applied that makes a line visible or current in the target;
-        `copy_registries` adds the schemas of what is copied to those that the target has. `leave_out` returns the lines
-        that are not copied, given the target."""
+        `copy_registries` adds the schemas of what is copied to those that the target has. `prepare` is called with the
+        target before anything is copied."""
         self._source = source.context.backend
         self._source_engine = source
         self._copy_registries = copy_registries
@@ -97,12 +113,12 @@ class StoreCopier:
         self._engine = target
         self._progress = progress
         self._apply = apply
-        self._leave_out = leave_out
-        self._left_out: Set[Line] = frozenset()
+        self._prepare = prepare
+        self._rules = CopyRules()
         self._only: Sequence[Line] | None = None
         self._extended: Set[Line] = frozenset()
         """Lines whose rest becomes visible all at once."""
-        self._written: set[Line] = set()
+        self.written: set[Line] = set()
         """Lines that were copied in this run."""
         self._rows = 0
         self._bytes = 0
@@ -120,8 +136,8 @@ class StoreCopier:
         if self._source is self._target or (self._source.url == self._target.url and self._target.capabilities.shared):
             raise InvalidError("a store is not copied to itself", where=self._source.url)
         self._only = only
-        if self._leave_out is not None:
-            self._left_out = await self._leave_out(self._engine)
+        if self._prepare is not None:
+            self._rules = await self._prepare(self._engine)
         await self._check_sizes(tenant)
         damaged: dict[Line, CorruptError] = {}
         left_out: set[Line] = set()
@@ -148,7 +164,7 @@ class StoreCopier:
                     left_out.add(line)
                 if not pass_number:
                     self._report("copied", number, len(lines), line)
-            for line in self._written.difference(lines):
+            for line in self.written.difference(lines):
                 await self._engine.lines.delete(line)  # it was deleted during the copy
             if not changing - damaged.keys() - left_out:
                 break
@@ -157,7 +173,7 @@ class StoreCopier:
         if damaged:
             raise _damage(damaged, self._source.url)
         names = sorted(line.name for line in differing)
-        skipped = len([line for line in first if line not in self._written])
+        skipped = len([line for line in first if line not in self.written])
         return CopyReport(
             len(lines),
             skipped,
@@ -245,11 +261,11 @@ class StoreCopier:
 
     async def _lines(self, tenant: str | None) -> list[Line]:
         if self._only is not None:
-            return [line for line in self._only if line not in self._left_out and await self._exists(line)]
+            return [line for line in self._only if line not in self._rules.left_out and await self._exists(line)]
         prefix: Key = () if tenant is None else (tenant,)
         found = scan_rows(self._source, LINES, prefix, bodies=False)
         lines = [Line(str(row.key[0]), str(row.key[1])) async for row in found]
-        return [line for line in lines if line not in self._left_out]
+        return [line for line in lines if line not in self._rules.left_out]
 
     async def _exists(self, line: Line) -> bool:
         try:
@@ -295,6 +311,15 @@ class StoreCopier:
         _check_history(line, found[0], existing[0], steps, target_steps, self._target.url)
         return True
 
+    async def check_history(self, line: Line) -> None:
+        """Check that the line in the target is that of the source, or an earlier copy. `ConflictError` if it is not."""
+        (found,) = await self._source.read([Get(LINES, [tuple(line)])])
+        (existing,) = await self._target.read([Get(LINES, [tuple(line)])])
+        if not found or not existing:
+            raise ConflictError("only one of the stores has it", where=f"thread {line}")
+        steps, target_steps = [await listing(store, STEPS, line) for store in (self._source, self._target)]
+        _check_history(line, found[0], existing[0], steps, target_steps, self._target.url)
+
     # One line -------------------------------------------------------------------------------------------------
 
     async def _is_same(self, line: Line) -> bool:
@@ -310,7 +335,7 @@ class StoreCopier:
         (existing,) = await self._target.read([Get(LINES, [tuple(line)])])
         if not found:
             return False
-        if existing and line in self._written and existing[0].columns[0] != found[0].columns[0]:
+        if existing and line in self.written and existing[0].columns[0] != found[0].columns[0]:
             await self._engine.lines.delete(line)  # deleted in the source, and created again
             existing = []
         writer = self._writer(line, existing)
@@ -357,7 +382,7 @@ class StoreCopier:
             self._rows += writer.rows
             self._bytes += writer.bytes
             self._engine.context.cache.drop_all(line)
-        self._written.add(line)
+        self.written.add(line)
         await self._engine.projector.follow(line)
         await self._engine.indexer.follow(line)
         return True
@@ -399,7 +424,12 @@ class StoreCopier:
         return rest, {**rest, **copied}
 
     async def _copy_table(self, table: Table, source: Listing, target: Listing, writer: LineWriter) -> None:
-        missing = [key for key, columns in source.items() if is_mark(table, key) or target.get(key) != columns]
+        replaced = self._rules.replaced_events if table is EVENTS else frozenset()
+        missing = [
+            key
+            for key, columns in source.items()
+            if is_mark(table, key) or target.get(key) != columns or (writer.line, str(key[2])) in replaced
+        ]
         start, page = 0, _FIRST_PAGE
         while start < len(missing):
             keys = missing[start : start + page]
@@ -459,10 +489,11 @@ async def copy_to_url(
     progress: OnCopyProgress | None,
     only: Sequence[Line] | None = None,
     copy_registries: CopyRegistries | None = None,
-    leave_out: Callable[[Engine], Awaitable[Set[Line]]] | None = None,
-    finish: Callable[[Engine], Awaitable[None]] | None = None,
+    prepare: Prepare | None = None,
+    finish: Callable[[Engine, Set[Line]], Awaitable[None]] | None = None,
 ) -> CopyReport:
-    """Copy lines to a store, which is opened for it, without those of `leave_out`; then call `finish` with it."""
+    """Copy lines to a store, which is opened for it. `prepare` is called with it before; and `finish` at the end, also
+    if the copy failed, with the lines that were copied."""
     kind = backend_for(url)
     if kind.takes_tenant and tenant is not None:
         options = {"tenant": tenant, **options}
@@ -473,10 +504,12 @@ async def copy_to_url(
         )
         await context.rows.check_store(context.stored, tenant)
         target = Engine(context)
-        report = await StoreCopier(source, target, progress, None, copy_registries, leave_out).copy(tenant, only)
-        if finish is not None:
-            await finish(target)
-        return report
+        copier = StoreCopier(source, target, progress, None, copy_registries, prepare)
+        try:
+            return await copier.copy(tenant, only)
+        finally:
+            if finish is not None:
+                await finish(target, copier.written)
     finally:
         await backend.close()
 
