@@ -247,9 +247,9 @@ _OBSERVE = """
 def test_100_000_steps_and_50_mb_do_not_freeze_a_page(tmp_path: Path, browser: Any) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         thread = store.thread("long")
-        thread.put({"n": 0}, id="0")
+        thread.put({"n": 0}, id=f"{0:08}")
         for number in range(1, STEPS):
-            thread.update({"n": number}, id=str(number))
+            thread.update({"n": number}, id=f"{number:08}")
         rows = [{"number": number, "text": "kelp " * 100} for number in range(100_000)]
         store.put("large", {"rows": rows, "text": "kelp " * 400_000})
         with ServedStore(store, page_routes) as served:
@@ -271,7 +271,7 @@ def test_100_000_steps_and_50_mb_do_not_freeze_a_page(tmp_path: Path, browser: A
             page.locator("[data-slider]").evaluate(
                 "slider => { slider.value = 500; slider.dispatchEvent(new Event('change', {bubbles: true})); }"
             )
-            page.wait_for_selector(".row[aria-current][data-id='500']")
+            page.wait_for_selector(".row[aria-current][data-id='00000500']")
             assert page.locator(".row[data-id]").count() < 200
             check()
             page.goto(f"{served.url}/threads/large?tab=state")

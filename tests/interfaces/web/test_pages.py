@@ -44,6 +44,9 @@ PAGES = (
 )
 
 
+COMMAND = re.compile(r"<code>(holdfast [^<]*)</code>")
+
+
 class Markup(HTMLParser):
     """Collects what a page could run, and checks that its elements are closed."""
 
@@ -75,9 +78,14 @@ def read(answer: Answer) -> Markup:
     return found
 
 
-def test_every_page_is_complete_and_runs_only_our_files(served: ServedStore) -> None:
-    for path in PAGES:
-        answer = get(served, path)
+@pytest.fixture(scope="module")
+def loaded(served: ServedStore) -> dict[str, Answer]:
+    """All pages, loaded once."""
+    return {path: get(served, path) for path in PAGES}
+
+
+def test_every_page_is_complete_and_runs_only_our_files(loaded: dict[str, Answer]) -> None:
+    for path, answer in loaded.items():
         assert answer.status == 200, path
         found = read(answer)
         assert found.tags.count("main") == found.tags.count("h1") == 1 or "/inspect" in path, path
@@ -98,15 +106,15 @@ def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> Non
     assert "History" in inspected
 
 
-def test_every_command_that_a_page_shows_is_one(served: ServedStore) -> None:
+def test_every_command_that_a_page_shows_is_one(loaded: dict[str, Answer]) -> None:
     seen = set()
-    for path in VIEWS.values():
-        for text in re.findall(r"<code>(holdfast [^<]*)</code>", get(served, path).text):
-            words = shlex.split(html.unescape(text))[1:]
-            if words[0] != "explain":
-                seen.add(words[0])
-                result = CliRunner().invoke(cli, [*words, "--help"])  # refused if an option is not known
-                assert result.exit_code == 0, (path, text, result.output)
+    texts = {text: path for path, page in loaded.items() for text in re.findall(COMMAND, page.text)}
+    for text, path in texts.items():
+        words = shlex.split(html.unescape(text))[1:]
+        if words[0] != "explain":
+            seen.add(words[0])
+            result = CliRunner().invoke(cli, [*words, "--help"])  # refused if an option is not known
+            assert result.exit_code == 0, (path, text, result.output)
     assert len(seen) > 12
 
 

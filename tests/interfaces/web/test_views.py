@@ -188,6 +188,8 @@ def test_markup_in_any_name_does_not_run(page: Any, writable: ServedStore) -> No
     page.keyboard.type("<script>")
     page.wait_for_selector("#found a")
     assert page.title() != "owned"
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !document.querySelector('dialog[open]')")
 
 
 @pytest.mark.nightly

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.codec import default_codec
-from holdfast.errors import InvalidError
+from holdfast.errors import CorruptError, InvalidError
 from holdfast.history import Change as HistoryChange
 from holdfast.history import CheckpointRef, Diff, path_text
 from holdfast.interfaces.cli.json_output import plain
@@ -18,7 +18,7 @@ from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import StateParts, long_text, preview_of, small_json
-from holdfast.store import Checkpoint, LogReader, RenderedMessage, branch_names, messages
+from holdfast.store import Checkpoint, LogReader, RenderedMessage, Thread, branch_names, messages
 from holdfast.store import LogEntry as ReaderEntry
 from holdfast.store import PendingWrite as StoredWrite
 
@@ -68,13 +68,21 @@ def get_thread(call: Call, params: inputs.ThreadParams) -> models.ThreadDetailMo
     return models.ThreadDetailModel(
         thread=models.ThreadModel(**fields_of(models.ThreadModel, info)),
         owner=thread.owner(),
-        head=None if info.latest is None else to_checkpoint(thread.resolve()),
+        head=None if info.latest is None else _head(thread),
         branches=[models.BranchModel(**each._asdict()) for each in thread.branches()],
         tags=thread.tags(),
         labels=thread.labels(),
         pins=[models.PinInfoModel(**each._asdict()) for each in thread.pins()],
         holds=[models.HoldInfoModel(**each._asdict()) for each in thread.holds()],
     )
+
+
+def _head(thread: Thread[Any]) -> models.CheckpointModel | None:
+    """Return HEAD; None if it is damaged, which its own page says: the rest of the thread can be read."""
+    try:
+        return to_checkpoint(thread.resolve())
+    except CorruptError:
+        return None
 
 
 @THREADS.get("/threads/{thread}/branches")
@@ -135,8 +143,16 @@ def get_checkpoint(call: Call, params: inputs.CheckpointParams) -> models.Checkp
         labels=[label for label, ids in thread.labels().items() if found.id in ids],
         pins=[models.PinInfoModel(**each._asdict()) for each in thread.pins() if each.id == found.id],
         channels=StateParts(found.state).names(),
-        pending=[_pending(each) for each in thread.pending_writes(found.id)],
+        pending=_pending_writes(thread, found.id),
     )
+
+
+def _pending_writes(thread: Thread[Any], id: str) -> list[models.PendingWriteModel]:
+    """Return what is pending after a checkpoint; nothing if a later step is damaged, so that it cannot be told."""
+    try:
+        return [_pending(each) for each in thread.pending_writes(id)]
+    except CorruptError:
+        return []
 
 
 def _read(call: Call, params: inputs.CheckpointParams) -> Checkpoint[Any]:

@@ -163,7 +163,7 @@ def _plan_fork(target: _Target, form: ActionForm) -> ActionPlan:
         cli=f"holdfast fork {shell_text(target.name)} {shell_text(word)} {shell_text(at.id)}",
         effects=[
             f"A branch {branch or '…'} starts at #{at.step}, with the same state. Nothing is copied.",
-            f"HEAD stays where it is, at #{target.head.step}.",
+            "HEAD stays where it is.",
         ],
     )
     _require(plan, lambda: _require_new_branch(target, branch))
@@ -563,12 +563,15 @@ def action_values(call: Call, name: str, at: str, action: str, form: ActionForm)
         raise DeniedError("this thread is only read here", hint="Start the server with --write, with a right to write")
     thread = call.store.thread(name)
     detail = get_thread(call, inputs.ThreadParams(thread=name))
-    target = _Target(call, name, thread, thread.resolve(at), thread.resolve(), detail)
+    chosen = thread.resolve(at)
+    # Of a thread whose HEAD is damaged, a step that can be read is forked, without a comparison with HEAD.
+    head = chosen if detail.head is None else thread.resolve()
+    target = _Target(call, name, thread, chosen, head, detail)
     try:
         plan = known.plan(target, form)
     except _UnmetError as unmet:
         plan = unmet.plan
-    seen = form.text("accept") or form.text("seen") or target.head.id
+    seen = "" if detail.head is None else form.text("accept") or form.text("seen") or head.id
     return {
         "name": name,
         "at": target.at.id,
@@ -584,7 +587,7 @@ def action_values(call: Call, name: str, at: str, action: str, form: ActionForm)
 
 def _stale(target: _Target, seen: str) -> models.DiffModel | None:
     """Return what changed since the form was opened; None if nothing did."""
-    if seen == target.head.id:
+    if seen in ("", target.head.id):
         return None
     try:
         return to_diff(target.thread.diff(seen, target.head.id).without_internal())

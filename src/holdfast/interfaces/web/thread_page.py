@@ -124,8 +124,11 @@ def step_values(call: Call, name: str, at: str, params: Params, want: str) -> di
     """Return what the page of a step shows. `want` is the part that a script asks for; empty for the whole page."""
     if want == "rows":
         return {"name": name, "history": _history(call, name, params, None), "selected": ""}
-    found = get_checkpoint(call, inputs.CheckpointParams(thread=name, at=at))
     detail = get_thread(call, inputs.ThreadParams(thread=name))
+    try:
+        found = get_checkpoint(call, inputs.CheckpointParams(thread=name, at=at))
+    except CorruptError as error:  # said plainly; the rest of the page works
+        return _damaged_values(call, name, at, params, detail, error)
     checkpoint = found.checkpoint
     pending = found.pending
     tab = params.get("tab", "")
@@ -155,6 +158,26 @@ def step_values(call: Call, name: str, at: str, params: Params, want: str) -> di
     except CorruptError as error:  # said plainly; the rest of the page works
         values["damage"] = to_problem(error)
     return values
+
+
+def _damaged_values(
+    call: Call, name: str, at: str, params: Params, detail: models.ThreadDetailModel, error: CorruptError
+) -> dict[str, Any]:
+    """Return what the page of a step that cannot be read shows: why, and the history with its neighbours."""
+    history = _history(call, name, params, None)
+    rows = [row.entry for row in history.rows if row.entry.id]
+    place = next((number for number, each in enumerate(rows) if each.id == at or (at == "HEAD" and each.head)), None)
+    near = {} if place is None else {"after": rows[place - 1 : place], "before": rows[place + 1 : place + 2]}
+    return {
+        "name": name,
+        "at": at if place is None else rows[place].id,
+        "detail": detail,
+        "history": history,
+        "selected": at if place is None else rows[place].id,
+        "damaged": to_problem(error),
+        "readable": next((each for each in rows[(place or 0) + 1 :] if not each.damage), None),
+        "neighbours": {side: found[0].id if found else None for side, found in near.items()},
+    }
 
 
 def _last_step(detail: models.ThreadDetailModel, found: models.CheckpointDetailModel) -> int:
