@@ -91,7 +91,7 @@ def open_existing(
     return store
 
 
-def _protect(store: StoreOperations, name: str | os.PathLike[str] | None) -> None:
+def _protect(store: Store | AsyncStore, name: str | os.PathLike[str] | None) -> None:
     """Add the policies of sensitive data that settings name, by the name of the store as for `open`."""
     settings = sensitive_settings(name)
     if settings is not None:
@@ -173,7 +173,7 @@ async def _open(
     store = cls(engine, tenant)
     try:
         if not options.get("read_only"):
-            _protect(store, name)
+            _protect(store, name)  # type: ignore[arg-type]  # one of both
     except BaseException:
         await backend.close()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def test_what_looks_like_a_digest_is_refused_and_not_stored_as_it_is(hide_names:
     with holdfast.open(tmp_path / "a.db", encryption=Encryption(KEY, hide_names=hide_names)) as store:
         thread = store.thread("t")
         thread.put({"n": 1})
-        calls = [lambda: thread.pin(reason=word), lambda: thread.hold(reason=word)]
+        calls: list[Callable[[], object]] = [lambda: thread.pin(reason=word), lambda: thread.hold(reason=word)]
         if hide_names:
             calls += [
                 lambda: thread.tag(word),
