@@ -11,6 +11,7 @@
     url = "postgresql://agents:${PASSWORD}@db/agents"
     schema = "agents"                              # further keys are options
     encryption = "file:/etc/holdfast.key"          # where the key of an encrypted store is
+    sensitive = "redact:all"                       # what is done with secrets in what is saved
 
 `stores.main` is then the name of the first. The file is the one that `$HOLDFAST_CONFIG` names, or else the first
 `holdfast.toml` in the current directory and those above it. `${NAME}` is replaced by an environment variable, so that
@@ -32,6 +33,10 @@ FILE = "holdfast.toml"
 PREFIX = "stores."
 DEFAULT = "stores.default"
 ENCRYPTION = "encryption"
+SENSITIVE = "sensitive"
+
+_APART = (ENCRYPTION, SENSITIVE)
+"""Entries of a store that are no options of its backend."""
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
@@ -60,11 +65,26 @@ def encryption_settings(name: str | os.PathLike[str] | None = None) -> dict[str,
     the name of the store as for `resolve`. None if neither says that it is."""
     if text := os.environ.get("HOLDFAST_ENCRYPTION"):
         return {"keys": text}
+    found = _tables_of(name)
+    return None if found is None else found[0].encryption(found[1])
+
+
+def sensitive_settings(name: str | os.PathLike[str] | None = None) -> object:
+    """Return what is done with sensitive data in a store according to `$HOLDFAST_SENSITIVE`, or the entry `sensitive`
+    of the file, by the name of the store as for `resolve`. None if neither says anything."""
+    if text := os.environ.get("HOLDFAST_SENSITIVE"):
+        return text.split()
+    found = _tables_of(name)
+    return None if found is None else found[0].sensitive(found[1])
+
+
+def _tables_of(name: str | os.PathLike[str] | None) -> tuple[_StoreTables, str] | None:
+    """Return the file that has a store, and the name of that; None if it is not one of a file."""
     store = os.environ.get("HOLDFAST_STORE") if name is None else name
     if store is None:
         store = DEFAULT
     path = find_file() if isinstance(store, str) and is_name(store) else None
-    return None if path is None else _StoreTables(path).encryption(str(store))
+    return None if path is None else (_StoreTables(path), str(store))
 
 
 def alert_settings() -> tuple[list[str], list[list[str]]]:
@@ -138,7 +158,7 @@ class _StoreTables:
         if not isinstance(table, dict):
             names = ", ".join(f"{PREFIX}{each}" for each in sorted(self._stores)) or "none"
             raise self._error(f"there is no [{name}]", f"There are: {names}")
-        values = {key: self._value(name, key, value) for key, value in table.items() if key != ENCRYPTION}
+        values = {key: self._value(name, key, value) for key, value in table.items() if key not in _APART}
         kind = values.pop("kind", None)
         if kind is None:
             return self._plain(name, values)
@@ -159,6 +179,11 @@ class _StoreTables:
         if isinstance(value, dict):
             return {key: self._value(name, key, each) if isinstance(each, str) else each for key, each in value.items()}
         return {"keys": self._value(name, ENCRYPTION, value)}
+
+    def sensitive(self, name: str) -> object:
+        """Return what is done with sensitive data in a store."""
+        table = self._stores.get(name.removeprefix(PREFIX))
+        return table.get(SENSITIVE) if isinstance(table, dict) else None
 
     def alerts(self) -> tuple[list[str], list[list[str]]]:
         """Return the webhooks and the commands of the table `alerts`."""

@@ -175,6 +175,10 @@ class Engine:
         """Apply policies for sensitive data to all that is stored from now on."""
         self.protection = self.appender.protection = self.writes.protection = protection
 
+    async def protect_text(self, line: Line, text: str, what: str) -> str:
+        """Return the text to store in place of one about a line, such as the reason of a hold."""
+        return text if self.protection is None else await self.protection.protect_text(line, text, what)
+
     def pack_cache(self, line: Line, codec: Codec | None = None) -> PackCache:
         """Return the cache of a line's last packed and unpacked values."""
         return PackCache(self.context.cache, codec or self.context.codec, line)

@@ -30,8 +30,9 @@ AGENTS = f"{STATE}agents:"
 ACCESS, AUDIT = f"{STATE}access", f"{STATE}audit"
 """The names of the system lines of rights and of the audit."""
 
-KEYS_PLACE, BACKUPS_PLACE = f"{STATE}keys", f"{STATE}backups"
-"""Stand for the keys of an encrypted store, and for its backups, in the audit. There are no lines of these names."""
+KEYS_PLACE, BACKUPS_PLACE, JOBS_PLACE = f"{STATE}keys", f"{STATE}backups", f"{STATE}jobs"
+"""Stand for the keys of an encrypted store, for its backups and its jobs, in the audit. There are no lines of these
+names."""
 
 LineKind: TypeAlias = Literal["thread", "agent", "scope", "session", "access", "audit", "system"]
 """The kinds of lines: `access` has the rights of identities, `audit` the reads and denied attempts, and those of the

@@ -33,6 +33,12 @@ class Protection(Protocol):
     async def protect_metadata(self, line: Line, metadata: bytes) -> bytes:
         """Return the metadata of a step to store in place of some."""
 
+    async def protect_text(self, line: Line, text: str, what: str) -> str:
+        """Return the text to store in place of one about a line, such as the reason of a hold."""
+
+    async def refuse(self, line: Line, packed: bytes, what: str) -> None:
+        """Raise `DeniedError` if something has sensitive data that cannot be replaced, such as settings."""
+
     def redact(self, packed: bytes) -> bytes:
         """Return packed details of a record about a change, such as the values that a hook was called with, without
         sensitive data. Nothing is refused."""

@@ -124,13 +124,26 @@ class SealedRowCodec(RowCodec):
         if row.body == DAMAGED:
             raise damaged_error(str(RecordContext(table.name, row.key, row.columns)))
         try:
-            key = self.hide_key(table, row.key) if table.name in _HIDDEN_NAMES else row.key
+            key = row.key
+            if table.name in _HIDDEN_NAMES:
+                self._refuse_marked(table, key)
+                key = self.hide_key(table, key)
             outside = Row(key, self.columns(table, row.key, row.columns))
             content, associated = pack((row.key[2:], row.columns, row.body)), _associated(table, outside)
         except UnicodeEncodeError:
             where = ascii((row.key, row.columns))
             raise InvalidError("a name or a column is not text: it has lone surrogates", where=where) from None
         return outside._replace(body=seal(content, associated, sealer))
+
+    def _refuse_marked(self, table: Table, key: Key) -> None:
+        """Raise `InvalidError` if a name looks like a digest: it would be stored as it is."""
+        for place in self.hidden_places(table, key[2]):
+            if place < len(key) and str(key[place]).startswith(_HIDDEN):
+                raise InvalidError(
+                    f"a name, a reason or an id starts with U+{ord(_HIDDEN):04X}, which is no character",
+                    where=ascii(key[place])[:80],
+                    hint="Encrypted stores need it to mark what is hidden: leave it out",
+                )
 
     def decode(self, table: Table, row: Row) -> Row:
         if table.name in UNSEALED:

@@ -233,6 +233,9 @@ class HookRegistry:
             log.error("a veto could not be stored", exc_info=failure)
         if not veto.where:
             veto.where = f"key {subject.key!r} of {subject.scope}" if subject.key else subject.scope
+        if self.engine.protection is not None:  # a hook may say what it refused
+            veto.what, veto.hint = map(self.engine.protection.redact_text, (veto.what, veto.hint))
+            veto.args = (veto.what,)
         raise veto
 
     # After ------------------------------------------------------------------------------------------------------

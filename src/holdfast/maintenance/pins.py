@@ -28,9 +28,17 @@ class HoldInfo(NamedTuple):
     time: datetime
 
 
+async def _stored(engine: Engine, line: Line, reason: str | None) -> str | None:
+    """Return what is stored for a reason, where sensitive data in it is replaced."""
+    return None if reason is None else await engine.protect_text(line, reason, "reason")
+
+
 async def unpin(engine: Engine, line: Line, id: str, reason: str | None, apply: Apply | None = None) -> str:
     """Remove a pin of a checkpoint, or all of them, and return its id."""
-    if not await engine.holds.unpin(line, id, reason, apply):
+    if not (
+        await engine.holds.unpin(line, id, reason, apply)
+        or await engine.holds.unpin(line, id, await _stored(engine, line, reason), apply)
+    ):
         raise NotFoundError(f"checkpoint {id} has no such pin", where=f"thread {line}", hint="See pins()")
     return id
 
@@ -43,7 +51,10 @@ async def pins(engine: Engine, line: Line) -> list[PinInfo]:
 
 async def release(engine: Engine, line: Line, reason: str | None, apply: Apply | None = None) -> None:
     """Remove a hold of a thread, or all of them."""
-    if not await engine.holds.release(line, reason, apply):
+    if not (
+        await engine.holds.release(line, reason, apply)
+        or await engine.holds.release(line, await _stored(engine, line, reason), apply)
+    ):
         raise NotFoundError("the thread has no such hold", where=f"thread {line}", hint="See holds()")
 
 

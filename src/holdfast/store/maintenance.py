@@ -299,7 +299,8 @@ class MaintenanceOperations:
     async def hold(self, name: str, *, kind: LineKind = "thread", reason: str = "") -> None:
         """Protect a thread, or a line of another kind, from pruning and deletion: `hold("notes-1", kind="agent")`."""
         engine, line = self._handle.engine, self._line(name, kind)
-        await engine.holds.hold(line, reason, recorded(engine, line, "hold", {"reason": reason}))
+        stored = await engine.protect_text(line, check_name(reason, "reason"), "reason")
+        await engine.holds.hold(line, stored, recorded(engine, line, "hold", {"reason": stored}))
 
     @sync_and_async
     async def release(self, name: str, *, kind: LineKind = "thread", reason: str | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from holdfast._lazy import load, missing_extra
-from holdfast.backends.config import encryption_settings, resolve
+from holdfast.backends.config import encryption_settings, resolve, sensitive_settings
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.urls import store_parts, url_to_path
@@ -47,7 +47,8 @@ def open(  # noqa: A001 - reads as holdfast.open
     `tenant` separates customers: a store that is opened for one sees nothing of another's. `cache_bytes` limits the
     memory of the cache. `project` says whether readable rows are written beside the log; by default, the backend
     decides. `encryption` says where the key of an encrypted store is (`holdfast.encryption.Encryption`): by default,
-    `$HOLDFAST_ENCRYPTION`, or `encryption` of the store in that file. Further options are those of the backend.
+    `$HOLDFAST_ENCRYPTION`, or `encryption` of the store in that file. Policies of sensitive data are those that
+    `$HOLDFAST_SENSITIVE` names, or `sensitive` of the store in that file. Further options are those of the backend.
 
     An `https://` address is that of a served store. Its `token` is that option, or `$HOLDFAST_TOKEN`.
     """
@@ -96,7 +97,24 @@ def open_existing(
             code="no-store",
         )
     options: dict[str, Any] = {"read_only": True} if read_only and backend_for(url).takes_read_only else {}
-    return open(url, tenant=tenant, encryption=configured_encryption(location), **options)
+    store = open(url, tenant=tenant, encryption=configured_encryption(location), **options)
+    try:
+        if not read_only:
+            _protect(store, location)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _protect(store: Store | AsyncStore, name: str | os.PathLike[str] | None) -> None:
+    """Add the policies of sensitive data that settings name, by the name of the store as for `open`."""
+    settings = sensitive_settings(name)
+    if settings is not None:
+        from holdfast.security.sensitive.settings import policies_of
+
+        for policy in policies_of(settings):
+            store.sensitive.protect(**policy)
 
 
 def is_served(url: str) -> bool:
@@ -187,7 +205,14 @@ async def _open(
     if not options.get("read_only"):
         await engine.lines.generations.load(tenant)
         engine.load_writers()
-    return cls(engine, tenant)
+    store = cls(engine, tenant)
+    try:
+        if not options.get("read_only"):
+            _protect(store, name)  # type: ignore[arg-type]  # one of both
+    except BaseException:
+        await backend.close()
+        raise
+    return store
 
 
 def _row_codec(encryption: Any) -> RowCodec:

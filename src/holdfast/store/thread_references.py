@@ -75,8 +75,9 @@ class ThreadReferences:
     async def pin(self, at: Revision = "HEAD", *, reason: str = "") -> str:
         """Protect a checkpoint from pruning, for a reason; there may be several. Returns its id."""
         point = await self._find(at)
-        apply = self._recorded("pin", id=point.id, reason=reason)
-        await self._engine.holds.pin(self._line, point.id, check_name(reason, "reason"), apply)
+        stored = await self._engine.protect_text(self._line, check_name(reason, "reason"), "reason")
+        apply = self._recorded("pin", id=point.id, reason=stored)
+        await self._engine.holds.pin(self._line, point.id, stored, apply)
         return point.id
 
     @sync_and_async
@@ -104,8 +105,8 @@ class ThreadReferences:
 
         There may be several holds, each with its reason. Saving works as always.
         """
-        apply = self._recorded("hold", reason=reason)
-        await self._engine.holds.hold(self._line, check_name(reason, "reason"), apply)
+        stored = await self._engine.protect_text(self._line, check_name(reason, "reason"), "reason")
+        await self._engine.holds.hold(self._line, stored, self._recorded("hold", reason=stored))
 
     @sync_and_async
     @needs("admin")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -22,7 +22,7 @@ from holdfast.codec.envelope import wrap
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.checked_rows import CheckedBackend, select_rows
 from holdfast.engine.namespaces import thread_name
-from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnsupportedError
+from holdfast.errors import ConfigError, DeniedError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.hidden_names import HIDDEN, NamedBackend
 from holdfast.store.checkpointer import Checkpointer
@@ -103,6 +103,31 @@ def test_hidden_names_cannot_be_found(kind: str, tmp_path: Path) -> None:
         raw = run(backend_for(f"sqlite:///{tmp_path}/clear.db").open(f"sqlite:///{tmp_path}/clear.db"))
         assert every - find_planted(names, rows_of(raw)) <= {*names["label"], *names["tag"]}
         run(raw.close())
+
+
+@pytest.mark.parametrize("hide_names", [False, True], ids=["names", "hidden"])
+def test_what_looks_like_a_digest_is_refused_and_not_stored_as_it_is(hide_names: bool, tmp_path: Path) -> None:
+    word = f"{HIDDEN}plantedmarker"
+    with holdfast.open(tmp_path / "a.db", encryption=Encryption(KEY, hide_names=hide_names)) as store:
+        thread = store.thread("t")
+        thread.put({"n": 1})
+        calls: list[Callable[[], object]] = [lambda: thread.pin(reason=word), lambda: thread.hold(reason=word)]
+        if hide_names:
+            calls += [
+                lambda: thread.tag(word),
+                lambda: thread.label(word),
+                lambda: store.artifacts.register(b"x", id=word),
+            ]
+        for call in calls:
+            with pytest.raises(InvalidError, match="FDD0"):
+                call()
+        assert not thread.pins()
+        thread.pin(reason=word[1:] + HIDDEN)
+        assert [each.reason for each in thread.pins()] == [word[1:] + HIDDEN]
+        store.put(word, {"n": 1})
+        assert word in [each.thread for each in store.threads()]
+        if hide_names:
+            assert not find_planted({"marker": [word[1:]]}, contents_of(tmp_path))
 
 
 def test_prefixes_are_refused_and_settings_have_to_match(tmp_path: Path) -> None:

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from holdfast.errors import InvalidError
-from holdfast.security.sensitive.detector import Detector, parse_formats
+from holdfast.security.sensitive.detector import Detector, SensitiveSpan, find, parse_formats
 from holdfast.security.sensitive.formats import is_secret_name
-from tests.security.sensitive.samples import CARRIERS, CREDENTIALS, PERSONAL, ordinary_messages, split_sample
+from tests.security.sensitive.samples import (
+    CARRIERS,
+    CREDENTIALS,
+    PERSONAL,
+    github_token,
+    ordinary_messages,
+    split_sample,
+)
 from tests.support.cases import case
 from tests.support.nightly import mostly_nightly
 
@@ -215,3 +222,30 @@ def test_the_whole_secret_is_found() -> None:
     (found,) = detector.find(text)
     assert (found.format, text[: found.start]) == ("anthropic-key", "token: ")
     assert found.end == len(text)
+
+
+def test_other_ways_to_write_the_same(subtests: pytest.Subtests) -> None:
+    """Characters that look like others, or are not seen at all; and forms with which people write numbers."""
+    token = github_token(Random("same"))
+    card = "4111 1111 1111 1111"
+    texts = {
+        "lower-case IBAN": ("iban", "de89370400440532013000"),
+        "lower-case IBAN in groups": ("iban", "de89 3704 0044 0532 0130 00"),
+        "IBAN": ("iban", "DE89 3704 0044 0532 0130 00"),
+        "00 in place of +": ("phone", "0049 30 1234567"),
+        "e-mail with accents": ("email", "jürgen@exämple.de"),
+        "e-mail in Cyrillic": ("email", "иван@пример.рф"),
+        "spaces that do not break": ("card", card.replace(" ", "\u00a0")),
+        "full width": ("card", "".join(chr(ord(each) + 0xFEE0) if each != " " else each for each in card)),
+        "en dashes": ("card", card.replace(" ", "\u2013")),
+        "digits of Arabic": ("phone", "+٤٩٣٠١٢٣٤٥٦٧"),
+        "zero width": ("github-token", "\u200b".join(token)),
+        "soft hyphen": ("github-token", token[:9] + "\u00ad" + token[9:]),
+    }
+    for name, (format_, text) in texts.items():
+        with case(subtests, name):
+            for whole in (text, f"Über\u00a0{text}, naïve"):
+                at = whole.index(text)
+                assert find(whole) == [SensitiveSpan(at, at + len(text), format_)]
+    for text in ("invoice 0012345678 of 2024", "DE89 3704 0044 0532 0130 01", "l’été – 12 à 14 h", "de12 is not one"):
+        assert find(text) == []

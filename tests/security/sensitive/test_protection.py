@@ -142,13 +142,30 @@ def _hooked(store: Store, key: str) -> None:
     def veto(call: Any) -> None:
         raise VetoError(f"no {call.value}")
 
-    with pytest.raises(VetoError):
+    with pytest.raises(VetoError) as vetoed:
         store.state(user="vetoed")["note"] = key
+    assert (key in str(vetoed.value)) == (not store.sensitive.list())
 
     store.hooks.after("state.set", scope="user:after", record=True, name="after")(lambda call: None)
     store.state(user="after")["note"] = key
     store.hooks.before("checkpoint.save", record=True, name="saved")(lambda call: None)
     store.put("with-hook", {"text": key}, metadata={"note": key})
+
+
+def _reasons(store: Store, key: str) -> None:
+    store.put("reasons", {"n": 1})
+    thread = store.thread("reasons")
+    for _ in range(2):
+        thread.pin(reason=f"for {key}")
+        thread.hold(reason=f"case {key}")
+        store.maintenance.hold("reasons", reason=f"other {key}")
+    assert len(thread.pins()) == 1
+    thread.unpin(reason=f"for {key}")
+    thread.release(reason=f"case {key}")
+    store.maintenance.release("reasons", reason=f"other {key}")
+    assert not thread.pins()
+    assert not thread.holds()
+    thread.pin(reason=f"again {key}")
 
 
 def _text_in_parts(store: Store, key: str) -> None:
@@ -192,6 +209,7 @@ WRITES: dict[str, Callable[[Store, str], object]] = {
     "tuple and set": lambda store, key: store.put("types", {"t": (key, 1), "s": {key, 2}, "e": ValueError(key)}),
     "scope": lambda store, key: store.state(agent="a").set("note", f"x {key}"),
     "patches": _patches,
+    "reasons": _reasons,
     "text in parts": _text_in_parts,
     "transaction": _transaction,
     "branches": _branches,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine.namespaces import JOBS_PLACE
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
 from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import run_job
@@ -36,7 +38,12 @@ class JobOperations:
         replaced, which keeps its runs.
 
         Without a `schedule` it runs only on demand. `holdfast.maintenance.jobs.schedule` describes schedules.
+        `DeniedError` if the settings have sensitive data, and a policy protects it: a job needs them as they are.
         """
+        handle = self._table.store
+        if handle.engine.protection is not None:
+            packed = handle.codec.pack(self._table.settings(kind, settings))
+            await handle.engine.protection.refuse(Line(handle.tenant, JOBS_PLACE), packed, "settings")
         return await self._table.add(name, kind, schedule, settings, paused, replace)
 
     @sync_and_async

@@ -79,7 +79,7 @@ def is_card(text: str) -> bool:
 
 def is_iban(text: str) -> bool:
     """Whether text is an IBAN of its country's length, with the right check digits."""
-    plain = "".join(text.split())
+    plain = "".join(text.split()).upper()
     if _IBAN_LENGTHS.get(plain[:2]) != len(plain):
         return False
     return int("".join(str(int(each, 36)) for each in plain[4:] + plain[:4])) % 97 == 1
@@ -101,6 +101,16 @@ def is_phone(text: str) -> bool:
     if digits[0] == "1":
         return len(digits) == 11 and digits[1] in "23456789" and digits[4] in "23456789"
     return any(digits[:length] in _CALLING_CODES for length in (1, 2, 3))
+
+
+def is_dialled(text: str) -> bool:
+    """Whether text that starts with `00` is a phone number."""
+    return is_phone(_DIGITS.sub("", text)[2:])
+
+
+def is_foreign_email(text: str) -> bool:
+    """Whether text of that form is an address of e-mail with letters that are not of ASCII."""
+    return not text.isascii() and not text[-1].isdigit() and is_email(text)
 
 
 def is_email(text: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from holdfast._named_tuple import NamedTuple
@@ -58,6 +60,43 @@ def parse_formats(formats: Formats) -> frozenset[str]:
     return frozenset(found)
 
 
+_UNUSUAL = re.compile(
+    "[\u00a0\u00ad\u034f\u061c\u180e\u2000-\u2013\u202a-\u202f\u205f-\u2064\u206a-\u206f\u2212\u3000\ufe00-\ufe0f\ufeff\uff01-\uff5e]"
+    r"|(?![0-9])\d"
+)
+"""Spaces, dashes, digits and letters that look like others, and characters that are not seen at all."""
+
+_DASHES = frozenset("\u2010\u2011\u2012\u2013\u2212")
+
+
+def plain_text(text: str) -> tuple[str, list[int] | None]:
+    """Return a text as it looks, in plain characters where there are such; and for each of them where it was. None, if
+    the text is the same."""
+    if text.isascii() or _UNUSUAL.search(text) is None:
+        return text, None
+    parts: list[str] = []
+    places: list[int] = []
+    for place, each in enumerate(text):
+        plain = each if each < "\x80" else _plain_character(each)
+        parts.append(plain)
+        places += [place] * len(plain)
+    return "".join(parts), places
+
+
+@lru_cache(4096)
+def _plain_character(each: str) -> str:
+    if _UNUSUAL.match(each) is None:
+        return each
+    if each in _DASHES:
+        return "-"
+    if each.isspace():
+        return " "
+    if each.isdecimal():
+        return str(unicodedata.decimal(each))
+    # What is not seen is left out; forms of full width have a plain one.
+    return unicodedata.normalize("NFKC", each) if each >= "\uff01" else ""
+
+
 class Detector:
     """Finds sensitive data of some formats."""
 
@@ -75,6 +114,16 @@ class Detector:
 
     def find(self, text: str) -> list[SensitiveSpan]:
         """Return what is found in a text, in its order. Findings do not overlap."""
+        plain, places = plain_text(text)
+        found = self._find(plain)
+        if places is not None:
+            found = [each._replace(start=places[each.start], end=places[each.end - 1] + 1) for each in found]
+        for recognizer in self._recognizers:
+            found += recognizer(text)
+        return _apart(found) if len(found) > 1 else found
+
+    def _find(self, text: str) -> list[SensitiveSpan]:
+        """Return what the formats find, which may overlap."""
         found: list[SensitiveSpan] = []
         words = BETWEEN.join([word for word in text.split() if len(word) >= LONG])
         if words:
@@ -92,9 +141,7 @@ class Detector:
                     not format_.anchors or _has(folded if format_.folded else text, format_.anchors)
                 ):
                     found += _matches(format_, text)
-        for recognizer in self._recognizers:
-            found += recognizer(text)
-        return _apart(found) if len(found) > 1 else found
+        return found
 
     def find_in_field(self, name: str, text: str) -> list[SensitiveSpan]:
         """Return what is found in the text of a field. All of it is a secret, if the name says so."""

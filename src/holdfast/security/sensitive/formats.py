@@ -79,6 +79,8 @@ def _personal(name: str, pattern: str, *anchors: str, check: Check | None = None
 
 
 _WS = r"[ \t\r\n]"
+_LETTERS = r"A-Za-z0-9\u00c0-\u024f\u0370-\u052f"
+"""Latin letters, also those with accents; Greek and Cyrillic ones; and digits."""
 
 _NAMING = ("pass", "pwd", "secret", "token", "key", "auth", "credential")
 _NAMED = (
@@ -143,10 +145,13 @@ FORMATS: Final = (
     _credential("named-secret", rf" is (?=(?:now |set to )?{_VALUE})", *_NAMING, check=checks.is_password, bare=True, folded=True, in_word=False, before=_NAMED),
     _credential("high-entropy", r"(?<![A-Za-z0-9+/_.=%@:#?&-])[A-Za-z0-9+/_-]{32,128}+={0,2}(?![A-Za-z0-9+/_.=%@:-])", check=checks.is_token, bare=True),
     _personal("email", r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9_%+-](?:[A-Za-z0-9._%+-]{0,63})@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9-])", "@", check=checks.is_email),
+    _personal("email", rf"(?<![{_LETTERS}._%+-])[{_LETTERS}_%+-](?:[{_LETTERS}._%+-]{{0,63}})@(?:[{_LETTERS}-]{{1,63}}\.){{1,8}}[{_LETTERS}]{{2,24}}(?![{_LETTERS}-])", "@", check=checks.is_foreign_email),
     _personal("phone", r"(?<![\w+.])\+[1-9](?:[ ().-]{0,2}[0-9]){7,14}(?![\w-])", "+", check=checks.is_phone, min_digits=8),
+    _personal("phone", r"(?<![\w+./-])(?<![0-9] )00[1-9][0-9]{0,2}[ /.-]{1,2}\(?[0-9](?:[ ()./-]{0,2}[0-9]){5,12}(?![\w-])", "00", check=checks.is_dialled, min_digits=10),
     _personal("phone", r"(?<![\w.+/-])(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[.-][0-9]{4}(?![\w-]|\.[0-9])", "-", ".", min_digits=10),
     _personal("card", r"(?<![\w.+-])[2-68](?:[ -]?[0-9]){12,18}(?![\w-]|\.[0-9])", check=checks.is_card, min_digits=14),
     _personal("iban", r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]){11,30}(?![A-Za-z0-9])", check=checks.is_iban, min_digits=10),
+    _personal("iban", r"(?<![A-Za-z0-9])[a-z]{2}[0-9]{2}(?:[a-z0-9]{11,30}+|(?: [a-z0-9]{4}){2,7}(?: [a-z0-9]{1,3})?)(?![A-Za-z0-9])", check=checks.is_iban, min_digits=10),
     _personal("ip", r"(?<![\w.-])(?<![^/]/)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w-]|\.[0-9])", ".", check=checks.is_public_ip, min_digits=4),
     _personal("ip", r"(?<![\w:.])[23][0-9a-fA-F]{3}:[0-9a-fA-F:]{2,34}(?![\w:])", ":", check=checks.is_public_ip, min_digits=4),
 )  # fmt: skip

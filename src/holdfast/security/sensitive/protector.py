@@ -115,9 +115,9 @@ class TextProtector:
             text = text[: found.start] + marker + text[found.end :]
         return text
 
-    def replace_text(self, text: str) -> str:
+    def replace_text(self, text: str, path: Path = ()) -> str:
         """Return a text without sensitive data."""
-        return self._replace((), "", text)
+        return self._replace(path, "", text)
 
     def _marker(self, value: str, format_: str, path: Path) -> str:
         policy = self._rules.policy(format_)
@@ -256,6 +256,24 @@ class Protector:
         if texts.replaced:
             await self._record(line, texts.replaced)
         return metadata if new is None else flatten(new)
+
+    async def protect_text(self, line: Line, text: str, what: str) -> str:
+        """Return the text to store in place of one about a line, such as the reason of a hold."""
+        texts = self._texts(line, what) if text else None
+        if texts is None:
+            return text
+        new = texts.replace_text(text, (what,))
+        if texts.replaced:
+            await self._record(line, texts.replaced)
+        return new
+
+    async def refuse(self, line: Line, packed: bytes, what: str) -> None:
+        """Raise `DeniedError` if something has sensitive data that cannot be replaced, such as settings."""
+        texts = self._redactor()
+        if texts is not None:
+            texts.protect(packed, (what,), "")
+            if texts.replaced:
+                await self._record(line, [each._replace(action="refuse") for each in texts.replaced])
 
     # Records about changes -----------------------------------------------------------------------------------------
 
