@@ -143,7 +143,7 @@ class BackupOperations(Generic[Opened]):
     async def show(
         self, backup: str | datetime = "latest", *, store: str | None = None
     ) -> tuple[BackupInfo, Sequence[BackupLine]]:
-        """Return a backup, and what is in it."""
+        """Return a backup, and what is in it; where the store was opened for a tenant, what that has in it."""
         from holdfast.maintenance.backup.reader import entries_of
 
         async with self._open() as repository:
@@ -156,7 +156,7 @@ class BackupOperations(Generic[Opened]):
                     sum(tip.seq + 1 for tip in entry.tips),
                     sum(chunk.bodies.size for chunk in entry.chunks),
                 )
-                async for entry in entries_of(repository, found)
+                async for entry in entries_of(repository, found, self._handle.tenant or None)
                 if entry.columns
             ]
             return _info(found), lines
@@ -170,7 +170,8 @@ class BackupOperations(Generic[Opened]):
 
         async with self._open() as repository:
             found = [await self._find(repository, each, store) for each in (before, after)]
-            old, new = [{each.line: each async for each in entries_of(repository, one)} for one in found]
+            tenant = self._handle.tenant or None
+            old, new = [{each.line: each async for each in entries_of(repository, one, tenant)} for one in found]
             changes = []
             for line in sorted(old.keys() | new.keys()):
                 first, second = old.get(line), new.get(line)
@@ -272,19 +273,19 @@ class BackupOperations(Generic[Opened]):
     ) -> BackupPruneReport:
         """Remove old backups: those that no rule of a `Retention` keeps, of all stores in the repository or of one.
 
-        The newest of each store always stays, and so do pinned ones, the last one before a migration, and those with
-        checkpoints of a thread under a legal hold that no other one has. The packs that nothing needs any more are
-        deleted by a later call, at least `grace` after they were found; and so are packs of which a part greater than
-        `max_unused` is not needed, whose rest is written into new ones. Backups that are being made are respected;
-        `break_locks` stops those, for locks that a crash left behind. With `dry_run` nothing changes. `DeniedError` if
-        the repository is frozen.
+        Ages count from the newest backup of a store, which always stays. So do pinned ones, the last one before a
+        migration, and those with checkpoints of a thread under a legal hold that no other one has. The packs that
+        nothing needs any more are deleted by a later call, at least `grace` after they were found; and so are packs of
+        which a part greater than `max_unused` is not needed, whose rest is written into new ones. As long as a manifest
+        cannot be read, no packs are deleted. Backups that are being made are respected; `break_locks` stops those, for
+        locks that a crash left behind. With `dry_run` nothing changes. `DeniedError` if the repository is frozen.
         """
         from holdfast.maintenance import retention
         from holdfast.maintenance.backup.holds import holds_of_store
-        from holdfast.maintenance.backup.pruner import RepositoryPruner, record_prune
+        from holdfast.maintenance.backup.pruner import RepositoryPruner, check_policy, record_prune
         from holdfast.maintenance.backup.store_record import record_size
 
-        chosen = retention.policy_of(policy, rules)
+        chosen = check_policy(retention.policy_of(policy, rules))
         async with self._open() as repository:
             picked = None if store is None else await repository.pick_store(store)
             pruner = RepositoryPruner(
@@ -516,7 +517,7 @@ def _info(backup: Backup) -> BackupInfo:
         to_datetime(manifest.time),
         manifest.lines,
         manifest.added + backup.size,
-        sum(pack.size for pack in manifest.packs) + backup.size,
+        manifest.needed + backup.size,
         manifest.seconds,
         manifest.reason,
         manifest.url,

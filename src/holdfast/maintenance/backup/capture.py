@@ -219,7 +219,7 @@ class LineReader:
         keys = rest.pop(0) if self.has_keys else []
         large = tuple(zip(LARGE, map(tuple, rest), strict=True)) if whole else None
         events, *ends = (rest[LARGE.index(EVENTS)][-1:], rest[LARGE.index(STEPS)]) if whole else rest
-        refs = [row for row in refs if not _is_local(row)]
+        refs = [row for row in refs if not is_local(row)]
         small = tuple(zip(SMALL, map(tuple, (branches, refs, writes, links, jobs)), strict=True))
         for table, rows in ((LINES, lines), *small, (KEYS, keys), *(large or ())):
             for row in rows:
@@ -414,7 +414,7 @@ def _outline_queries(line: Line, branches: Sequence[int] | None, *, keys: bool, 
     ]
 
 
-def _is_local(ref: Row) -> bool:
+def is_local(ref: Row) -> bool:
     """Return whether a ref is about this store only."""
     kind, name = ref.key[2], str(ref.key[3])
     return kind in _LOCAL or (kind == SETTING and (name.startswith(LAST_BACKUP) or name == GENERATION))

@@ -11,6 +11,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.integrity.verify import verify as verify_line
 from holdfast.engine.namespaces import short_name
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
 from holdfast.errors import CorruptError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
@@ -21,8 +22,6 @@ from holdfast.maintenance.backup.format import (
     PACKS,
     REPOSITORY,
     LineEntry,
-    Manifest,
-    decode_value,
     open_object,
     pack_name,
 )
@@ -90,7 +89,7 @@ class RepositoryChecker:
         await self._own_record(home)
         stores = await self._repository.stores() if store is None else [store]
         backups = [only] if only is not None else [each for name in stores for each in await self._chain(name)]
-        packs = await self._pack_names({pack.id for each in backups for pack in each.manifest.packs})
+        packs = await self._pack_names({pack for each in backups for pack in await self._packs_of(each)})
         if store is None and only is None:
             packs.update(info.name for info in await self._repository.storage.list_objects(PACKS))
         await self._packs(sorted(packs))
@@ -189,6 +188,13 @@ class RepositoryChecker:
                 self._add("missing-backup", what, self._repository.where, backup.id)
         return [each for each in found if not each.manifest.abandoned]
 
+    async def _packs_of(self, backup: Backup) -> set[bytes]:
+        """Return the packs that a backup names: only those of its lists, if these cannot be read."""
+        try:
+            return await self._repository.packs_of(backup.manifest)
+        except _DAMAGE:
+            return {part.pack for part in backup.manifest.pages}
+
     async def _pack_names(self, packs: Set[bytes]) -> set[str]:
         """Return the names of the packs that have the content of some packs, which may have been repacked."""
         try:
@@ -214,13 +220,13 @@ class RepositoryChecker:
                 self._progress(number, len(names), name)
 
     async def _backup(self, backup: Backup, level: VerifyLevel | None) -> None:
-        entries: list[LineEntry] = []
+        lines: dict[Line, LineEntry] = {}
         for part in backup.manifest.pages:
             try:
-                entries += decode_value(await self._repository.blocks.read(part), list[LineEntry], backup.id)
+                lines.update((entry.line, entry) for entry in await self._repository.page(part))
             except _DAMAGE as error:
                 self._add("damaged-lines", f"the list of threads cannot be read: {error.what}", error.where, backup.id)
-        self._check_packs(backup.manifest, entries, backup.id)
+        entries = [lines[line] for line in sorted(lines) if not lines[line].is_removed]
         keys = await self._keys(backup)
         engine = None
         if level is not None:
@@ -253,12 +259,6 @@ class RepositoryChecker:
         except _DAMAGE as error:
             self._add("damaged-keys", error.what, error.where, backup.id)
             return None
-
-    def _check_packs(self, manifest: Manifest, entries: Sequence[LineEntry], id: str) -> None:
-        listed = {pack.id for pack in manifest.packs}
-        for entry in entries:
-            if any(part.pack not in listed for chunk in entry.chunks for part in (chunk.keys, chunk.bodies)):
-                self._add("unlisted-pack", "a thread is in a pack that the manifest does not list", entry.name, id)
 
     async def _affected(self, entry: LineEntry) -> list[str]:
         """Return the steps of a line that are in chunks that cannot be read, as far as it is known."""

@@ -99,6 +99,37 @@ class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
         """The name of the line."""
         return Line(self.tenant, self.name)
 
+    @classmethod
+    def of_removed(cls, line: Line) -> LineEntry:
+        """Return what says in a layer that a line of those before it is not there any more."""
+        return cls(*line, (), b"", (), b"", "", ())
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the line is not there any more. Others have a digest of their small rows."""
+        return not self.small
+
+    def in_pack(self, pack: bytes) -> LineEntry:
+        """Return the line as it is in a page of a pack: chunks of the same pack do not name it."""
+        if all(chunk.keys.pack and chunk.bodies.pack for chunk in self.chunks):
+            return self
+        chunks = tuple(
+            Chunk(
+                chunk.keys if chunk.keys.pack else chunk.keys._replace(pack=pack),
+                chunk.bodies if chunk.bodies.pack else chunk.bodies._replace(pack=pack),
+                chunk.rows,
+            )
+            for chunk in self.chunks
+        )
+        return msgspec.structs.replace(self, chunks=chunks)
+
+
+class Layer(NamedTuple):
+    """A part of the lines of a backup: how many, and the pages that have them, in order."""
+
+    lines: int
+    pages: tuple[Slice, ...]
+
 
 class ChunkIndex(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The index of a chunk. Keys are without tenant and line. First `removed` is applied, which has beginnings of keys
@@ -144,8 +175,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     lines: int
     rows: int
     added: int
-    pages: tuple[Slice, ...]
-    packs: tuple[PackInfo, ...]
+    needed: int
+    layers: tuple[Layer, ...]
     damaged: tuple[DamagedLine, ...] = ()
     keyrings: tuple[str, ...] = ()
     """The ids of the key rings with the keys of an encrypted store."""
@@ -153,6 +184,11 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     """The names of the records and keys that there were in the repository."""
     abandoned: bool = False
     """There is no backup of this number: the process that made it died, and somebody broke its lock."""
+
+    @property
+    def pages(self) -> tuple[Slice, ...]:
+        """The pages of all layers. Some of their lines may be replaced or removed in later ones."""
+        return tuple(page for layer in self.layers for page in layer.pages)
 
 
 class RepositoryInfo(msgspec.Struct, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.backends.object_store.object_storage import PAGE
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_time
 from holdfast.errors import CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
@@ -119,6 +120,7 @@ class Repository:
         self._manifests: dict[tuple[str, int], Backup] = {}
         """Manifests that were read: they never change. Listings say which exist."""
         self._reported: set[str] = set()
+        self._page_packs: dict[Slice, frozenset[bytes]] = {}
 
     @property
     def where(self) -> str:
@@ -354,11 +356,29 @@ class Repository:
         hint = f"Name the store: {', '.join(each[:8] for each in stores)}" if stores else "Create one first"
         raise NotFoundError(what, where=self.where, hint=hint, code="no-backup")
 
-    async def pages(self, manifest: Manifest) -> AsyncIterator[list[LineEntry]]:
-        """Yield the lines of a backup, in order, page by page."""
+    async def page(self, part: Slice) -> list[LineEntry]:
+        """Return a page of lines."""
+        where = f"{self.where}, a list of lines"
+        return [each.in_pack(part.pack) for each in decode_value(await self.blocks.read(part), list[LineEntry], where)]
+
+    async def entries(self, manifest: Manifest) -> list[LineEntry]:
+        """Return the lines of a backup, in order."""
+        found: dict[Line, LineEntry] = {}
         for part in manifest.pages:
-            where = f"{self.where}, the lines of backup {manifest.store[:8]}.{manifest.number}"
-            yield decode_value(await self.blocks.read(part), list[LineEntry], where)
+            found.update((entry.line, entry) for entry in await self.page(part))
+        return [found[line] for line in sorted(found) if not found[line].is_removed]
+
+    async def packs_of(self, manifest: Manifest) -> set[bytes]:
+        """Return the ids of the packs that a backup needs, as they were when it was made; and maybe of more."""
+        found: set[bytes] = set()
+        for part in manifest.pages:
+            if part not in self._page_packs:
+                parts = [
+                    p for entry in await self.page(part) for each in entry.chunks for p in (each.keys, each.bodies)
+                ]
+                self._page_packs[part] = frozenset((part.pack, *(each.pack for each in parts)))
+            found |= self._page_packs[part]
+        return found
 
     # Locks ----------------------------------------------------------------------------------------------------
 
@@ -406,8 +426,8 @@ class Repository:
             lines=0,
             rows=0,
             added=0,
-            pages=(),
-            packs=(),
+            needed=0,
+            layers=(),
             abandoned=True,
         )
         return await self.commit(manifest) is not None
@@ -420,7 +440,11 @@ class Repository:
 
     async def repacks(self) -> list[tuple[str, Repack]]:
         """Return the records of slices that were moved to other packs, with their names."""
-        return [(name, await self.read_object(_REPACK, name, Repack)) for name in await self._names(REPACKS)]
+        found: list[tuple[str, Repack]] = []
+        for name in await self._names(REPACKS):
+            with suppress(NotFoundError):  # deleted meanwhile
+                found.append((name, await self.read_object(_REPACK, name, Repack)))
+        return found
 
     async def add_repack(self, record: Repack) -> None:
         """Record slices that are about to be moved."""

@@ -106,7 +106,9 @@ def _retention(settings: Mapping[str, Any]) -> Retention:
     unknown = sorted(rules.keys() - set(_RULES))
     if unknown:
         raise InvalidError(f"this type of job has no setting {unknown[0]!r}", hint=f"There are {', '.join(_RULES)}")
-    return Retention(**rules)
+    from holdfast.maintenance.backup.pruner import check_policy
+
+    return check_policy(Retention(**rules))
 
 
 def _check_prune(settings: Mapping[str, Any]) -> None:
