@@ -53,9 +53,10 @@ print(json.dumps(latencies))
 """
 
 
-def _size(path: pathlib.Path) -> int:
-    found = [path, *path.parent.glob(f"{path.name}-*")]
-    return sum(each.stat().st_size for each in found if each.is_file())
+def _remove(path: pathlib.Path) -> None:
+    """Remove the files of a store, if there are any."""
+    for each in (path, *path.parent.glob(f"{path.name}-*")):
+        each.unlink(missing_ok=True)
 
 
 def _repository_size(path: pathlib.Path) -> int:
@@ -126,7 +127,7 @@ class Subject:
         self.repository = folder / f"repository-{megabytes:g}"
         size = self.path.with_suffix(".json")
         if not size.exists():
-            self.path.unlink(missing_ok=True)
+            _remove(self.path)
             size.write_text(json.dumps(build(self.path, megabytes)))
         self.in_json: int = json.loads(size.read_text())
 
@@ -134,12 +135,12 @@ class Subject:
     def copy(self) -> Iterator[pathlib.Path]:
         """Return a copy of the store, to be changed."""
         path = self.folder / "live.db"
-        path.unlink(missing_ok=True)
+        _remove(path)
         _copy(self.path, path)
         try:
             yield path
         finally:
-            path.unlink()
+            _remove(path)
 
     def back_up(self) -> None:
         """Make the first backup, unless there is one."""
@@ -195,7 +196,7 @@ def _restores(subject: Subject) -> list[Figure]:
     subject.back_up()
     copied, restored = subject.folder / "copied.db", subject.folder / "restored.db"
     for path in (copied, restored):
-        path.unlink(missing_ok=True)
+        _remove(path)
     with holdfast.open("memory://") as store:
         start = time.perf_counter()
         store.backups(subject.repository).restore(threads=[thread_name(1)])
@@ -211,7 +212,7 @@ def _restores(subject: Subject) -> list[Figure]:
             store.backups(subject.repository).restore()
         whole = time.perf_counter() - start
     for path in (copied, restored):
-        path.unlink()
+        _remove(path)
     note = f"{whole:.2f} s; cp and verify {taken:.2f} s"
     return [
         Figure("backup, one thread restored", one, "s", ceiling=5.0),
@@ -246,7 +247,7 @@ def _lag(subject: Subject) -> list[Figure]:
 def _encrypted(subject: Subject) -> list[Figure]:
     path, key = subject.folder / "sealed.db", Encryption(LocalKeys(generate_key()))
     shutil.rmtree(subject.folder / "sealed", ignore_errors=True)
-    path.unlink(missing_ok=True)
+    _remove(path)
     build(path, min(subject.megabytes / 4, _SEALED), key)
     with holdfast.open(path, encryption=key) as store:
         store.backups(subject.folder / "sealed", keys=LocalKeys(generate_key())).create()

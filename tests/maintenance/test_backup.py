@@ -253,6 +253,29 @@ def test_a_backup_ends_though_threads_come_and_go_in_every_read(repository: Path
             assert len(new.threads()) == 3
 
 
+def test_a_thread_that_is_gone_whenever_it_is_read_is_reported(repository: Path) -> None:
+    backend = InterferingBackend()
+    store = Store(Engine(EngineContext(backend)), "")
+    store.put("chat", {"n": 1})
+    number = 0
+
+    def replace() -> None:
+        nonlocal number
+        number += 1
+        store.put(f"new-{number}", {"n": number})
+        if number > 1:
+            store.delete(f"new-{number - 1}")
+
+    with backend.interfere(replace, "read", times=None):
+        made = store.backups(repository).create()
+    assert made.damaged
+    assert all(name.startswith("new-") for name in made.damaged)
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore()
+        assert new.get("chat").state == {"n": 1}
+    assert not store.backups(repository).create().damaged
+
+
 def test_a_backup_ends_though_a_thread_is_rewritten_in_every_read(repository: Path) -> None:
     backend = InterferingBackend()
     store = Store(Engine(EngineContext(backend)), "")

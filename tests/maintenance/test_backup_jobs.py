@@ -51,6 +51,8 @@ def test_backups_and_drills_by_a_schedule(repository: Path) -> None:
     assert found.state == "firing"
     store.jobs.add("thin", "prune-backups", settings={"repository": str(repository), "keep_last": 1})
     assert store.jobs.run("thin").summary.startswith("2 backups removed")
+    with pytest.raises(InvalidError, match="max_unused"):
+        store.jobs.add("bad", "prune-backups", settings={"repository": "x", "keep_last": 1, "max_unused": 50})
     for settings in ({}, {"repository": 3}, {"repository": "x", "keep": 1}):
         for kind in ("backup", "follow", "drill", "prune-backups"):
             with pytest.raises(InvalidError):

@@ -20,6 +20,7 @@ CHILD = """
 import os, sys, time
 import holdfast
 from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.engine.copy import row_writer
 from holdfast.maintenance.backup.storage import RepositoryStorage
 
 def announce(what):
@@ -40,6 +41,7 @@ url, repository, kind = sys.argv[1:]
 with holdfast.open(url) as store:
     backups = store.backups(repository)
     if kind == "restore":
+        row_writer._JOINT_BYTES = 500  # several batches
         watch(SQLiteBackend, "apply", lambda arguments: "apply")
     else:
         watch(RepositoryStorage, "create", lambda arguments: f"create {folder(arguments)}")

@@ -36,7 +36,7 @@ from holdfast.backends.tables import (
 from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.copy.copy_report import CopyProgress, CopyRegistries, CopyReport, OnCopyProgress
-from holdfast.engine.copy.row_writer import BATCH_ROWS, ConcurrentChange, RowWriter
+from holdfast.engine.copy.row_writer import BATCH_ROWS, ConcurrentChange, JointBatch, RowWriter
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import AUDIT
@@ -103,6 +103,8 @@ class StoreCopier:
         """Lines that were copied in this run."""
         self._rows = 0
         self._bytes = 0
+        self._joint: JointBatch | None = None
+        """Collects the batches of several lines, if that is cheaper."""
 
     async def copy(self, tenant: str | None, only: Sequence[Line] | None = None) -> CopyReport:
         """Copy all lines of a tenant, or of all tenants; or only some lines.
@@ -179,6 +181,9 @@ class StoreCopier:
         has such a line when it ends.
         """
         batches: list[Change] = []
+        joint = JointBatch(self._engine.context)
+        if self._target.capabilities.joint_batches:
+            self._joint = joint
 
         async def collect(batch: Batch) -> None:
             batches.extend(batch)
@@ -191,14 +196,19 @@ class StoreCopier:
                 if not await self._copy(line):
                     raise ConflictError("a thread changed while it was copied", where=f"thread {line}")
                 self._report("copied", number, len(lines), line)
+            await joint.flush()
             if (batches or commit) and await (commit or self._engine.context.apply)(batches) is not None:
                 raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again")
-        except HoldfastError:
+        except (HoldfastError, ConcurrentChange) as error:
             for line in lines:
                 await self._target.apply(
                     [Expect(LINES, tuple(line), None), *(Delete(table, tuple(line)) for table in _ALL)]
                 )
-            raise
+            if isinstance(error, HoldfastError):
+                raise
+            raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again") from None
+        finally:
+            self._joint = None
         for line in lines:
             self._engine.context.cache.drop_all(line)
         if check is not None:
@@ -289,7 +299,7 @@ class StoreCopier:
         # they need exists when they do, and later ones are left for the next pass.
         target = {table: await _listing(self._target, table, line) for table in _ALL}
         steps = await _listing(self._source, STEPS, line)
-        writer = _LineWriter(self._engine.context, line, existing[0].columns if existing else None)
+        writer = _LineWriter(self._engine.context, line, existing[0].columns if existing else None, self._joint)
         if existing:
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
             if now != found:
@@ -440,12 +450,19 @@ async def copy_to_url(
 class _LineWriter(RowWriter):
     """Writes rows of one line into a store, as long as the line's row there does not change."""
 
-    def __init__(self, context: EngineContext, line: Line, columns: tuple[Scalar, ...] | None) -> None:
+    def __init__(
+        self, context: EngineContext, line: Line, columns: tuple[Scalar, ...] | None, joint: JointBatch | None
+    ) -> None:
         super().__init__(context, lambda: [Expect(LINES, tuple(line), self._columns)])
+        self._joint = joint
         self.line = line
         self._columns = columns
         self.deletions: list[Change] = []
         """Deletions that are applied last."""
+
+    async def write(self, changes: Sequence[Change], apply: Apply | None = None) -> None:
+        """Apply changes at once, or together with those of other lines."""
+        await super().write(changes, apply or (None if self._joint is None else self._joint.apply))
 
     async def finish(self, row: Row, apply: Apply | None) -> None:
         """Write the line's row, which makes it visible or current, and apply the deletions."""

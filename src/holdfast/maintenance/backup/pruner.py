@@ -83,6 +83,13 @@ def check_policy(policy: Retention) -> Retention:
     return policy
 
 
+def check_max_unused(value: object) -> float:
+    """Return the greatest part of a pack that may be unused, if it is one. Raises `InvalidError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidError(f"max_unused is a number from 0 to 1, not {value!r}"[:200])
+    return value
+
+
 class RepositoryPruner:
     """Prunes a repository."""
 
@@ -98,10 +105,8 @@ class RepositoryPruner:
         """`grace` is how many nanoseconds a pack stays after nothing needs it. `holds` has the legal holds of stores
         that are open, by id; those of others are as in their newest backups. Packs of which a part greater than
         `max_unused` is not needed are repacked."""
-        if not 0 <= max_unused <= 1:
-            raise InvalidError(f"max_unused is a number from 0 to 1, not {max_unused!r}")
         self._repository = repository
-        self._max_unused = max_unused
+        self._max_unused = check_max_unused(max_unused)
         self._holds = holds
         self._storage = repository.storage
         self._grace = grace

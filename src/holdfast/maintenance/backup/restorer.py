@@ -130,7 +130,7 @@ class Restorer:
         erased = [
             RestoredLine(entry.tenant, line_kind(entry.name), short_name(entry.name), "erased", 0)
             for entry in selected
-            if entry not in entries
+            if keys is not None and keys.is_erased(entry)
         ]
         source = await self._source(entries, at)
         lines = [entry.line for entry in entries]

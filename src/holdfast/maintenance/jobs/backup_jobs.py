@@ -102,7 +102,7 @@ _RULES = tuple(each.name for each in fields(Retention))
 
 
 def _retention(settings: Mapping[str, Any]) -> Retention:
-    rules = {name: value for name, value in settings.items() if name not in (*_PLACE, "grace")}
+    rules = {name: value for name, value in settings.items() if name not in (*_PLACE, "grace", "max_unused")}
     unknown = sorted(rules.keys() - set(_RULES))
     if unknown:
         raise InvalidError(f"this type of job has no setting {unknown[0]!r}", hint=f"There are {', '.join(_RULES)}")
@@ -112,6 +112,9 @@ def _retention(settings: Mapping[str, Any]) -> Retention:
 
 
 def _check_prune(settings: Mapping[str, Any]) -> None:
+    from holdfast.maintenance.backup.pruner import MAX_UNUSED, check_max_unused
+
+    check_max_unused(settings.get("max_unused", MAX_UNUSED))
     _check_place({name: value for name, value in settings.items() if name in _PLACE})
     parse_nanoseconds(settings.get("grace", "1d"), "grace")
     _retention(settings)
@@ -119,19 +122,21 @@ def _check_prune(settings: Mapping[str, Any]) -> None:
 
 async def _prune(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.holds import holds_of_store
-    from holdfast.maintenance.backup.pruner import RepositoryPruner, record_prune
+    from holdfast.maintenance.backup.pruner import MAX_UNUSED, RepositoryPruner, record_prune
     from holdfast.maintenance.backup.store_record import record_size
 
     handle = job.store._handle
     async with _open(job) as repository:
         grace = parse_nanoseconds(job.settings.get("grace", "1d"), "grace")
         holds = await holds_of_store(handle.engine, handle.tenant)
-        pruner = RepositoryPruner(repository, grace=grace, now=handle.now(), holds=holds)
+        unused = job.settings.get("max_unused", MAX_UNUSED)
+        pruner = RepositoryPruner(repository, grace=grace, now=handle.now(), holds=holds, max_unused=unused)
         policy = _retention(job.settings)
         report = await pruner.prune(policy, None)
         await record_prune(handle.engine, handle.tenant, repository, report)
         await record_size(handle.engine, handle.tenant, repository, policy.max_bytes)
-    return JobResult(f"{report.removed} backups removed, {report.deleted} packs deleted, {report.freed} bytes freed")
+    summary = f"{report.removed} backups removed, {report.deleted} packs deleted, {report.freed} bytes freed"
+    return JobResult(summary + (f", {report.repacked} repacked" if report.repacked else ""))
 
 
 # Repair -----------------------------------------------------------------------------------------------------------
@@ -204,7 +209,12 @@ BACKUP_JOBS = (
         "remove old backups",
         _prune,
         _check_prune,
-        _SETTINGS | {"keep_last": "and other rules, as those of prune", "grace": "how long unused packs stay: 1d"},
+        _SETTINGS
+        | {
+            "keep_last": "and other rules, as those of prune",
+            "grace": "how long unused packs stay: 1d",
+            "max_unused": "packs of which a greater part is unused are repacked: 0.5",
+        },
     ),
     JobType(
         "repair",

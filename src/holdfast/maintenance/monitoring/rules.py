@@ -51,7 +51,8 @@ class AlertSettings:
         for name, budget in budgets.items():
             if type(budget) is not int or budget < 0:
                 raise InvalidError(f"the setting {name} is a number of bytes", where=repr(budget)[:80])
-        return cls(**budgets, **{name: parse_seconds(value, name) for name, value in given.items()})
+        seconds = {name: parse_seconds(value, name) for name, value in given.items()}
+        return cls(budgets["storage_budget"], budgets["repository_budget"], **seconds)
 
 
 @dataclass(frozen=True, slots=True)
