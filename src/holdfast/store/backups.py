@@ -393,11 +393,13 @@ class BackupOperations(Generic[Opened]):
 
         `keys` is a provider, or its name: `file:/path`, `passphrase:/path`, `environment:NAME`.
         """
+        from holdfast.maintenance.backup import records
         from holdfast.maintenance.backup.repository_key import provider_of
 
         async with self._open() as repository:
             key = _require_key(repository)
-            master = await key.wrap(repository.storage, repository.info, provider_of(keys))
+            master, name = await key.wrap(repository.storage, repository.info, provider_of(keys))
+            await records.notice(repository, [name], self._handle.now())
             await self._record(repository, "add-backup-key", {"key": master})
             return master
 

@@ -19,8 +19,10 @@ from holdfast.maintenance.backup.format import (
     HEADER,
     KEYS,
     KINDS,
+    NOTICES,
     PACKS,
     REPOSITORY,
+    WITHDRAWALS,
     LineEntry,
     open_object,
     pack_name,
@@ -28,7 +30,7 @@ from holdfast.maintenance.backup.format import (
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.packs import PACK
 from holdfast.maintenance.backup.reader import backup_engine, loader_of
-from holdfast.maintenance.backup.records import list_records, withdrawn_names
+from holdfast.maintenance.backup.records import list_records, noticed_names
 from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, own_chains
@@ -145,15 +147,14 @@ class RepositoryChecker:
                 self._add("damaged-key", f"a master key of the repository cannot be read: {each.what}", each.where)
 
     async def _records(self, backups: Sequence[Backup]) -> None:
-        """Compare the records and keys with what the newest backups list."""
+        """Compare the records and keys with what notices and the newest backups name."""
         newest = {each.manifest.store: each for each in backups}
-        known = {*await list_records(self._repository), *await withdrawn_names(self._repository)}
-        for backup in newest.values():
-            for name in backup.manifest.records:
-                if name not in known:
-                    known.add(name)
-                    what = "a freeze, a pin or a master key is missing, and nobody removed it with Holdfast"
-                    self._add("missing-record", what, f"{self._repository.where}/{name}", backup.id)
+        expected = {name: each.id for each in newest.values() for name in each.manifest.records}
+        expected |= dict.fromkeys(await noticed_names(self._repository, NOTICES), "")
+        known = {*await list_records(self._repository), *await noticed_names(self._repository, WITHDRAWALS)}
+        for name in sorted(expected.keys() - known):
+            what = "a freeze, a pin or a master key is missing, and nobody removed it with Holdfast"
+            self._add("missing-record", what, f"{self._repository.where}/{name}", expected[name])
 
     async def _removed(self, store: str) -> dict[int, bytes]:
         found: dict[int, bytes] = {}

@@ -46,7 +46,7 @@ PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, RECORDS, KEYS, KEYRINGS, DESTROYED, REPA
     "repacks",
 )
 """The folders of a repository."""
-FREEZES, PINS, WITHDRAWALS = (f"{RECORDS}/{each}" for each in ("freezes", "pins", "withdrawals"))
+FREEZES, PINS, NOTICES, WITHDRAWALS = (f"{RECORDS}/{each}" for each in ("freezes", "pins", "notices", "withdrawals"))
 
 MAX_BLOCK = 256 << 20
 """The most bytes that a block has unpacked."""
@@ -247,8 +247,8 @@ class Freeze(msgspec.Struct, forbid_unknown_fields=True):
     process: int
 
 
-class Withdrawal(msgspec.Struct, forbid_unknown_fields=True):
-    """Says that records or keys were deleted: when, which, and by which process."""
+class Notice(msgspec.Struct, forbid_unknown_fields=True):
+    """Says that records or keys were created or deleted: when, which, and by which process."""
 
     time: int
     names: list[str]
@@ -287,7 +287,8 @@ KINDS = {
     SWEEPS: Kind(b"S", Sweep),
     FREEZES: Kind(b"Z", Freeze),
     PINS: Kind(b"K", Freeze),
-    WITHDRAWALS: Kind(b"V", Withdrawal),
+    NOTICES: Kind(b"N", Notice),
+    WITHDRAWALS: Kind(b"V", Notice),
     KEYS: Kind(b"E", WrappedKey),
     KEYRINGS: Kind(b"Y", Keyring),
     DESTROYED: Kind(b"X", DestroyedKeys),

@@ -137,10 +137,12 @@ class Repacker:
                 if part not in seen:
                     seen.add(part)
                     use(part, "pages")
-                    for entry in await self._repository.page(part):
-                        for chunk in entry.chunks:
-                            use(chunk.keys, "index")
-                            use(chunk.bodies, "bodies")
+            for entry in await self._repository.entries(backup.manifest):
+                for chunk in entry.chunks:
+                    if chunk.keys not in seen:
+                        seen.add(chunk.keys)
+                        use(chunk.keys, "index")
+                        use(chunk.bodies, "bodies")
         sizes = {pack: places.sizes.get(pack_name(pack), 0) - HEADER - NONCE for pack in used}
         return [
             use

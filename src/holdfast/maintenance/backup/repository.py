@@ -15,6 +15,7 @@ import os
 import secrets
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -60,6 +61,7 @@ UNREADABLE = (CorruptError, UnsupportedError)
 """The errors of objects that are damaged. The byte with the version may be, too."""
 
 _CACHED_MANIFESTS = 10_000
+_CACHED_LINES = 100_000
 
 _INFO, _MANIFEST, _LOCK, _REMOVED, _REPACK = (
     KINDS[folder].mark for folder in (REPOSITORY, BACKUPS, LOCKS, REMOVED, REPACKS)
@@ -120,7 +122,8 @@ class Repository:
         self._manifests: dict[tuple[str, int], Backup] = {}
         """Manifests that were read: they never change. Listings say which exist."""
         self._reported: set[str] = set()
-        self._page_packs: dict[Slice, frozenset[bytes]] = {}
+        self._pages: OrderedDict[Slice, Sequence[LineEntry]] = OrderedDict()
+        self._cached_lines = 0
 
     @property
     def where(self) -> str:
@@ -356,10 +359,17 @@ class Repository:
         hint = f"Name the store: {', '.join(each[:8] for each in stores)}" if stores else "Create one first"
         raise NotFoundError(what, where=self.where, hint=hint, code="no-backup")
 
-    async def page(self, part: Slice) -> list[LineEntry]:
-        """Return a page of lines."""
-        where = f"{self.where}, a list of lines"
-        return [each.in_pack(part.pack) for each in decode_value(await self.blocks.read(part), list[LineEntry], where)]
+    async def page(self, part: Slice) -> Sequence[LineEntry]:
+        """Return a page of lines. Backups share most of them."""
+        found = self._pages.get(part)
+        if found is None:
+            stored = decode_value(await self.blocks.read(part), list[LineEntry], f"{self.where}, a list of lines")
+            found = self._pages[part] = [each.in_pack(part.pack) for each in stored]
+            self._cached_lines += len(found)
+            while self._cached_lines > _CACHED_LINES and len(self._pages) > 1:
+                self._cached_lines -= len(self._pages.popitem(last=False)[1])
+        self._pages.move_to_end(part)
+        return found
 
     async def entries(self, manifest: Manifest) -> list[LineEntry]:
         """Return the lines of a backup, in order."""
@@ -369,15 +379,11 @@ class Repository:
         return [found[line] for line in sorted(found) if not found[line].is_removed]
 
     async def packs_of(self, manifest: Manifest) -> set[bytes]:
-        """Return the ids of the packs that a backup needs, as they were when it was made; and maybe of more."""
-        found: set[bytes] = set()
-        for part in manifest.pages:
-            if part not in self._page_packs:
-                parts = [
-                    p for entry in await self.page(part) for each in entry.chunks for p in (each.keys, each.bodies)
-                ]
-                self._page_packs[part] = frozenset((part.pack, *(each.pack for each in parts)))
-            found |= self._page_packs[part]
+        """Return the ids of the packs that a backup needs, as they were when it was made."""
+        found = {part.pack for part in manifest.pages}
+        for entry in await self.entries(manifest):
+            for chunk in entry.chunks:
+                found.update((chunk.keys.pack, chunk.bodies.pack))
         return found
 
     # Locks ----------------------------------------------------------------------------------------------------
