@@ -15,12 +15,24 @@ import pytest
 import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import LocalKeys, generate_key
-from holdfast.errors import CorruptError, DeniedError
+from holdfast.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptError,
+    DeniedError,
+    InvalidError,
+    TransientError,
+    UnavailableError,
+)
+from holdfast.maintenance.backup.creator import BackupCreator
+from holdfast.maintenance.backup.follower import FollowStatus
 from holdfast.maintenance.backup.format import Manifest
 from holdfast.maintenance.backup.pruner import RepositoryPruner
 from holdfast.maintenance.backup.records import freeze
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
+from holdfast.maintenance.doctor.store_checks import checks
 from holdfast.store import Store
+from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import files
 
 
@@ -299,19 +311,21 @@ def test_every_flipped_byte_and_missing_record_is_found(store: Store, repository
     first, second = (LocalKeys(generate_key()) for _ in range(2))
     backups = store.backups(repository, keys=first)
     for number in range(3):
+        if number:
+            store.delete("chat")
         store.put("chat", {"n": number})
         backups.create()
     backups.add_key(second)
-    backups.pin("2", reason="the auditors")
+    backups.pin("3", reason="the auditors")
     backups.prune(keep_last=1)
     backups.freeze(reason="an incident")
-    backups.create()
     assert backups.verify().ok
     random = Random(1)
     folders = {"/".join(path.relative_to(repository).parts[:2]): path for path in files(repository)}
     chosen = {folder: path for folder, path in folders.items() if not folder.startswith(("packs", "backups"))}
     struck = {folder.partition("/")[0] if "records" not in folder else folder for folder in chosen}
-    assert struck == {"holdfast-backups", "keys", "locks", "removed", "sweeps", "records/pins", "records/freezes"}
+    people = {"records/pins", "records/freezes", "records/notices"}
+    assert struck >= {"holdfast-backups", "keys", "removed", "sweeps", *people}
     for folder, path in chosen.items():
         data = path.read_bytes()
         for at in (5, random.randrange(6, len(data))):
@@ -321,14 +335,14 @@ def test_every_flipped_byte_and_missing_record_is_found(store: Store, repository
             except (CorruptError, holdfast.errors.UnsupportedError):
                 assert folder.startswith(("holdfast", "keys")), "the only key that is given"
         path.unlink()
-        if folder.startswith(("records", "keys")):
+        if folder in ("records/pins", "records/freezes") or folder.startswith("keys"):
             try:
                 assert "missing-record" in [each.code for each in backups.verify().findings]
             except DeniedError:
                 assert folder.startswith("keys"), "the only key that is given"
         path.write_bytes(data)
     backups.unfreeze()
-    backups.unpin("2")
+    backups.unpin("3")
     backups.remove_key(second.key_id)
     assert backups.verify().ok, "somebody removed them with Holdfast"
 
@@ -408,3 +422,112 @@ def test_a_scheduled_prune_is_in_the_audit(store: Store, repository: Path) -> No
     store.jobs.run("thin")
     (entry,) = [each for each in store.audit.query().all() if each.action == "prune-backups"]
     assert len(entry.detail["removed"]) == 2
+
+
+def test_policies_that_mean_nothing_for_backups_are_refused(repository: Path) -> None:
+    clock = Clock()
+    store = timed(clock)
+    backups = store.backups(repository)
+    for number in range(4):
+        store.put("chat", {"n": number})
+        backups.create(reason="migration" if number == 1 else "")
+        clock.now += DAY
+    for rules in ({"keep_where": "x"}, {"keep_labels": ["x"]}, {"max_thread_bytes": 1}, {"keep_tagged": False}):
+        with pytest.raises(InvalidError, match=next(iter(rules))):
+            backups.prune(keep_last=1, **rules)
+        with pytest.raises(InvalidError):
+            store.jobs.add("thin", "prune-backups", settings={"repository": str(repository), "keep_last": 1, **rules})
+    clock.now += 4000 * DAY
+    planned = backups.prune(keep_within="2d", dry_run=True)
+    assert [each.kept for each in planned.verdicts] == [False, True, True, True], "the clock is ahead"
+
+
+def test_following_ships_settings_and_goes_on_after_errors(
+    store: Store, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [TransientError("a"), UnavailableError("b"), ConflictError("c"), CorruptError("d"), DeniedError("e")]
+    seen: list[str] = []
+    create = BackupCreator.create
+
+    async def fail(self: BackupCreator, reason: str) -> Backup:
+        if errors:
+            raise errors.pop(0)
+        return await create(self, reason)
+
+    made, steps = list[str](), iter(range(1000))
+
+    def report(status: FollowStatus) -> None:
+        seen.append(status.error)
+        if status.last and status.last not in made:
+            made.append(status.last)
+            if len(made) == 1:
+                store.maintenance.set_quota(threads=100)
+            elif len(made) == 2:
+                store.jobs.add("tidy", "tidy", schedule="every 1h")
+
+    monkeypatch.setattr(BackupCreator, "create", fail)
+    backups = store.backups(repository)
+    store.put("chat", {"n": 1})
+    backups.follow(interval=0.01, stop=lambda: len(made) == 3 or next(steps) > 500, report=report)
+    assert seen[:5] == ["a", "b", "c", "d", "e"]
+    assert len(made) == 3, "the quota and the job each made a backup"
+    steps = iter(range(1000))
+    status = backups.follow(interval=0.01, stop=lambda: next(steps) > 20)
+    assert status.backups == 1, "its own record makes none"
+    errors.append(ConfigError("the repository is no directory"))
+    with pytest.raises(ConfigError):
+        backups.follow(interval=0.01, stop=lambda: next(steps) > 500)
+
+
+def test_concurrent_prunes_and_private_files(store: Store, repository: Path, tmp_path: Path) -> None:
+    for number in range(12):
+        store.put("chat", {"n": number})
+        store.backups(repository).create()
+    failures: list[BaseException] = []
+
+    def prune() -> None:
+        try:
+            with holdfast.open(tmp_path / "store.db") as other:
+                for last in (8, 4, 1):
+                    other.backups(repository).prune(keep_last=last, grace=0)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=prune) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert store.backups(repository).verify(level="decode").ok
+    assert len(store.backups(repository).list()) == 1
+    for path in (repository, *repository.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_doctor_misses_a_repository(store: Store, repository: Path) -> None:
+    store.put("chat", {"n": 1})
+    store.backups(repository).create()
+
+    def last() -> holdfast.maintenance.CheckResult:
+        (found,) = [each for each in run(checks(store._handle)) if each.code == "backup-last"]
+        return found
+
+    assert last().ok
+    manifests(repository)[0].rename(repository / "elsewhere")
+    assert "not there any more" in last().found
+    shutil.rmtree(repository)
+    assert not last().ok
+
+
+def test_a_tenant_sees_its_own_threads_in_a_backup(store: Store, repository: Path, tmp_path: Path) -> None:
+    store.put("secret", {"n": 1})
+    with holdfast.open(tmp_path / "store.db", tenant="acme") as acme:
+        acme.put("theirs", {"n": 1})
+        store.backups(repository).create()
+        store.put("secret-2", {"n": 1})
+        acme.put("theirs", {"n": 2})
+        store.backups(repository).create()
+        assert {each.name for each in acme.backups(repository).show()[1]} == {"theirs"}
+        assert {each.name for each in acme.backups(repository).diff("1")} == {"theirs"}
+    assert {each.name for each in store.backups(repository).show()[1]} == {"secret", "secret-2", "theirs"}

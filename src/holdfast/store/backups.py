@@ -151,7 +151,7 @@ class BackupOperations(Generic[Opened]):
     async def show(
         self, backup: str | datetime = "latest", *, store: str | None = None
     ) -> tuple[BackupInfo, Sequence[BackupLine]]:
-        """Return a backup, and what is in it."""
+        """Return a backup, and what is in it; where the store was opened for a tenant, what that has in it."""
         async with self._open() as repository:
             found = await self._find(repository, backup, store)
             lines = [
@@ -277,19 +277,19 @@ class BackupOperations(Generic[Opened]):
     ) -> BackupPruneReport:
         """Remove old backups: those that no rule of a `Retention` keeps, of all stores in the repository or of one.
 
-        The newest of each store always stays, and so do pinned ones, the last one before a migration, and those with
-        checkpoints of a thread under a legal hold that no other one has. The packs that nothing needs any more are
-        deleted by a later call, at least `grace` after they were found; and so are packs of which a part greater than
-        `max_unused` is not needed, whose rest is written into new ones. Backups that are being made are respected;
-        `break_locks` stops those, for locks that a crash left behind. With `dry_run` nothing changes. `DeniedError` if
-        the repository is frozen.
+        Ages count from the newest backup of a store, which always stays. So do pinned ones, the last one before a
+        migration, and those with checkpoints of a thread under a legal hold that no other one has. The packs that
+        nothing needs any more are deleted by a later call, at least `grace` after they were found; and so are packs of
+        which a part greater than `max_unused` is not needed, whose rest is written into new ones. As long as a manifest
+        cannot be read, no packs are deleted. Backups that are being made are respected; `break_locks` stops those, for
+        locks that a crash left behind. With `dry_run` nothing changes. `DeniedError` if the repository is frozen.
         """
         from holdfast.maintenance import retention
         from holdfast.maintenance.backup.holds import holds_of_store
-        from holdfast.maintenance.backup.pruner import RepositoryPruner, record_prune
+        from holdfast.maintenance.backup.pruner import RepositoryPruner, check_policy, record_prune
         from holdfast.maintenance.backup.store_record import record_size
 
-        chosen = retention.policy_of(policy, rules)
+        chosen = check_policy(retention.policy_of(policy, rules))
         async with self._open() as repository:
             picked = None if store is None else await repository.pick_store(store)
             pruner = RepositoryPruner(
@@ -358,9 +358,11 @@ class BackupOperations(Generic[Opened]):
         """Make a backup whenever something has changed, until `stop` returns True. It is asked, and `report` called,
         every `interval`. What happened while nobody followed is in the first backup."""
         from holdfast.maintenance.backup.follower import Follower
+        from holdfast.maintenance.jobs.job import job_settings
 
         async with self._open(create=True) as repository:
-            follower = Follower(self._handle.engine, repository, self._tenant(tenants), self._handle.tenant)
+            engine, home = self._handle.engine, self._handle.tenant
+            follower = Follower(engine, repository, self._tenant(tenants), home, job_settings)
             return await follower.run(parse_seconds(interval, "interval", positive=True), stop, report)
 
     @sync_and_async
@@ -397,11 +399,13 @@ class BackupOperations(Generic[Opened]):
 
         `keys` is a provider, or its name: `file:/path`, `passphrase:/path`, `environment:NAME`.
         """
+        from holdfast.maintenance.backup import records
         from holdfast.maintenance.backup.repository_key import provider_of
 
         async with self._open() as repository:
             key = _require_key(repository)
-            master = await key.wrap(repository.storage, repository.info, provider_of(keys))
+            master, name = await key.wrap(repository.storage, repository.info, provider_of(keys))
+            await records.notice(repository, [name], self._handle.now())
             await self._record(repository, "add-backup-key", {"key": master})
             return master
 
@@ -467,15 +471,17 @@ class BackupOperations(Generic[Opened]):
         return await repository.find_by_time(time, await self._own_store(repository, store))
 
     async def _entries(self, repository: Repository, backup: Backup) -> Sequence[LineEntry]:
-        """Return the lines of a backup. Hidden names stay so for those who do not have the key."""
+        """Return the lines of a backup; where the store was opened for a tenant, its own. Hidden names stay so for
+        those who do not have the key."""
         from holdfast.maintenance.backup.keyring import backup_keys
         from holdfast.maintenance.backup.reader import named_entries
 
-        keys = await backup_keys(repository, [backup.manifest], self._handle.engine)
+        engine, tenant = self._handle.engine, self._handle.tenant or None
+        keys = await backup_keys(repository, [backup.manifest], engine)
         try:
-            return await named_entries(repository, backup, keys, self._handle.engine)
+            return await named_entries(repository, backup, keys, engine, tenant)
         except DeniedError:
-            return await named_entries(repository, backup, None, self._handle.engine)
+            return await named_entries(repository, backup, None, engine, tenant)
 
     async def _own_store(self, repository: Repository, store: str | None) -> str | None:
         """Return the store that a caller means: without a name it is this one, if there are several."""
@@ -532,7 +538,7 @@ def _info(backup: Backup) -> BackupInfo:
         to_datetime(manifest.time),
         manifest.lines,
         manifest.added + backup.size,
-        sum(pack.size for pack in manifest.packs) + backup.size,
+        manifest.needed + backup.size,
         manifest.seconds,
         manifest.reason,
         manifest.url,

@@ -114,7 +114,9 @@ class DirectoryStorage(ObjectStorage):
     does not.
     """
 
-    def __init__(self, root: Path, read_only: bool = False) -> None:
+    def __init__(self, root: Path, read_only: bool = False, *, private: bool = False) -> None:
+        """With `private`, only this user may read files and folders that it creates."""
+        self._modes = (0o600, 0o700) if private else (0o666, 0o777)
         self._root = root
         self._read_only = read_only
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-files")
@@ -256,7 +258,7 @@ class DirectoryStorage(ObjectStorage):
     def _write(self, data: bytes) -> Path:
         temporary = self._root / _TEMPORARY_FOLDER / secrets.token_hex(16)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
-        file = os.open(temporary, flags, 0o666)
+        file = os.open(temporary, flags, self._modes[0])
         try:
             try:
                 rest = memoryview(data)
@@ -347,9 +349,9 @@ class DirectoryStorage(ObjectStorage):
             pass  # it is created below
         if folder != self._root:
             self._ensure_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(self._modes[1], exist_ok=True)
         else:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(self._modes[1], parents=True, exist_ok=True)
         self._flush(folder.parent)
         if len(self._flushed) > _CACHED_FOLDERS:
             self._flushed.clear()

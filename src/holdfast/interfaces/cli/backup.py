@@ -22,7 +22,7 @@ from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
 from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import FollowStatus
+    from holdfast.maintenance import FollowStatus, OpenLock
     from holdfast.store import BackupInfo, Backups, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -212,6 +212,13 @@ def diff(session: CliContext, before: str, after: str, repository: str, of: str 
     session.out.table(heads, rows, right=("BEFORE", "AFTER"), shrink="NAME", styles={"NAME": "yellow"})
 
 
+def _describe_lock(lock: OpenLock) -> str:
+    return (
+        f"Backup {lock.store[:8]}.{lock.number} is being made, or was not finished, by process "
+        f"{lock.info.process} on {safe(lock.info.host)}. `holdfast backup prune --break-locks` ends it."
+    )
+
+
 @command("verify")
 @click.argument("backup", required=False)
 @_repository_option
@@ -242,10 +249,7 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
             where = ", ".join(filter(None, (finding.backup, finding.thread, *finding.steps)))
             session.out.line(f"{finding.code}: {safe(finding.what)} ({safe(where or finding.where)})")
         for lock in report.locks:
-            session.note(
-                f"Backup {lock.store[:8]}.{lock.number} is being made, or was not finished, by process "
-                f"{lock.info.process} on {safe(lock.info.host)}. `holdfast backup prune --break-locks` ends it."
-            )
+            session.note(_describe_lock(lock))
         result = plural(len(report.findings), "finding") if report.findings else "OK"
         session.out.line(
             f"{plural(report.backups, 'backup')}, {plural(report.packs, 'pack')}, {size(report.bytes)}: {result}"
@@ -395,7 +399,9 @@ def prune(
         report = backups.prune(store=of, grace=grace, max_unused=max_unused, break_locks=break_locks, **given)
     if session.json:
         verdicts = [each._asdict() for each in report.verdicts]
-        session.emit({**report._asdict(), "verdicts": verdicts, "locks": [each.name for each in report.locks]})
+        locks = {name: [each.name for each in getattr(report, name)] for name in ("locks", "broken")}
+        unreadable = [each._asdict() for each in report.unreadable]
+        session.emit({**report._asdict(), "verdicts": verdicts, **locks, "unreadable": unreadable})
         return
     for each in report.verdicts:
         word = "keep" if each.kept else "would remove" if dry_run else "removed"
@@ -404,6 +410,10 @@ def prune(
         f"{plural(report.deleted, 'pack')} deleted, {size(report.freed)}; {report.recorded} more after {grace};"
         f" {report.repacked} repacked"
     )
+    for lost in report.unreadable:
+        session.warn(f"Backup {lost.id} cannot be read, so no pack was deleted: {lost.what}")
+    for lock in report.locks:
+        session.note(_describe_lock(lock))
 
 
 @command("freeze")

@@ -367,12 +367,12 @@ class LineReader:
         """Return whether a ref is about this store only."""
         kind = ref.key[2]
         if kind != SETTING or self._named is None:
-            return _is_local(kind, str(ref.key[3]))
+            return is_local(kind, str(ref.key[3]))
         try:
             opened = self._codec.decode(REFS, await self._with_name(ref))
         except HoldfastError:
             return False  # which is found when it is checked
-        return _is_local(kind, str(opened.key[3]))
+        return is_local(kind, str(opened.key[3]))
 
 
 class MomentFinder:
@@ -449,7 +449,7 @@ def _outline_queries(line: Line, branches: Sequence[int] | None, *, keys: bool, 
     ]
 
 
-def _is_local(kind: Scalar, name: str) -> bool:
+def is_local(kind: Scalar, name: str) -> bool:
     """Return whether a ref of this kind and name is about this store only."""
     return kind in _LOCAL or (kind == SETTING and (name.startswith(LAST_BACKUP) or name == GENERATION))
 

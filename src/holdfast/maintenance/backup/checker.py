@@ -11,6 +11,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.integrity.verify import verify as verify_line
 from holdfast.engine.namespaces import short_name
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
 from holdfast.errors import CorruptError, DeniedError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
@@ -18,18 +19,18 @@ from holdfast.maintenance.backup.format import (
     HEADER,
     KEYS,
     KINDS,
+    NOTICES,
     PACKS,
     REPOSITORY,
+    WITHDRAWALS,
     LineEntry,
-    Manifest,
-    decode_value,
     open_object,
     pack_name,
 )
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.packs import PACK
 from holdfast.maintenance.backup.reader import backup_engine, loader_of
-from holdfast.maintenance.backup.records import list_records, withdrawn_names
+from holdfast.maintenance.backup.records import list_records, noticed_names
 from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, own_chains
@@ -90,7 +91,7 @@ class RepositoryChecker:
         await self._own_record(home)
         stores = await self._repository.stores() if store is None else [store]
         backups = [only] if only is not None else [each for name in stores for each in await self._chain(name)]
-        packs = await self._pack_names({pack.id for each in backups for pack in each.manifest.packs})
+        packs = await self._pack_names({pack for each in backups for pack in await self._packs_of(each)})
         if store is None and only is None:
             packs.update(info.name for info in await self._repository.storage.list_objects(PACKS))
         await self._packs(sorted(packs))
@@ -146,15 +147,14 @@ class RepositoryChecker:
                 self._add("damaged-key", f"a master key of the repository cannot be read: {each.what}", each.where)
 
     async def _records(self, backups: Sequence[Backup]) -> None:
-        """Compare the records and keys with what the newest backups list."""
+        """Compare the records and keys with what notices and the newest backups name."""
         newest = {each.manifest.store: each for each in backups}
-        known = {*await list_records(self._repository), *await withdrawn_names(self._repository)}
-        for backup in newest.values():
-            for name in backup.manifest.records:
-                if name not in known:
-                    known.add(name)
-                    what = "a freeze, a pin or a master key is missing, and nobody removed it with Holdfast"
-                    self._add("missing-record", what, f"{self._repository.where}/{name}", backup.id)
+        expected = {name: each.id for each in newest.values() for name in each.manifest.records}
+        expected |= dict.fromkeys(await noticed_names(self._repository, NOTICES), "")
+        known = {*await list_records(self._repository), *await noticed_names(self._repository, WITHDRAWALS)}
+        for name in sorted(expected.keys() - known):
+            what = "a freeze, a pin or a master key is missing, and nobody removed it with Holdfast"
+            self._add("missing-record", what, f"{self._repository.where}/{name}", expected[name])
 
     async def _removed(self, store: str) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
@@ -189,6 +189,13 @@ class RepositoryChecker:
                 self._add("missing-backup", what, self._repository.where, backup.id)
         return [each for each in found if not each.manifest.abandoned]
 
+    async def _packs_of(self, backup: Backup) -> set[bytes]:
+        """Return the packs that a backup names: only those of its lists, if these cannot be read."""
+        try:
+            return await self._repository.packs_of(backup.manifest)
+        except _DAMAGE:
+            return {part.pack for part in backup.manifest.pages}
+
     async def _pack_names(self, packs: Set[bytes]) -> set[str]:
         """Return the names of the packs that have the content of some packs, which may have been repacked."""
         try:
@@ -214,13 +221,13 @@ class RepositoryChecker:
                 self._progress(number, len(names), name)
 
     async def _backup(self, backup: Backup, level: VerifyLevel | None) -> None:
-        entries: list[LineEntry] = []
+        lines: dict[Line, LineEntry] = {}
         for part in backup.manifest.pages:
             try:
-                entries += decode_value(await self._repository.blocks.read(part), list[LineEntry], backup.id)
+                lines.update((entry.line, entry) for entry in await self._repository.page(part))
             except _DAMAGE as error:
                 self._add("damaged-lines", f"the list of threads cannot be read: {error.what}", error.where, backup.id)
-        self._check_packs(backup.manifest, entries, backup.id)
+        entries = [lines[line] for line in sorted(lines) if not lines[line].is_removed]
         keys = await self._keys(backup)
         engine = None
         if keys is not None:
@@ -256,12 +263,6 @@ class RepositoryChecker:
         except _DAMAGE as error:
             self._add("damaged-keys", error.what, error.where, backup.id)
             return None
-
-    def _check_packs(self, manifest: Manifest, entries: Sequence[LineEntry], id: str) -> None:
-        listed = {pack.id for pack in manifest.packs}
-        for entry in entries:
-            if any(part.pack not in listed for chunk in entry.chunks for part in (chunk.keys, chunk.bodies)):
-                self._add("unlisted-pack", "a thread is in a pack that the manifest does not list", entry.name, id)
 
     async def _affected(self, entry: LineEntry) -> list[str]:
         """Return the steps of a line that are in chunks that cannot be read, as far as it is known."""

@@ -32,10 +32,9 @@ from holdfast.maintenance.backup.format import (
     DamagedLine,
     LineEntry,
     Manifest,
-    PackInfo,
     Slice,
-    digest_of,
 )
+from holdfast.maintenance.backup.layers import needed_bytes, write_layers
 from holdfast.maintenance.backup.line_rows import LineRow
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
@@ -58,8 +57,8 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
-_PAGE_LINES = 256
 _MAX_CHUNKS = 24
+_SMALL_CHUNK = 16 << 10
 _PATIENCE, _PAUSE = 3, 0.3
 """How often and how many seconds to wait for the record of a backup that another process may have just made."""
 _ATTEMPTS = 12
@@ -68,6 +67,10 @@ _CAPTURES = 4
 """How often a moment is chosen: again, if lines are rewritten before their rows are read."""
 _ROUNDS = 3
 """How many times what changed meanwhile is read before the moment is chosen."""
+
+
+class _LostChunks(Exception):
+    """The repository does not have what it had of a line: all of it is read again."""
 
 
 class _PendingChunk(NamedTuple):
@@ -95,6 +98,10 @@ class _PendingEntry(NamedTuple):
         keys = tuple(bytes(row.columns[0]) for row in outline.keys)  # type: ignore[arg-type]
         entry = LineEntry(*line, columns, body, outline.tips, outline.digest(), outline.last_event, (), keys)
         return cls(entry, chunks)
+
+    @property
+    def is_stored(self) -> bool:
+        return all(isinstance(each, Chunk) for each in self.chunks)
 
     def resolve(self) -> LineEntry:
         chunks = tuple(each if isinstance(each, Chunk) else each.resolve() for each in self.chunks)
@@ -213,11 +220,11 @@ class BackupCreator:
         else:
             await Pause(_PAUSE)
 
-    async def _find_base(self, store: str) -> tuple[Backup | None, list[list[LineEntry]]]:
+    async def _find_base(self, store: str) -> tuple[Manifest | None, list[LineEntry]]:
         """Return the newest backup whose lines can be read, and these: the new one has what has changed since."""
         async for backup in self._repository.newest_first(store):
             try:
-                return backup, [page async for page in self._repository.pages(backup.manifest)]
+                return backup.manifest, await self._repository.entries(backup.manifest)
             except UNREADABLE as error:
                 _log.warning("backup %s is not continued: %s (%s)", backup.id, error.what, error.where)
         return None, []
@@ -225,19 +232,12 @@ class BackupCreator:
     async def _make(self, store: str, chain: Chain, reason: str) -> Backup | None:
         start = time.monotonic()
         writer = self._repository.pack_writer()
-        usable, pages = (None, list[list[LineEntry]]()) if chain.newest is None else await self._find_base(store)
-        before = {entry.line: entry for page in pages for entry in page}
-        moment, entries = await self._capture(writer, before, "" if usable is None else usable.manifest.token)
-        await writer.flush()
-        found = sorted((each.resolve() for each in entries.values()), key=lambda each: each.line)
-        old = (
-            {}
-            if usable is None
-            else {tuple(page): part for page, part in zip(pages, usable.manifest.pages, strict=True)}
-        )
-        slices = await _write_pages(writer, found, old)
-        rings = await self._write_keys(store, () if usable is None else usable.manifest.keyrings, found)
-        sizes = {each.id: each for each in (*(() if usable is None else usable.manifest.packs), *writer.packs)}
+        base, known = (None, list[LineEntry]()) if chain.newest is None else await self._find_base(store)
+        before = {entry.line: entry for entry in known}
+        moment, entries = await self._capture(writer, before, "" if base is None else base.token)
+        old = () if base is None else base.layers
+        layers, found = await write_layers(self._repository, writer, old, before, entries)
+        rings = await self._write_keys(store, () if base is None else base.keyrings, found)
         return await self._repository.commit(
             Manifest(
                 store=store,
@@ -254,8 +254,8 @@ class BackupCreator:
                 lines=sum(1 for each in found if each.columns),
                 rows=sum(chunk.rows for each in found for chunk in each.chunks),
                 added=sum(each.size for each in writer.packs),
-                pages=tuple(slices),
-                packs=tuple(_needed(found, slices, sizes)),
+                needed=needed_bytes(found, layers),
+                layers=layers,
                 damaged=tuple(DamagedLine(*line, what) for line, what in sorted(self._damaged.items())),
                 keyrings=rings,
                 records=await list_records(self._repository),
@@ -332,7 +332,10 @@ class BackupCreator:
             entries.pop(line, None)
             return True
         try:
-            entry = await self._entry(writer, line, outline, entries.get(line))
+            try:
+                entry = await self._entry(writer, line, outline, entries.get(line))
+            except _LostChunks:
+                entry = await self._entry(writer, line, outline, None)
         except ConcurrentChange:
             return False
         except CorruptError as error:
@@ -368,7 +371,10 @@ class BackupCreator:
 
         async def known() -> dict[str, dict[Key, tuple[Scalar, ...]]]:
             if not keys:
-                keys.append({} if last is None else await loader.keys(line, _as_chunks(last.chunks)))
+                try:
+                    keys.append({} if last is None else await loader.keys(line, _as_chunks(last.chunks)))
+                except CorruptError as error:
+                    raise _LostChunks from error
             return keys[0]
 
         async for table, found in self._reader.rows(line, outline, before, known):
@@ -380,20 +386,28 @@ class BackupCreator:
         if last is not None and not builder.chunks:
             return _PendingEntry.of(line, outline, last.chunks)
         chunks: tuple[_AnyChunk, ...] = (*(() if last is None else last.chunks), *builder.chunks)
-        if last is not None and len(chunks) > _MAX_CHUNKS:
+        if last is not None:
             chunks = await self._merge(writer, line, chunks)
         return _PendingEntry.of(line, outline, chunks)
 
-    async def _merge(self, writer: PackWriter, line: Line, chunks: Sequence[_AnyChunk]) -> tuple[_AnyChunk, ...]:
-        """Merge the last chunks of a line, until each has at least as many rows as all after it."""
-        start, rows = len(chunks) - 1, chunks[-1].rows
-        while start > 0 and chunks[start - 1].rows <= rows:
+    async def _merge(self, writer: PackWriter, line: Line, chunks: tuple[_AnyChunk, ...]) -> tuple[_AnyChunk, ...]:
+        """Merge the last chunks of a line, until each is larger than all after it. As long as there are not too many,
+        only small ones, which cost less than the entries that name them."""
+        sizes = [chunk.keys.size + chunk.bodies.size for chunk in chunks]
+        is_long = len(chunks) > _MAX_CHUNKS
+        start, size = len(chunks) - 1, sizes[-1]
+        while start > 0 and sizes[start - 1] <= size and (is_long or size + sizes[start - 1] <= _SMALL_CHUNK):
             start -= 1
-            rows += chunks[start].rows
-        start = min(start, len(chunks) // 2)
+            size += sizes[start]
+        start = min(start, len(chunks) // 2) if is_long else start
+        if start == len(chunks) - 1:
+            return chunks
         builder = _ChunkBuilder(writer, line)
-        merged = await self._loader(writer).rows(line, _as_chunks(chunks[start:]))
-        for name, prefix in merged.removed:  # which may be of rows in the chunks before
+        try:
+            merged = await self._loader(writer).rows(line, _as_chunks(chunks[start:]))
+        except CorruptError as error:
+            raise _LostChunks from error
+        for name, prefix in merged.removed if start else ():  # which may be of rows in the chunks before
             builder.remove(name, prefix)
         for name, found in merged.tables.items():
             for key, row in found.items():
@@ -436,35 +450,3 @@ def _is_unchanged(entry: LineEntry, outline: Outline) -> bool:
     columns = () if outline.row is None else outline.row.columns
     now = columns, outline.tips, outline.last_event, outline.digest()
     return now == (entry.columns, entry.tips, entry.last_event, entry.small)
-
-
-async def _write_pages(
-    writer: PackWriter, entries: Sequence[LineEntry], old: Mapping[tuple[LineEntry, ...], Slice]
-) -> list[Slice]:
-    """Write the lines of a backup in pages. Pages of the last backup are used again: where one ends depends on names
-    only."""
-    pages: list[list[LineEntry]] = [[]]
-    for entry in entries:
-        pages[-1].append(entry)
-        if len(pages[-1]) >= _PAGE_LINES or hash_of(entry.line) < 4:
-            pages.append([])
-    pending: list[Slice | PendingSlice] = []
-    for page in filter(None, pages):
-        known = old.get(tuple(page))
-        pending.append(known or await writer.add("pages", msgspec.msgpack.encode(page)))
-    await writer.flush()
-    return [each if isinstance(each, Slice) else each.resolve() for each in pending]
-
-
-def hash_of(line: Line) -> int:
-    """Return a number below 256 that depends on the name of a line."""
-    return digest_of(msgspec.msgpack.encode(tuple(line)))[0]
-
-
-def _needed(entries: Sequence[LineEntry], pages: Sequence[Slice], sizes: Mapping[bytes, PackInfo]) -> list[PackInfo]:
-    """Return the packs that a backup needs."""
-    ids = {part.pack for part in pages}
-    for entry in entries:
-        for chunk in entry.chunks:
-            ids.update((chunk.keys.pack, chunk.bodies.pack))
-    return [sizes[each] for each in sorted(ids)]

@@ -65,15 +65,16 @@ async def run_drill(
     """Restore a backup into a temporary store, and verify it. The store remembers the result."""
     findings: list[str] = []
     steps = compared = 0
-    keys = await backup_keys(repository, [backup.manifest], engine)
-    entries = [
-        entry
-        for entry in await named_entries(repository, backup, keys, engine)
-        if entry.columns and not (keys is not None and keys.is_erased(entry))
-    ]
+    entries: list[LineEntry] = []
     restored = verified = time.monotonic()
     start = restored
     try:
+        keys = await backup_keys(repository, [backup.manifest], engine)
+        entries = [
+            entry
+            for entry in await named_entries(repository, backup, keys, engine)
+            if entry.columns and not (keys is not None and keys.is_erased(entry))
+        ]
         source = await backup_engine(repository, backup.id, entries, engine, keys=keys)
         async with scratch_store(engine) as scratch:
             await StoreCopier(source, scratch).copy_together([entry.line for entry in entries])

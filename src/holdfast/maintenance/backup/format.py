@@ -46,7 +46,7 @@ PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, RECORDS, KEYS, KEYRINGS, DESTROYED, REPA
     "repacks",
 )
 """The folders of a repository."""
-FREEZES, PINS, WITHDRAWALS = (f"{RECORDS}/{each}" for each in ("freezes", "pins", "withdrawals"))
+FREEZES, PINS, NOTICES, WITHDRAWALS = (f"{RECORDS}/{each}" for each in ("freezes", "pins", "notices", "withdrawals"))
 
 MAX_BLOCK = 256 << 20
 """The most bytes that a block has unpacked."""
@@ -108,6 +108,30 @@ class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
         """Return the line under its name, given that this one is hidden."""
         return NamedEntry(**{**msgspec.structs.asdict(self), "name": name}, stored_name=self.name)
 
+    @classmethod
+    def of_removed(cls, line: Line) -> LineEntry:
+        """Return what says in a layer that a line of those before it is not there any more."""
+        return cls(*line, (), b"", (), b"", "", ())
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the line is not there any more. Others have a digest of their small rows."""
+        return not self.small
+
+    def in_pack(self, pack: bytes) -> LineEntry:
+        """Return the line as it is in a page of a pack: chunks of the same pack do not name it."""
+        if all(chunk.keys.pack and chunk.bodies.pack for chunk in self.chunks):
+            return self
+        chunks = tuple(
+            Chunk(
+                chunk.keys if chunk.keys.pack else chunk.keys._replace(pack=pack),
+                chunk.bodies if chunk.bodies.pack else chunk.bodies._replace(pack=pack),
+                chunk.rows,
+            )
+            for chunk in self.chunks
+        )
+        return msgspec.structs.replace(self, chunks=chunks)
+
 
 class NamedEntry(LineEntry, frozen=True):
     """A line in a backup whose name is hidden in the repository, by its name. Never written."""
@@ -117,6 +141,13 @@ class NamedEntry(LineEntry, frozen=True):
     @property
     def stored_line(self) -> Line:
         return Line(self.tenant, self.stored_name)
+
+
+class Layer(NamedTuple):
+    """A part of the lines of a backup: how many, and the pages that have them, in order."""
+
+    lines: int
+    pages: tuple[Slice, ...]
 
 
 class ChunkIndex(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -163,8 +194,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     lines: int
     rows: int
     added: int
-    pages: tuple[Slice, ...]
-    packs: tuple[PackInfo, ...]
+    needed: int
+    layers: tuple[Layer, ...]
     damaged: tuple[DamagedLine, ...] = ()
     keyrings: tuple[str, ...] = ()
     """The ids of the key rings with the keys of an encrypted store."""
@@ -172,6 +203,11 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     """The names of the records and keys that there were in the repository."""
     abandoned: bool = False
     """There is no backup of this number: the process that made it died, and somebody broke its lock."""
+
+    @property
+    def pages(self) -> tuple[Slice, ...]:
+        """The pages of all layers. Some of their lines may be replaced or removed in later ones."""
+        return tuple(page for layer in self.layers for page in layer.pages)
 
 
 class RepositoryInfo(msgspec.Struct, forbid_unknown_fields=True):
@@ -230,8 +266,8 @@ class Freeze(msgspec.Struct, forbid_unknown_fields=True):
     process: int
 
 
-class Withdrawal(msgspec.Struct, forbid_unknown_fields=True):
-    """Says that records or keys were deleted: when, which, and by which process."""
+class Notice(msgspec.Struct, forbid_unknown_fields=True):
+    """Says that records or keys were created or deleted: when, which, and by which process."""
 
     time: int
     names: list[str]
@@ -270,7 +306,8 @@ KINDS = {
     SWEEPS: Kind(b"S", Sweep),
     FREEZES: Kind(b"Z", Freeze),
     PINS: Kind(b"K", Freeze),
-    WITHDRAWALS: Kind(b"V", Withdrawal),
+    NOTICES: Kind(b"N", Notice),
+    WITHDRAWALS: Kind(b"V", Notice),
     KEYS: Kind(b"E", WrappedKey),
     KEYRINGS: Kind(b"Y", Keyring),
     DESTROYED: Kind(b"X", DestroyedKeys),

@@ -16,7 +16,7 @@ from holdfast.backends.tables import LINES, REFS, STEPS
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import root_of, short_name
 from holdfast.engine.row_format import HOLD, Line
-from holdfast.maintenance.backup.format import Chunk, LineEntry, Slice, decode_value
+from holdfast.maintenance.backup.format import Chunk, LineEntry, Slice
 from holdfast.maintenance.backup.keyring import KeyringReader
 from holdfast.maintenance.backup.reader import loader_of
 from holdfast.maintenance.backup.repository import Backup, Repository
@@ -47,10 +47,9 @@ async def holds_of_store(engine: Engine, home: str) -> dict[str, Holds]:
 async def holds_of_backup(repository: Repository, backup: Backup) -> dict[Line, str]:
     """Return the holds that a store had when a backup was made. Of an encrypted store, their reasons are not known."""
     held, loader, sealed = dict[Line, str](), loader_of(repository), bool(backup.manifest.keyrings)
-    async for page in repository.pages(backup.manifest):
-        for entry in page:
-            refs = (await loader.keys(entry.line, entry.chunks)).get(REFS.name, {})
-            held.update((entry.line, "" if sealed else str(key[1])) for key in refs if key[0] == HOLD)
+    for entry in await repository.entries(backup.manifest):
+        refs = (await loader.keys(entry.line, entry.chunks)).get(REFS.name, {})
+        held.update((entry.line, "" if sealed else str(key[1])) for key in refs if key[0] == HOLD)
     return held
 
 
@@ -92,13 +91,13 @@ class HeldData:
 
     async def _entries(self, backup: Backup) -> Iterable[LineEntry]:
         """Return the lines of held threads in a backup. Backups share most of their pages."""
-        found: list[LineEntry] = []
+        found: dict[Line, LineEntry] = {}
         for part in backup.manifest.pages:
             if part not in self._pages:
-                page = decode_value(await self._repository.blocks.read(part), list[LineEntry], self._repository.where)
+                page = await self._repository.page(part)
                 self._pages[part] = [entry for entry in page if root_of(entry.line) in self._holds]
-            found += self._pages[part]
-        return found
+            found.update((entry.line, entry) for entry in self._pages[part])
+        return [entry for entry in found.values() if not entry.is_removed]
 
     async def _steps_of(self, entry: LineEntry) -> frozenset[bytes]:
         """Return the hashes of the steps that a line has, without those that were pruned."""

@@ -22,6 +22,8 @@ from holdfast.maintenance.backup.storage import RepositoryStorage
 
 PACK = b"P"
 _BLOCK_BYTES = 1 << 20
+_SMALL_BYTES = 64 << 10
+"""The bytes of blocks of several streams that are stored as one."""
 PACK_BYTES = 16 << 20
 """The size of a pack, about."""
 _CACHE_BYTES = 64 << 20
@@ -36,6 +38,9 @@ class _Block:
         self.offset = 0
         self.length = 0
         self.digest = b""
+        self.into: _Block | None = None
+        """The block that it is a part of, from `base` on."""
+        self.base = 0
 
 
 class PendingSlice(NamedTuple):
@@ -46,9 +51,15 @@ class PendingSlice(NamedTuple):
     size: int
 
     def resolve(self) -> Slice:
-        """Return the part. The pack of its block must be stored."""
-        block = self.block
-        return Slice(block.pack, block.offset, block.length, block.digest, self.start, self.size)
+        """Return the part. Its block must be closed; if the pack of it is not stored yet, the id of that is missing."""
+        part = self.joined()
+        block = part.block
+        return Slice(block.pack, block.offset, block.length, block.digest, part.start, part.size)
+
+    def joined(self) -> PendingSlice:
+        """Return the part in the block that has it in the end."""
+        into = self.block.into
+        return self if into is None else PendingSlice(into, self.block.base + self.start, self.size)
 
 
 class PackStorage(Protocol):
@@ -86,6 +97,7 @@ class PackWriter:
 
     async def read(self, part: PendingSlice, stored: BlockReader) -> bytes:
         """Return a piece that was added, which may not be stored yet."""
+        part = part.joined()
         block = part.block
         if block.pack:
             return await stored.read(part.resolve())
@@ -98,9 +110,20 @@ class PackWriter:
 
     async def flush(self) -> None:
         """Store everything that was added."""
+        await self.close()
+        await self._store()
+
+    async def close(self) -> None:
+        """End all blocks. Small ones become one."""
+        first, *others = self._open or ("",)
+        if sum(len(block.data) for block in self._open.values()) <= _SMALL_BYTES:
+            for stream in others:
+                block, target = self._open.pop(stream), self._open[first]
+                block.into, block.base = target, len(target.data)
+                target.data += block.data
+                block.data.clear()
         for stream in list(self._open):
             await self._close(stream)
-        await self._store()
 
     async def _close(self, stream: str) -> None:
         block = self._open.pop(stream)

@@ -50,8 +50,9 @@ class BackupVerdict(NamedTuple):
 class BackupPruneReport(NamedTuple):
     """The result of pruning a repository: the decision on each backup; the number of packs that were recorded to be
     deleted later, and of those deleted, with their bytes; the locks that are open; the number of keys that were
-    removed from key rings, since they were destroyed in their store; of the packs that were repacked; and the backups
-    whose manifests cannot be read: as long as there are any, no pack is deleted; and the locks that were broken."""
+    removed from key rings, since they were destroyed in their store; of the packs that were repacked; the backups whose
+    manifests or lists of lines cannot be read: as long as there are any, no pack is deleted; and the locks that were
+    broken."""
 
     verdicts: tuple[BackupVerdict, ...]
     recorded: int
@@ -68,6 +69,18 @@ class BackupPruneReport(NamedTuple):
     def removed(self) -> int:
         """The number of backups that were removed."""
         return sum(1 for each in self.verdicts if not each.kept)
+
+
+def check_policy(policy: Retention) -> Retention:
+    """Require a policy that backups can have: none with rules about the content of threads."""
+    plain = {"keep_labels": (), "keep_where": None, "max_thread_bytes": None, "keep_tagged": True}
+    for name, value in plain.items():
+        if getattr(policy, name) != value:
+            raise InvalidError(
+                f"{name} is a rule for checkpoints, and backups have none of it",
+                hint="Rules for backups are keep_last, keep_within, keep_hourly to keep_yearly, and max_bytes",
+            )
+    return policy
 
 
 def check_max_unused(value: object) -> float:
@@ -129,11 +142,16 @@ class RepositoryPruner:
                             backup, "; ".join(verdict.reasons) or "no rule keeps it", self._now
                         )
                 await self._repository.delete_removed(each)
+        if not unreadable:
+            left = await self._left(verdicts)
+            lost = [each for each in left if await self._packs_of(each) is None]
+            unreadable = [UnreadableBackup(each.id, "its list of lines cannot be read") for each in lost]
         deleted = freed = repacked = recorded = 0
         if not unreadable:  # else nobody can say what is needed
             deleted, freed = (0, 0) if dry_run else await self._sweep()
             repacked = await self._repack(verdicts, dry_run=dry_run)
             recorded = await self._record(verdicts if dry_run else (), dry_run=dry_run)
+            recorded += repacked if dry_run else 0
             if not dry_run:
                 for each in await self._repository.stores() if store is None else [store]:
                     await check_frozen(self._repository)
@@ -163,18 +181,24 @@ class RepositoryPruner:
             RetentionCandidate(
                 each.manifest.time,
                 f"{each.manifest.number:010d}",
-                tags=("last before a migration",) if each.manifest.number in migrations else (),
-                pins=(pins[each.manifest.number],) if each.manifest.number in pins else (),
+                pins=(
+                    *((pins[each.manifest.number],) if each.manifest.number in pins else ()),
+                    *(("last before a migration",) if each.manifest.number in migrations else ()),
+                ),
                 is_head=each is backups[-1],
             )
             for each in backups
         ]
-        decided = policy.decide(candidates, self._now)
+        # A clock that is ahead must not make all backups old: ages are counted from the newest one.
+        newest = backups[-1].manifest.time if backups else self._now
+        decided = policy.decide(candidates, min(self._now, newest))
         if policy.max_bytes is not None:
             places = await pack_map(self._repository)
+            packs = {each.id: await self._packs_of(each) or set() for each in backups}
             for backup in backups:  # the oldest first
                 kept = [one for one, verdict in zip(backups, decided, strict=True) if verdict.kept]
-                if places.size(kept) <= policy.max_bytes:
+                needed = {pack for one in kept for pack in packs[one.id]}
+                if places.size(needed) + sum(one.size for one in kept) <= policy.max_bytes:
                     break
                 decided = [verdict.before(backup.manifest.time + 1) for verdict in decided]
         kept_ids = {backup.id for backup, verdict in zip(backups, decided, strict=True) if verdict.kept}
@@ -207,7 +231,18 @@ class RepositoryPruner:
     async def _needed(self, without: Sequence[BackupVerdict] = ()) -> set[str]:
         """Return the names of the packs that backups need."""
         found = await self._left(without)
-        return (await pack_map(self._repository)).names({pack.id for each in found for pack in each.manifest.packs})
+        return (await pack_map(self._repository)).names(await self._all_packs(found))
+
+    async def _all_packs(self, backups: Sequence[Backup]) -> set[bytes]:
+        """Return the packs that backups name. `CorruptError` if a list of lines cannot be read."""
+        return {pack for each in backups for pack in await self._repository.packs_of(each.manifest)}
+
+    async def _packs_of(self, backup: Backup) -> set[bytes] | None:
+        """Return the packs that a backup names; None if its list of lines cannot be read."""
+        try:
+            return await self._repository.packs_of(backup.manifest)
+        except UNREADABLE:
+            return None
 
     async def _left(self, verdicts: Sequence[BackupVerdict]) -> list[Backup]:
         """Return all backups of the repository, without those that are to be removed. `CorruptError` if not all can be
@@ -230,7 +265,7 @@ class RepositoryPruner:
         repacks = await self._repository.repacks()
         if repacks:
             backups, places = await self._left(()), await pack_map(self._repository)
-            used = places.follow({pack.id for each in backups for pack in each.manifest.packs})
+            used = places.follow(await self._all_packs(backups))
             unused = [name for name, repack in repacks if used.isdisjoint(each[0] for each in repack.slices)]
             await check_frozen(self._repository)
             await self._storage.delete(unused)

@@ -240,10 +240,9 @@ class BackupBackend(Backend):
 
 async def entries_of(repository: Repository, backup: Backup, tenant: str | None = None) -> AsyncIterator[LineEntry]:
     """Yield the lines of a backup, or those of a tenant."""
-    async for page in repository.pages(backup.manifest):
-        for entry in page:
-            if tenant is None or entry.tenant == tenant:
-                yield entry
+    for entry in await repository.entries(backup.manifest):
+        if tenant is None or entry.tenant == tenant:
+            yield entry
 
 
 async def named_entries(

@@ -1,7 +1,8 @@
 """Records of people in a repository: freezes, which suspend all deletion, and pins, which protect one backup.
 
-Each has a name of its own, and manifests list the records that there were. One that is removed leaves a record of that.
-So `verify` finds it if one is missing: somebody may have wanted to delete what it protects.
+Each has a name of its own. A notice says that it was created, manifests list the records that there were, and one that
+is removed leaves a notice of that. So `verify` finds it if one is missing: somebody may have wanted to delete what it
+protects.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import BACKUPS_PLACE
 from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError, NotFoundError
-from holdfast.maintenance.backup.format import FREEZES, KEYS, KINDS, PINS, RECORDS, WITHDRAWALS, Freeze, Withdrawal
+from holdfast.maintenance.backup.format import FREEZES, KEYS, KINDS, NOTICES, PINS, RECORDS, WITHDRAWALS, Freeze, Notice
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
 
 
@@ -70,12 +71,16 @@ async def pins_of(repository: Repository, store: str) -> Mapping[int, str]:
     return {number: record.reason for number, record in found.items() if record is not None}
 
 
+async def notice(repository: Repository, names: Sequence[str], now: int, folder: str = NOTICES) -> None:
+    """Say that records or keys were created, or deleted."""
+    name = f"{folder}/{now:020d}-{secrets.token_hex(8)}"
+    await repository.create_object(KINDS[folder].mark, name, Notice(now, list(names), os.getpid()))
+
+
 async def withdraw(repository: Repository, names: Sequence[str], now: int) -> None:
-    """Delete records or keys, and record that somebody did."""
+    """Delete records or keys, and say so."""
     if names:
-        record = Withdrawal(now, list(names), os.getpid())
-        name = f"{WITHDRAWALS}/{now:020d}-{secrets.token_hex(8)}"
-        await repository.create_object(KINDS[WITHDRAWALS].mark, name, record)
+        await notice(repository, names, now, WITHDRAWALS)
         await repository.storage.delete(names)
 
 
@@ -86,13 +91,12 @@ async def list_records(repository: Repository) -> tuple[str, ...]:
     return tuple(name for name in listed if not name.startswith(f"{WITHDRAWALS}/"))
 
 
-async def withdrawn_names(repository: Repository) -> set[str]:
-    """Return the names of the records and keys that somebody deleted."""
+async def noticed_names(repository: Repository, folder: str) -> set[str]:
+    """Return the names of the records and keys that notices say were created, or deleted."""
     found: set[str] = set()
-    for info in await repository.storage.list_objects(WITHDRAWALS):
+    for info in await repository.storage.list_objects(folder):
         with suppress(NotFoundError, *UNREADABLE):
-            record = await repository.read_object(KINDS[WITHDRAWALS].mark, info.name, Withdrawal)
-            found.update(record.names)
+            found.update((await repository.read_object(KINDS[folder].mark, info.name, Notice)).names)
     return found
 
 
@@ -108,8 +112,9 @@ async def record_action(
 
 async def _create(repository: Repository, start: str, reason: str, now: int) -> None:
     folder = FREEZES if start.startswith(FREEZES) else PINS
-    record = Freeze(now, reason, os.getpid())
-    await repository.create_object(KINDS[folder].mark, f"{start}-{secrets.token_hex(8)}", record)
+    name = f"{start}-{secrets.token_hex(8)}"
+    await repository.create_object(KINDS[folder].mark, name, Freeze(now, reason, os.getpid()))
+    await notice(repository, [name], now)
 
 
 async def _read(repository: Repository, name: str) -> Freeze | None:

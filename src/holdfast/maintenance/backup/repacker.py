@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from holdfast.errors import CorruptError
-from holdfast.maintenance.backup.format import HEADER, NONCE, LineEntry, Repack, Slice, decode_value, pack_name
+from holdfast.maintenance.backup.format import HEADER, NONCE, Repack, Slice, pack_name
 from holdfast.maintenance.backup.packs import PACK_BYTES, PendingSlice
 from holdfast.maintenance.backup.repository import Backup, Repository
 
@@ -58,10 +58,9 @@ class PackMap:
             part = moved
         return part
 
-    def size(self, backups: Sequence[Backup]) -> int:
-        """Return how many bytes backups have."""
-        names = self.names({pack.id for each in backups for pack in each.manifest.packs})
-        return sum(self.sizes.get(name, 0) for name in names) + sum(each.size for each in backups)
+    def size(self, packs: Collection[bytes]) -> int:
+        """Return how many bytes the packs have that have the content of some packs."""
+        return sum(self.sizes.get(name, 0) for name in self.names(packs))
 
 
 async def pack_map(repository: Repository) -> PackMap:
@@ -138,11 +137,12 @@ class Repacker:
                 if part not in seen:
                     seen.add(part)
                     use(part, "pages")
-                    data = await self._repository.blocks.read(part)
-                    for entry in decode_value(data, list[LineEntry], self._repository.where):
-                        for chunk in entry.chunks:
-                            use(chunk.keys, "index")
-                            use(chunk.bodies, "bodies")
+            for entry in await self._repository.entries(backup.manifest):
+                for chunk in entry.chunks:
+                    if chunk.keys not in seen:
+                        seen.add(chunk.keys)
+                        use(chunk.keys, "index")
+                        use(chunk.bodies, "bodies")
         sizes = {pack: places.sizes.get(pack_name(pack), 0) - HEADER - NONCE for pack in used}
         return [
             use

@@ -15,12 +15,14 @@ import os
 import secrets
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.backends.object_store.object_storage import PAGE
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_time
 from holdfast.errors import CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
@@ -59,6 +61,7 @@ UNREADABLE = (CorruptError, UnsupportedError)
 """The errors of objects that are damaged. The byte with the version may be, too."""
 
 _CACHED_MANIFESTS = 10_000
+_CACHED_LINES = 100_000
 
 _INFO, _MANIFEST, _LOCK, _REMOVED, _REPACK = (
     KINDS[folder].mark for folder in (REPOSITORY, BACKUPS, LOCKS, REMOVED, REPACKS)
@@ -119,6 +122,8 @@ class Repository:
         self._manifests: dict[tuple[str, int], Backup] = {}
         """Manifests that were read: they never change. Listings say which exist."""
         self._reported: set[str] = set()
+        self._pages: OrderedDict[Slice, Sequence[LineEntry]] = OrderedDict()
+        self._cached_lines = 0
 
     @property
     def where(self) -> str:
@@ -354,11 +359,32 @@ class Repository:
         hint = f"Name the store: {', '.join(each[:8] for each in stores)}" if stores else "Create one first"
         raise NotFoundError(what, where=self.where, hint=hint, code="no-backup")
 
-    async def pages(self, manifest: Manifest) -> AsyncIterator[list[LineEntry]]:
-        """Yield the lines of a backup, in order, page by page."""
+    async def page(self, part: Slice) -> Sequence[LineEntry]:
+        """Return a page of lines. Backups share most of them."""
+        found = self._pages.get(part)
+        if found is None:
+            stored = decode_value(await self.blocks.read(part), list[LineEntry], f"{self.where}, a list of lines")
+            found = self._pages[part] = [each.in_pack(part.pack) for each in stored]
+            self._cached_lines += len(found)
+            while self._cached_lines > _CACHED_LINES and len(self._pages) > 1:
+                self._cached_lines -= len(self._pages.popitem(last=False)[1])
+        self._pages.move_to_end(part)
+        return found
+
+    async def entries(self, manifest: Manifest) -> list[LineEntry]:
+        """Return the lines of a backup, in order."""
+        found: dict[Line, LineEntry] = {}
         for part in manifest.pages:
-            where = f"{self.where}, the lines of backup {manifest.store[:8]}.{manifest.number}"
-            yield decode_value(await self.blocks.read(part), list[LineEntry], where)
+            found.update((entry.line, entry) for entry in await self.page(part))
+        return [found[line] for line in sorted(found) if not found[line].is_removed]
+
+    async def packs_of(self, manifest: Manifest) -> set[bytes]:
+        """Return the ids of the packs that a backup needs, as they were when it was made."""
+        found = {part.pack for part in manifest.pages}
+        for entry in await self.entries(manifest):
+            for chunk in entry.chunks:
+                found.update((chunk.keys.pack, chunk.bodies.pack))
+        return found
 
     # Locks ----------------------------------------------------------------------------------------------------
 
@@ -406,8 +432,8 @@ class Repository:
             lines=0,
             rows=0,
             added=0,
-            pages=(),
-            packs=(),
+            needed=0,
+            layers=(),
             abandoned=True,
         )
         return await self.commit(manifest) is not None
@@ -420,7 +446,11 @@ class Repository:
 
     async def repacks(self) -> list[tuple[str, Repack]]:
         """Return the records of slices that were moved to other packs, with their names."""
-        return [(name, await self.read_object(_REPACK, name, Repack)) for name in await self._names(REPACKS)]
+        found: list[tuple[str, Repack]] = []
+        for name in await self._names(REPACKS):
+            with suppress(NotFoundError):  # deleted meanwhile
+                found.append((name, await self.read_object(_REPACK, name, Repack)))
+        return found
 
     async def add_repack(self, record: Repack) -> None:
         """Record slices that are about to be moved."""

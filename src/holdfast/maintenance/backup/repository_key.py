@@ -46,8 +46,8 @@ class RepositoryKey:
         """Return the keyed digest of what says what a repository is."""
         return self.cipher.digest(f"{info.id} {info.created}".encode())
 
-    async def wrap(self, storage: RepositoryStorage, info: RepositoryInfo, keys: KeyProvider) -> str:
-        """Store the key once more, encrypted by another master key. Returns the id of that."""
+    async def wrap(self, storage: RepositoryStorage, info: RepositoryInfo, keys: KeyProvider) -> tuple[str, str]:
+        """Store the key once more, encrypted by another master key. Returns the id of that, and the object's name."""
         wrap: BlockingCall[tuple[str, bytes]] = BlockingCall(
             lambda: (keys.key_id, keys.wrap(self._key, _context(info)))
         )
@@ -55,7 +55,7 @@ class RepositoryKey:
         name = f"{KEYS}/{secrets.token_hex(8)}"
         record = WrappedKey(master, wrapped, time.time_ns())
         await storage.create(name, ObjectCodec(info.id).encode(_KEY, name, record))
-        return master
+        return master, name
 
 
 def provider_of(keys: KeyProvider | str) -> KeyProvider:

@@ -126,4 +126,4 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
     ):
         raise foreign_place(str(folder))
     read_only = not create and not (folder / "new").is_dir()
-    return RepositoryStorage(lambda: DirectoryStorage(folder, read_only), str(folder), _TIMEOUT)
+    return RepositoryStorage(lambda: DirectoryStorage(folder, read_only, private=True), str(folder), _TIMEOUT)

@@ -14,10 +14,11 @@ import msgspec
 from holdfast.backends.interface import Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
-from holdfast.errors import CorruptError, DeniedError, NotFoundError
-from holdfast.maintenance.backup.format import digest_of
+from holdfast.errors import CorruptError, DeniedError, HoldfastError, NotFoundError
+from holdfast.maintenance.backup.format import REPOSITORY, digest_of, manifest_name, removed_name
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
 from holdfast.maintenance.backup.status import RECORD, SETTING, SIZE, RepositorySize
+from holdfast.maintenance.backup.storage import open_storage
 
 _STORE_ID = "store id"
 
@@ -93,6 +94,26 @@ async def _has(repository: Repository, record: BackupRecord) -> bool:
         return removed is not None and removed.digest.hex() == record.digest and last > record.number
     except UNREADABLE:
         return True  # it is damaged, not removed: `verify` finds it
+
+
+async def find_record_loss(record: BackupRecord) -> str:
+    """Return what is wrong with the repository of a backup that a store remembers, if that is a directory, or nothing.
+    Without its key, it is only known whether it is there."""
+    if "://" in record.where:
+        return ""  # it may need options that nobody knows here
+    try:
+        storage = open_storage(record.where, {})
+    except HoldfastError as error:
+        return error.what
+    try:
+        if not await storage.exists(REPOSITORY):
+            return "there is no repository of backups any more"
+        names = (manifest_name(record.store, record.number), removed_name(record.store, record.number))
+        return "" if any([await storage.exists(name) for name in names]) else "the backup is not there any more"
+    except HoldfastError as error:
+        return error.what
+    finally:
+        await storage.close()
 
 
 async def known_digest(engine: Engine, home: str, store: str, number: int) -> bytes:

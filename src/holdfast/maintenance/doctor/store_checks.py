@@ -269,12 +269,16 @@ async def copies(store: StoreHandle) -> list[CheckResult]:
 
 async def last_backup(store: StoreHandle) -> list[CheckResult]:
     """Report when the last backup was made, in each repository that the store knows of."""
-    from holdfast.maintenance.backup.store_record import last_backups
+    from holdfast.maintenance.backup.store_record import find_record_loss, last_backups
 
     found = []
     for record, time in await last_backups(store.engine, store.tenant):
         text = f"backup {record.store[:8]}.{record.number}, {to_datetime(time):%Y-%m-%d %H:%M} UTC, in {record.where}"
-        if store.engine.context.clock() - time > _BACKUP_AGE:
+        lost = await find_record_loss(record)
+        if lost:
+            remedy = "Check the repository: `holdfast backup verify`. If it is gone, create backups elsewhere"
+            found.append(problem("backup-last", f"{text}: {lost}", remedy))
+        elif store.engine.context.clock() - time > _BACKUP_AGE:
             remedy = "Run `holdfast backup create`, or `holdfast backup schedule` and `holdfast jobs work`"
             found.append(warning("backup-last", text, remedy))
         else:

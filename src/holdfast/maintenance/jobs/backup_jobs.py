@@ -69,6 +69,7 @@ def _check_follow(settings: Mapping[str, Any]) -> None:
 
 async def _follow(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.follower import Follower, FollowStatus
+    from holdfast.maintenance.jobs.job import job_settings
 
     handle, end = job.store._handle, time.monotonic() + job.settings.get("seconds", _FOLLOW_SECONDS)
 
@@ -76,7 +77,7 @@ async def _follow(job: JobContextBase) -> JobResult:
         job.progress(status.backups, None, f"backup {status.last}, {status.lag:.2f} s behind")
 
     async with _open(job, create=True) as repository:
-        follower = Follower(handle.engine, repository, handle.tenant or None, handle.tenant)
+        follower = Follower(handle.engine, repository, handle.tenant or None, handle.tenant, job_settings)
         interval = parse_seconds(job.settings.get("interval", "0.5s"), "interval", positive=True)
         status = await follower.run(interval, lambda: time.monotonic() >= end, report)
     summary = f"{status.backups} backups, at most {status.max_lag:.2f} s behind"
@@ -106,7 +107,9 @@ def _retention(settings: Mapping[str, Any]) -> Retention:
     unknown = sorted(rules.keys() - set(_RULES))
     if unknown:
         raise InvalidError(f"this type of job has no setting {unknown[0]!r}", hint=f"There are {', '.join(_RULES)}")
-    return Retention(**rules)
+    from holdfast.maintenance.backup.pruner import check_policy
+
+    return check_policy(Retention(**rules))
 
 
 def _check_prune(settings: Mapping[str, Any]) -> None:

@@ -173,3 +173,9 @@ def retry_after(failures: int) -> int:
 
 def _nanoseconds(moment: datetime) -> int:
     return int(moment.timestamp()) * 10**9 + moment.microsecond * 1000
+
+
+def job_settings(row: Row, rows: RowCodec) -> object:
+    """Return what is set in the row of a job, without what changes when it runs."""
+    job = Job.of(row, rows)
+    return job.name, job.kind, job.schedule, job.settings
