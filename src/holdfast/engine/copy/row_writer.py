@@ -48,7 +48,11 @@ class RowWriter:
 
     async def write(self, changes: Sequence[Change], apply: Apply | None = None) -> None:
         """Apply changes at once. `ConcurrentChange` if a condition does not hold, or a row to be created exists."""
-        if await (apply or self._context.apply)([*self._conditions(), *changes]) is not None:
+        await self.require([*self._conditions(), *changes], apply)
+
+    async def require(self, changes: Sequence[Change], apply: Apply | None = None) -> None:
+        """Apply changes without the usual conditions. `ConcurrentChange` if one of their own does not hold."""
+        if await (apply or self._context.apply)(changes) is not None:
             raise ConcurrentChange
 
 
