@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
-from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, select_lines, short_name
+from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, line_name, select_lines, short_name
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import ConfigError, DeniedError, InvalidError
@@ -234,6 +234,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.backup.restorer import Restorer, Selection
 
         names, of_kinds = select_lines(threads, kinds, ALL_KINDS)
+        as_thread = None if as_thread is None else line_name(as_thread)
         async with self._open() as repository:
             selection = Selection(self._tenant(tenants), frozenset(of_kinds), names)
             point = await self._recovery_point(repository, backup, store)
