@@ -60,8 +60,8 @@ async def creation_conditions(context: EngineContext, line: Line, *, check: bool
 
 
 async def start_copy(context: EngineContext, line: Line, source: str, found: Row | None) -> list[Change]:
-    """Return the changes that mark a line that does not exist, given the mark that is there, and remove what a copy from
-    another source has left; none if the mark of this source is there."""
+    """Return the changes that mark a line that does not exist, given the mark that was found, and remove what a copy
+    from another source has left; none if the mark is that of this source."""
     mark = copy_mark(line, source)
     if found is None:
         return [Create(REFS, mark)]
