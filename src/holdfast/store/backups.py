@@ -444,18 +444,21 @@ class BackupOperations(Generic[Opened]):
             return bool(names)
 
     async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
-        from contextlib import AsyncExitStack
-
         from holdfast.maintenance.backup.reader import BackupBackend
+        from holdfast.maintenance.backup.repository import connect_repository
         from holdfast.maintenance.backup.source import open_backup
 
-        async with AsyncExitStack() as stack:
-            repository = await stack.enter_async_context(self._open())
+        # Not in a context: its end would be run by the garbage collector, if nobody closes the store.
+        repository = await connect_repository(self._target, self._options, keys=self._keys)
+        try:
             found = await self._find(repository, backup, store)
             engine = await open_backup(repository, found, self._handle.engine, self._handle.tenant)
             backend = engine.context.stored
             assert isinstance(backend, BackupBackend)  # noqa: S101 - see above
-            backend.on_close = stack.pop_all().aclose
+        except BaseException:
+            await repository.storage.close()
+            raise
+        backend.on_close = repository.storage.close
         return engine
 
     @asynccontextmanager

@@ -53,7 +53,9 @@ class LineWriter(RowWriter):
     async def begin(self, mark: Row | None) -> None:
         """Mark a line that does not exist as one that is copied, given the mark that is there."""
         if self._columns is None and (changes := await start_copy(self._context, self.line, self._source, mark)):
-            await self.require([Expect(LINES, tuple(self.line), None), *changes])
+            # What is removed is listed next, so that it cannot wait for others.
+            apply = None if mark is None else self._context.apply
+            await self.require([Expect(LINES, tuple(self.line), None), *changes], apply)
 
     async def put(self, change: Create | Put) -> None:
         if self._collects:

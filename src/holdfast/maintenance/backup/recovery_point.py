@@ -38,15 +38,16 @@ newest backup that can be read has them: what was revoked, frozen or ended since
 
 
 class RecoveryPoint(NamedTuple):
-    """Lines to restore: a name for the point, its time, the entries of the lines, where they are cut off, and the keys
-    of an encrypted store; the entries that lines had then that are never set back; and damaged lines, which are left
-    out, with what is damaged."""
+    """Lines to restore: a name for the point, its time, the entries of the lines, where they are cut off, the keys of
+    an encrypted store, and the id of the store; the entries that lines had then that are never set back; and damaged
+    lines, which are left out, with what is damaged."""
 
     name: str
     time: int
     entries: Sequence[LineEntry]
     cuts: Mapping[Line, Cut]
     keys: BackupKeys | None
+    store: str = ""
     then: Mapping[Line, LineEntry] = MappingProxyType({})
     damaged: Mapping[Line, str] = MappingProxyType({})
 
@@ -186,4 +187,6 @@ async def _point(
         break
     keys = await backup_keys(repository, [each.manifest for each in sources], like)
     left = {line: cut for line, cut in cuts.items() if line.name not in NEVER_SET_BACK}
-    return RecoveryPoint(name, time, [entries[line] for line in sorted(entries)], left, keys, then)
+    return RecoveryPoint(
+        name, time, [entries[line] for line in sorted(entries)], left, keys, sources[0].manifest.store, then
+    )

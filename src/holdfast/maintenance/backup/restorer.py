@@ -40,6 +40,7 @@ from holdfast.maintenance.backup.repository import Repository
 from holdfast.maintenance.backup.restore_plan import RestorePlan
 from holdfast.maintenance.backup.restore_report import RestoreReport, Selection, describe
 from holdfast.maintenance.backup.session_records import plan_sessions
+from holdfast.maintenance.backup.store_record import pick_chain
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 
 _PAUSED = "paused"
@@ -92,7 +93,9 @@ class Restorer:
         erased = await self._remove_erased(source, lines)
         report += (describe(line, "erased") for line in lines if line in erased)
         lines = [line for line in lines if line not in erased]
-        sessions = await plan_sessions(self._engine, source, await self._records_then(), lines)
+        is_own = await pick_chain(self._engine, selection.tenant or "", self._repository) == self._point.store
+        records = self._engine if is_own else source  # what this store does not have any more was deleted
+        sessions = await plan_sessions(self._engine, records, await self._records_then(), lines)
         report += (describe(line, "left out") for line in lines if line in sessions.over)
         lines = [line for line in lines if line not in sessions.over]
         if as_thread is not None:

@@ -27,7 +27,7 @@ class SessionPlan(NamedTuple):
 
 
 async def plan_sessions(engine: Engine, newest: Engine, then: Engine, lines: Sequence[Line]) -> SessionPlan:
-    """Plan what to do with the sessions among some lines. `newest` has the records of the newest backup, and `then`
+    """Plan what to do with the sessions among some lines. `newest` has the newest records that are known, and `then`
     those of the backup that is restored. What a record says is never set back."""
     over, requests = set[Line](), list[AppendRequest]()
     of_sessions = [line for line in lines if line_kind(line.name) == "session"]
