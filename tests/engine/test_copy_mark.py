@@ -39,6 +39,7 @@ def kill() -> None:
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_writer, "BATCH_ROWS", 12)
+    monkeypatch.setattr(row_writer, "_JOINT_BYTES", 5000)
 
 
 def store_on(backend: Backend) -> Store:
@@ -48,7 +49,7 @@ def store_on(backend: Backend) -> Store:
 def source() -> Store:
     """A thread with more rows than a batch has, a branch, a tag, a pin and large values."""
     store = store_on(MemoryBackend())
-    for number in range(20):
+    for number in range(10):
         store.put("chat", {"n": number, "text": f"{number} " * 30, "large": f"{number}" * 9000})
     thread = store.thread("chat")
     thread.tag("good", at="HEAD~3")
@@ -104,7 +105,7 @@ def check_created(target: Backend) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-@pytest.mark.parametrize("then", ["put", "copy", "rename", "sweep"])
+@pytest.mark.parametrize("then", mostly_nightly(["put", "copy", "rename", "sweep"], daily=["put"]))
 def test_a_copy_is_killed_anywhere(together: bool, then: str) -> None:
     store = source()
 
@@ -133,7 +134,7 @@ def test_a_copy_is_killed_anywhere(together: bool, then: str) -> None:
     at_every_moment(scenario, ["apply"], at_least=4)
 
 
-@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("together", mostly_nightly([False, True], daily=[True]))
 def test_somebody_creates_the_thread_during_a_copy(together: bool) -> None:
     store, created = source(), 0
 
@@ -215,7 +216,7 @@ def test_two_copies_of_different_stores() -> None:
             check_copied(one, backend)
 
     at_every_moment(scenario, at_least=4)
-    assert ends == {"other", 19}
+    assert ends == {"other", 9}
 
 
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=["sqlite"]))

@@ -386,7 +386,7 @@ def test_restoring_in_place(store: Store, repository: Path) -> None:
     planned = backups.restore(made.id, in_place=True, dry_run=True)
     assert store.get("chat").id == later.id
     report = backups.restore(made.id, in_place=True)
-    assert report.lines == planned.lines
+    assert report.lines == tuple(each._replace(changes=()) for each in planned.lines)
     actions = {each.name: each.action for each in report.lines if each.kind == "thread"}
     assert actions == {"chat": "switch", "large": "same", "other": "create"}
     assert store.get("chat").state == wanted.state

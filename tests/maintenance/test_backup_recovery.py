@@ -179,7 +179,7 @@ def test_in_place_the_store_goes_back_and_writers_are_refused(kind: str, reposit
         writer.state(agent="researcher")["more"] = 1
         report = store.backups(repository).restore(made.id, in_place=True)
         actions = {each.name: each.action for each in report.lines if each.kind in ("thread", "scope")}
-        assert actions == {"chat": "switch", "deleted": "create", "agent:researcher": "revert"}
+        assert actions == {"chat": "switch", "deleted": "create", "agent:researcher": "revert", "new": "kept"}
         assert store.get("chat").state == {"n": 1}
         assert dict(store.state(agent="researcher").items()) == {"goal": "find"}
         for save in (

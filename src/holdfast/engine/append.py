@@ -19,7 +19,7 @@ from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, 
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, STEPS, WRITES
 from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Condition, IdExists, PreparedStep, tag_taken
-from holdfast.engine.append_tip import tip_to_append
+from holdfast.engine.append_tip import reload_tip, tip_to_append
 from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
@@ -329,7 +329,7 @@ class Appender:
         if condition is Condition.ATTACHED:
             attached = request.attached_changes("") if request.attached_changes is not None else ()
             raise tag_taken(line, next((str(each.row.key[3]) for each in attached if isinstance(each, Create)), ""))
-        await self._lines.load_tip(line)
+        await reload_tip(self._lines, line)
         await self._require_new_id(request)
         if condition is Condition.STEP:
             if request.on_conflict is OnConflict.REFUSE:

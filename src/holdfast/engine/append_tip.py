@@ -22,3 +22,10 @@ async def tip_to_append(lines: LineIndex, line: Line) -> LineTip | None:
     if tip is not None and tip.generation:
         await lines.generations.check(line, tip.generation)
     return tip
+
+
+async def reload_tip(lines: LineIndex, line: Line) -> None:
+    """Read the tip of a line again. `ConflictError` if it was restored in place since the store was opened."""
+    tip = await lines.load_tip(line)
+    if tip is not None and tip.generation:
+        await lines.generations.check(line, tip.generation)

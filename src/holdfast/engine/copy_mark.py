@@ -59,10 +59,10 @@ async def creation_conditions(context: EngineContext, line: Line, *, check: bool
     return [Expect(REFS, mark.key, mark.columns), *await remove_remains(context, line), Delete(REFS, mark.key)]
 
 
-async def start_copy(context: EngineContext, line: Line, source: str) -> list[Change]:
-    """Return the changes that mark a line that does not exist, and remove what a copy from another source has left;
-    none if the mark of this source is there."""
-    found, mark = await _read(context, line), copy_mark(line, source)
+async def start_copy(context: EngineContext, line: Line, source: str, found: Row | None) -> list[Change]:
+    """Return the changes that mark a line that does not exist, given the mark that was found, and remove what a copy
+    from another source has left; none if the mark is that of this source."""
+    mark = copy_mark(line, source)
     if found is None:
         return [Create(REFS, mark)]
     if found.columns == mark.columns:

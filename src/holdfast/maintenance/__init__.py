@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.pruner import BackupVerdict as BackupVerdict
     from holdfast.maintenance.backup.repository import OpenLock as OpenLock
     from holdfast.maintenance.backup.repository_key import RepositoryKeyInfo as RepositoryKeyInfo
-    from holdfast.maintenance.backup.restorer import RestoreAction as RestoreAction
-    from holdfast.maintenance.backup.restorer import RestoredLine as RestoredLine
-    from holdfast.maintenance.backup.restorer import RestoreReport as RestoreReport
+    from holdfast.maintenance.backup.restore_report import RestoreAction as RestoreAction
+    from holdfast.maintenance.backup.restore_report import RestoredLine as RestoredLine
+    from holdfast.maintenance.backup.restore_report import RestoreReport as RestoreReport
     from holdfast.maintenance.doctor.result import CheckLevel as CheckLevel
     from holdfast.maintenance.doctor.result import CheckResult as CheckResult
     from holdfast.maintenance.erasure.eraser import ErasureReport as ErasureReport
@@ -71,7 +71,7 @@ _MODULES = {
     "holdfast.maintenance.backup.pruner": ("BackupPruneReport", "BackupVerdict"),
     "holdfast.maintenance.backup.repository": ("OpenLock",),
     "holdfast.maintenance.backup.repository_key": ("RepositoryKeyInfo",),
-    "holdfast.maintenance.backup.restorer": ("RestoreAction", "RestoredLine", "RestoreReport"),
+    "holdfast.maintenance.backup.restore_report": ("RestoreAction", "RestoredLine", "RestoreReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
     "holdfast.maintenance.erasure.eraser": ("ErasureReport",),
     "holdfast.maintenance.archive.subject_export": ("SubjectExportReport",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -10,7 +10,10 @@ from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine import validation
+from holdfast.engine.append import AppendRequest
 from holdfast.engine.branch_graph import Position
+from holdfast.engine.engine import Engine
+from holdfast.engine.guard import Preconditions
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import pack_name
 from holdfast.engine.model.scopes import MARK, Scope
@@ -22,7 +25,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at, read_scope
 from holdfast.state.session_guard import is_over
-from holdfast.state.writer import KeyWrite, commit
+from holdfast.state.writer import KeyWrite, commit, commit_request
 from holdfast.time_parser import parse_time
 
 When: TypeAlias = "datetime | int | str"
@@ -221,23 +224,53 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    moment = moment_of(handle, when, point)
+    if point is not None:
+        await _require_one_schema(handle, line, (await handle.engine.step_info.head(line, point)).header.schema)
+    then = await _stored_then(handle, handle, line, point, moment_of(handle, when, point), wanted)
+    changes = _back_to(then, wanted)
+    found = await read_scope(handle, scope, changes)
+    if not found:
+        return 0
+    # Of a whole scope, also what others add meanwhile goes.
+    writes = changes if wanted is None else found
+    written, _ = await commit(handle, {scope: writes}, preconditions=_schemas_in_use(handle, scope, then))
+    return len(written)
 
-    async def stored(view: ScopeView) -> dict[str, StoredValue]:
-        every = [wanted] if wanted is not None else await view.keys()
+
+async def restore_request(handle: StoreHandle, scope: Scope, source: Engine, point: StepRef) -> AppendRequest | None:
+    """Return the request for a step that sets all keys of a scope to what they were at a step of it in another store;
+    None if they are."""
+    line = handle.line(scope)
+    await _require_one_schema(handle, line, (await source.step_info.head(line, point)).header.schema)
+    then = await _stored_then(handle, StoreHandle(source, handle.tenant), line, point, point.time, None)
+    changes = _back_to(then, None)
+    if not await read_scope(handle, scope, changes):
+        return None
+    return await commit_request(handle, scope, changes, _schemas_in_use(handle, scope, then))
+
+
+async def _stored_then(
+    handle: StoreHandle, source: StoreHandle, line: Line, point: StepRef | None, moment: int, key: str | None
+) -> dict[str, StoredValue]:
+    """Return what a source has of a line at a step, without what has expired since: it would have by itself."""
+    found = await read_line_at(source, line, point, _stored(key), moment)
+    now = handle.now()
+    return {name: value for name, value in found.items() if not 0 < value.expires <= now}
+
+
+def _stored(key: str | None) -> Callable[[ScopeView], Awaitable[dict[str, StoredValue]]]:
+    async def look(view: ScopeView) -> dict[str, StoredValue]:
+        every = [key] if key is not None else await view.keys()
         return {each: found for each in every if (found := await view.find_to_copy(each)) is not None}
 
-    await _require_one_schema(handle, line, point)
-    now = handle.now()
-    # What has expired since would have by itself.
-    then = {
-        each: found
-        for each, found in (await read_line_at(handle, line, point, stored, moment)).items()
-        if not 0 < found.expires <= now
-    }
+    return look
+
+
+def _back_to(then: Mapping[str, StoredValue], key: str | None) -> Callable[[ScopeView], Awaitable[list[KeyWrite]]]:
+    """Return what computes the changes that restore all keys, or one."""
 
     async def changes(view: ScopeView) -> list[KeyWrite]:
-        here = await stored(view)
+        here = await _stored(key)(view)
         back = [
             KeyWrite(
                 each,
@@ -251,28 +284,27 @@ async def rollback(handle: StoreHandle, scope: Scope, when: When, key: str | Non
         ]
         return back + [KeyWrite(each, "delete") for each in here if each not in then]
 
-    found = await read_scope(handle, scope, changes)
-    if not found:
-        return 0
-    # Of a whole scope, also what others add meanwhile goes.
-    conditions, references = None, {each.mark.reference for each in then.values()} - {""}
-    if references:
-        from holdfast.schemas.version_use import VersionUse
-
-        use = VersionUse(handle.engine, handle.tenant, handle.guard.actor)
-        conditions = use.conditions(references, f"scope {scope}")
-    written, _ = await commit(handle, {scope: changes if wanted is None else found}, preconditions=conditions)
-    return len(written)
+    return changes
 
 
-async def _require_one_schema(handle: StoreHandle, line: Line, point: StepRef | None) -> None:
+def _schemas_in_use(handle: StoreHandle, scope: Scope, then: Mapping[str, StoredValue]) -> Preconditions | None:
+    """Return the conditions on which values of these versions may be written again."""
+    references = {each.mark.reference for each in then.values()} - {""}
+    if not references:
+        return None
+    from holdfast.schemas.version_use import VersionUse
+
+    return VersionUse(handle.engine, handle.tenant, handle.guard.actor).conditions(references, f"scope {scope}")
+
+
+async def _require_one_schema(handle: StoreHandle, line: Line, then: str) -> None:
     """Raise `UnsupportedError` if keys would be restored that have another schema than the scope has now, and this
     program does not know how to migrate them."""
     engine = handle.engine
     newest = await engine.lines.latest_step(line)
-    if point is None or newest is None or (engine.schemas is not None and engine.schemas.find(line) is not None):
+    if newest is None or (engine.schemas is not None and engine.schemas.find(line) is not None):
         return
-    then, now = [(await engine.step_info.head(line, each)).header.schema for each in (point, newest)]
+    now = (await engine.step_info.head(line, newest)).header.schema
     if then != now:
         raise UnsupportedError(
             f"the scope had the schema {then or 'none'} then, and has {now or 'none'} now",

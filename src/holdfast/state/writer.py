@@ -122,6 +122,35 @@ async def commit(
     preconditions: Preconditions | None = None,
 ) -> tuple[list[WrittenKey], list[StepInfo]]:
     """Change keys together with checkpoints to save, on further conditions."""
+    edits, together = await _prepare(handle, writes, checks, requests, preconditions)
+    heads = await handle.engine.writer.save(*together)
+    if handle.engine.hooks is not None:
+        for edit, head in zip(edits, heads, strict=False):
+            if edit.hooks is not None and edit.hooks.pending:
+                edit.hooks.call_after(head.point.seq + 1, head.point.id)
+    written = [
+        WrittenKey(scope, key, action, before, head.point.seq + 1 if action != "delete" else 0, head.point.id)
+        for edit, head in zip(edits, heads, strict=False)
+        for scope, key, action, before, _, _ in edit.written
+    ]
+    return written, heads[len(edits) :]
+
+
+async def commit_request(
+    handle: StoreHandle, scope: Scope, writes: Writes, preconditions: Preconditions | None = None
+) -> AppendRequest:
+    """Return the request that changes keys of a scope, to be saved with others."""
+    _, (request,) = await _prepare(handle, {scope: writes}, None, (), preconditions)
+    return request
+
+
+async def _prepare(
+    handle: StoreHandle,
+    writes: Mapping[Scope, Writes],
+    checks: Mapping[Scope, Check] | None,
+    requests: Sequence[AppendRequest],
+    preconditions: Preconditions | None,
+) -> tuple[list[_LineEdit], list[AppendRequest]]:
     trace = trace_context.current_or_new(session_id(writes))
     edits = []
     for scope, several in writes.items():
@@ -136,17 +165,7 @@ async def commit(
     for more in (preconditions, sessions):
         if more is not None:
             together[0].preconditions = both_preconditions(together[0].preconditions, more)
-    heads = await handle.engine.writer.save(*together)
-    if handle.engine.hooks is not None:
-        for edit, head in zip(edits, heads, strict=False):
-            if edit.hooks is not None and edit.hooks.pending:
-                edit.hooks.call_after(head.point.seq + 1, head.point.id)
-    written = [
-        WrittenKey(scope, key, action, before, head.point.seq + 1 if action != "delete" else 0, head.point.id)
-        for edit, head in zip(edits, heads, strict=False)
-        for scope, key, action, before, _, _ in edit.written
-    ]
-    return written, heads[len(edits) :]
+    return edits, together
 
 
 def edit_request(

@@ -10,14 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
-from holdfast.engine.namespaces import (
-    ALL_KINDS,
-    LineKinds,
-    line_kind,
-    line_name,
-    select_lines,
-    short_name,
-)
+from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, line_name, select_lines, short_name
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import ConfigError, DeniedError, InvalidError
@@ -35,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
-    from holdfast.maintenance.backup.restorer import RestoreReport
+    from holdfast.maintenance.backup.restore_report import RestoreReport, Selection
     from holdfast.maintenance.jobs.job import Job
     from holdfast.maintenance.jobs.types import JobHost
     from holdfast.maintenance.retention import Retention, RetentionRules
@@ -220,6 +213,7 @@ class BackupOperations(Generic[Opened]):
         at: Revision | None = None,
         as_thread: str | None = None,
         in_place: bool = False,
+        skip_damaged: bool = False,
         store: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -231,22 +225,34 @@ class BackupOperations(Generic[Opened]):
         none. One thread can be restored as it was `at` a checkpoint, a tag or a time of it, and under another name,
         `as_thread`.
 
-        What the store does not have yet appears all at once, or not at all. If a thread has checkpoints here that the
-        backup does not have, it raises `ConflictError`; with `in_place` they stay on their branch, and HEAD is switched
-        to a branch that starts where the backup ended. Agents and scopes are rolled back by a new step. That starts a
-        new generation of the store: a process that opened it before gets `ConflictError`, with the code
-        `store-restored`, when it saves to one of them. Rights and the audit of this store are never set back. Jobs are
-        restored paused. With `dry_run` nothing changes, and the report says what would.
+        All of it appears at once, or not at all. If a thread has checkpoints here that the backup does not have, it
+        raises `ConflictError`; with `in_place` they stay on their branch, and HEAD is switched to a branch that starts
+        where the backup ended. If it is another thread of the same name, the one of the backup is restored beside it.
+        Agents and scopes are set back by a new step. That starts a new generation of the store: a process that opened
+        it before gets `ConflictError`, with the code `store-restored`, when it saves to one of them. What was created
+        after the backup stays.
+
+        Rights and the audit of this store are never set back, and what was erased since is left out. Jobs are restored
+        paused. With `skip_damaged`, threads that are damaged in the backup are left out, and named in the report. With
+        `dry_run` nothing changes, and the report says what would.
         """
-        from holdfast.maintenance.backup.restorer import Restorer, Selection
+        from holdfast.maintenance.backup import restore_report
+        from holdfast.maintenance.backup.restorer import Restorer
 
         names, of_kinds = select_lines(threads, kinds, ALL_KINDS)
         as_thread = None if as_thread is None else line_name(as_thread)
         async with self._open() as repository:
-            selection = Selection(self._tenant(tenants), frozenset(of_kinds), names)
-            point = await self._recovery_point(repository, backup, store)
+            selection = restore_report.Selection(self._tenant(tenants), frozenset(of_kinds), names)
+            point = await self._recovery_point(repository, backup, store, selection, skip_damaged)
             restorer = Restorer(self._handle.engine, repository, point, progress)
-            report = await restorer.restore(selection, at=at, as_thread=as_thread, in_place=in_place, dry_run=dry_run)
+            report = await restorer.restore(
+                selection,
+                at=at,
+                as_thread=as_thread,
+                in_place=in_place,
+                dry_run=dry_run,
+                skip_damaged=skip_damaged,
+            )
             if in_place and not dry_run:
                 await self._record(repository, "restore-in-place", {"backup": report.backup})
             return report
@@ -442,18 +448,21 @@ class BackupOperations(Generic[Opened]):
             return bool(names)
 
     async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
-        from contextlib import AsyncExitStack
-
         from holdfast.maintenance.backup.reader import BackupBackend
+        from holdfast.maintenance.backup.repository import connect_repository
         from holdfast.maintenance.backup.source import open_backup
 
-        async with AsyncExitStack() as stack:
-            repository = await stack.enter_async_context(self._open())
+        # Not in a context: its end would be run by the garbage collector, if nobody closes the store.
+        repository = await connect_repository(self._target, self._options, keys=self._keys)
+        try:
             found = await self._find(repository, backup, store)
             engine = await open_backup(repository, found, self._handle.engine, self._handle.tenant)
             backend = engine.context.stored
             assert isinstance(backend, BackupBackend)  # noqa: S101 - see above
-            backend.on_close = stack.pop_all().aclose
+        except BaseException:
+            await repository.storage.close()
+            raise
+        backend.on_close = repository.storage.close
         return engine
 
     @asynccontextmanager
@@ -497,7 +506,14 @@ class BackupOperations(Generic[Opened]):
 
         await record_action(self._handle.engine, self._handle.tenant, repository, action, detail)
 
-    async def _recovery_point(self, repository: Repository, backup: str | datetime, store: str | None) -> RecoveryPoint:
+    async def _recovery_point(
+        self,
+        repository: Repository,
+        backup: str | datetime,
+        store: str | None,
+        selection: Selection,
+        skip_damaged: bool,
+    ) -> RecoveryPoint:
         """Return a backup, or the store at a time, to restore."""
         from holdfast.maintenance.backup.recovery_point import point_at_time, point_of_backup
 
@@ -505,9 +521,8 @@ class BackupOperations(Generic[Opened]):
         if isinstance(backup, str) and _ID.fullmatch(backup):
             return await point_of_backup(repository, await self._find(repository, backup, store), engine)
         time = to_time(parse_time(backup, to_datetime(self._handle.now())))
-        return await point_at_time(
-            repository, await repository.pick_store(await self._own_store(repository, store)), time, engine
-        )
+        chosen = await repository.pick_store(await self._own_store(repository, store))
+        return await point_at_time(repository, chosen, time, engine, selection.includes, skip_damaged=skip_damaged)
 
     def _tenant(self, tenants: str | None) -> str | None:
         if tenants not in (None, "own", "all"):

@@ -14,13 +14,16 @@ from holdfast.agents.runtime.two_phase import incomplete_error
 from holdfast.agents.storage.agent_line import AgentLine, Delta, require_parts
 from holdfast.agents.storage.record import DICTS, PENDING, AgentPosition, AgentRecord
 from holdfast.agents.storage.transition_log import ROLLBACK, EventPages, TransitionRecord, read_row
+from holdfast.engine.append import AppendRequest
+from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit, both_preconditions
 from holdfast.engine.ids import new_id
-from holdfast.engine.model.packed_state import pack_name, pack_state
+from holdfast.engine.model.packed_state import Packed, pack_name, pack_state
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.value_schemas import SchemaMark
 from holdfast.errors import CorruptError, NotFoundError
+from holdfast.security.handle import StoreHandle
 
 _PAGE = 256
 _MESSAGES_SCHEMA = pack_name("conversation_schema")
@@ -94,9 +97,32 @@ async def append_old_state(
     """Append a step with the channels of an older one, except for the position of the agent, and other values of some.
     It follows the newest; or the older one, if the newest is to be skipped."""
     record = replace(await line.read_record(old), **changes)
+    values = {**await _old_values(line, old), **pack_state(line.handle.codec, dict(changes))}
+    request = await _old_state_request(line, record, values, old, newest, position, kind, events, permit, skip_newest)
+    (point,) = await line.save(request)
+    return point
+
+
+async def _old_values(line: AgentLine, old: StepRef) -> dict[bytes, Packed]:
+    """Return the channels of a step, without what was half-done."""
     values = dict(await line.handle.engine.states.values(line.line, old))
     values.pop(pack_name(PENDING), None)
-    values |= pack_state(line.handle.codec, {**changes, "status": position.status, "state": position.state})
+    return values
+
+
+async def _old_state_request(
+    line: AgentLine,
+    record: AgentRecord,
+    values: dict[bytes, Packed],
+    old: StepRef,
+    newest: StepRef,
+    position: AgentPosition,
+    kind: str,
+    events: Sequence[Event],
+    permit: Permit,
+    skip_newest: bool = False,
+) -> AppendRequest:
+    values = values | pack_state(line.handle.codec, {"status": position.status, "state": position.state})
     parent, skipped, id = (old, newest, new_id(line.handle.now(), newest.id)) if skip_newest else (newest, None, "")
     summary = summarize_record(line, record, position)
     request = line.build_request(kind, Delta(), parent, summary, events, permit, id, skipped)
@@ -107,8 +133,36 @@ async def append_old_state(
         use = VersionUse(line.handle.engine, line.handle.tenant, line.handle.guard.actor)
         conditions = use.conditions([record.schema, messages], line.where)
         request.preconditions = both_preconditions(request.preconditions, conditions)
-    (point,) = await line.save(replace(request, state=values))
-    return point
+    return replace(request, state=values)
+
+
+async def restore_request(line: AgentLine, source: Engine, point: StepRef) -> AppendRequest | None:
+    """Return the request for a step with the state that an agent had at a step of it in another store, to be saved with
+    others; None if it has that state. The status stays. `ConflictError` if something is half-done."""
+    permit = await line.allow("write")
+    newest = await line.require_step()
+    now: AgentRecord | None = None
+    with suppress(CorruptError):
+        now = await read_completely(line, newest)
+    if now is not None and now.pending is not None:
+        raise incomplete_error(now.pending, line.where, "Have it resolved first")
+    there = AgentLine(StoreHandle(source, line.handle.tenant), line.id)
+    old, values = await there.read_record(point), await _old_values(there, point)
+    origin, status, parent = "", old.status, point
+    if now is None:
+        parent = await line.handle.engine.lines.find(line.line, point.id)
+    else:
+        origin, status = now.state, now.status
+        same = {**values, **pack_state(line.handle.codec, {"status": status})}
+        if same == dict(await line.handle.engine.states.values(line.line, newest)):
+            return None
+    data: dict[str, Any] = {"version": old.version, "checkpoint": point.id}
+    detail = line.handle.codec.pack({"from": origin, "to": old.state, "data": data})
+    event = Event("transition", line.handle.guard.actor, ROLLBACK, f"{origin} → {old.state}", detail=detail)
+    position = AgentPosition(status, old.state)
+    return await _old_state_request(
+        line, old, values, parent, newest, position, ROLLBACK, [event], permit, skip_newest=now is None
+    )
 
 
 def summarize_record(line: AgentLine, record: AgentRecord, position: AgentPosition) -> dict[str, Any]:

@@ -256,7 +256,7 @@ class AgentLine:
         try:
             heads = await self.handle.engine.writer.save(*requests)
         except (ConflictError, NotFoundError) as error:
-            if error.code.startswith(("schema-", "migration-")):
+            if error.code.startswith(("schema-", "migration-", "store-restored")):
                 raise
             raise self.conflict_error() from error
         return [head.point for head in heads]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from holdfast.backends.interface import Batch, Change, Create, Delete, Expect, Get, Put, Row
+from holdfast.backends.interface import Batch, Change, Create, Delete, Get, Put, Row
 from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
@@ -47,7 +47,7 @@ from holdfast.engine.copy.line_rows import (
 )
 from holdfast.engine.copy.line_writer import LineWriter
 from holdfast.engine.copy.row_writer import ConcurrentChange, JointBatch
-from holdfast.engine.copy_mark import start_copy
+from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import AUDIT
@@ -212,8 +212,6 @@ class StoreCopier:
         every = [*lines, *extended]
         self._only, self._apply, self._extended = every, lambda _: collect, frozenset(extended)
         try:
-            if self._joint is not None:
-                await self._mark(lines, joint)
             for number, line in enumerate(every, 1):
                 if check is not None:
                     await check(line)
@@ -225,6 +223,7 @@ class StoreCopier:
             if (batches or commit) and await (commit or self._engine.context.apply)(batches) is not None:
                 raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again")
         except (HoldfastError, ConcurrentChange) as error:
+            self._joint = None
             for line in lines:
                 with suppress(ConcurrentChange):
                     await self._writer(line, []).clear()
@@ -332,7 +331,7 @@ class StoreCopier:
     async def _copy(self, line: Line) -> bool:
         """Copy what the target lacks of a line. Returns False if the line was deleted or changed during the copy."""
         (found,) = await self._source.read([Get(LINES, [tuple(line)])])
-        (existing,) = await self._target.read([Get(LINES, [tuple(line)])])
+        existing, marks = await self._target.read([Get(LINES, [tuple(line)]), Get(REFS, [copy_key(line)])])
         if not found:
             return False
         if existing and line in self.written and existing[0].columns[0] != found[0].columns[0]:
@@ -340,7 +339,7 @@ class StoreCopier:
             existing = []
         writer = self._writer(line, existing)
         try:
-            await writer.begin()
+            await writer.begin(marks[0] if marks else None)
         except ConcurrentChange:
             return False
         # The target is listed first: whatever another copy adds to it afterwards is in the source. Then the steps: what
@@ -387,17 +386,10 @@ class StoreCopier:
         await self._engine.indexer.follow(line)
         return True
 
-    async def _mark(self, lines: Sequence[Line], joint: JointBatch) -> None:
-        """Mark lines that do not exist as copied, all before their rows, whose batches have the marks as conditions."""
-        for line in lines:
-            if changes := await start_copy(self._engine.context, line, self._source.url):
-                await joint.apply([Expect(LINES, tuple(line), None), *changes])
-        await joint.flush()
-
     def _writer(self, line: Line, existing: Sequence[Row]) -> LineWriter:
         columns = existing[0].columns if existing else None
-        source, collects = self._source.url, line in self._extended
-        return LineWriter(self._engine.context, line, columns, source, collects=collects, joint=self._joint)
+        collects = line in self._extended
+        return LineWriter(self._engine.context, line, columns, self._source.url, self._joint, collects=collects)
 
     async def _copy_last_writes(
         self, source: Listing, steps: Listing, target: Listing, writer: LineWriter

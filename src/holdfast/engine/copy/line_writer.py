@@ -29,11 +29,10 @@ class LineWriter(RowWriter):
         line: Line,
         columns: tuple[Scalar, ...] | None,
         source: str,
+        joint: JointBatch | None = None,
         *,
         collects: bool = False,
-        joint: JointBatch | None = None,
     ) -> None:
-        """With `joint`, batches are applied together with those of other lines."""
         super().__init__(context, self._unchanged)
         self.line = line
         self._columns = columns
@@ -51,10 +50,12 @@ class LineWriter(RowWriter):
             same.append(Expect(REFS, mark.key, mark.columns))
         return same
 
-    async def begin(self) -> None:
-        """Mark a line that does not exist as one that is copied."""
-        if self._columns is None and (changes := await start_copy(self._context, self.line, self._source)):
-            await self.require([Expect(LINES, tuple(self.line), None), *changes])
+    async def begin(self, mark: Row | None) -> None:
+        """Mark a line that does not exist as one that is copied, given the mark that is there."""
+        if self._columns is None and (changes := await start_copy(self._context, self.line, self._source, mark)):
+            # What is removed is listed next, so that it cannot wait for others.
+            apply = None if mark is None else self._context.apply
+            await self.require([Expect(LINES, tuple(self.line), None), *changes], apply)
 
     async def put(self, change: Create | Put) -> None:
         if self._collects:
@@ -70,7 +71,11 @@ class LineWriter(RowWriter):
         if self._collects and not any(isinstance(each, Create | Put) for each in changes):
             self._last += changes
         else:
-            await super().write(changes, apply or (None if self._joint is None else self._joint.apply))
+            await super().write(changes, apply)
+
+    async def require(self, changes: Sequence[Change], apply: Apply | None = None) -> None:
+        """Apply changes at once, or together with those of other lines."""
+        await super().require(changes, apply or (None if self._joint is None else self._joint.apply))
 
     async def finish(self, row: Row, apply: Apply | None) -> None:
         """Write the line's row, which makes it visible or current, and apply the deletions."""
@@ -93,7 +98,7 @@ class LineWriter(RowWriter):
     async def clear(self) -> None:
         """Remove what was written of a line that does not exist."""
         mark = Delete(REFS, copy_key(self.line))
-        await super().write([*await remove_remains(self._context, self.line), mark])
+        await self.write([*await remove_remains(self._context, self.line), mark])
 
     async def _remove(self) -> None:
         for start in range(0, len(self.deletions), BATCH_ROWS):

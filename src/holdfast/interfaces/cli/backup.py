@@ -267,6 +267,7 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
 @click.option("--at", metavar="REVISION", help="Restore one thread as it was at a checkpoint, a tag or a time.")
 @click.option("--as", "as_thread", metavar="NAME", help="Restore one thread under another name.")
 @click.option("--in-place", is_flag=True, help="Switch threads that have gone on to what the backup has.")
+@click.option("--skip-damaged", is_flag=True, help="Leave out threads that are damaged in the backup, and name them.")
 @click.option("--create", is_flag=True, help="Create the store if there is none.")
 @dry_run_option
 def restore(
@@ -279,13 +280,15 @@ def restore(
     at: str | None,
     as_thread: str | None,
     in_place: bool,
+    skip_damaged: bool,
     create: bool,
     dry_run: bool,
 ) -> None:
     """Restore a backup into the store: everything, some threads, or lines of some kinds.
 
-    What the store does not have appears all at once, or not at all. Where a thread has checkpoints that the backup does
-    not have, nothing is restored, unless with --in-place: they stay on their branch.
+    All of it appears at once, or not at all. Where a thread has checkpoints that the backup does not have, nothing is
+    restored, unless with --in-place: they stay on their branch. A thread of another history is restored beside. With
+    --dry-run, what would change is shown, as `holdfast diff` does.
 
     \b
     holdfast backup restore latest -r backups --store sqlite:///new.db --create
@@ -300,6 +303,7 @@ def restore(
             at=at,
             as_thread=as_thread,
             in_place=in_place,
+            skip_damaged=skip_damaged,
             store=of,
             dry_run=dry_run,
             progress=progress,
@@ -308,10 +312,23 @@ def restore(
         session.emit({**report._asdict(), "lines": [each._asdict() for each in report.lines]})
         return
     if dry_run or session.verbose:
-        rows = [(each.action, each.kind, each.name, f"{each.steps:,}", f"{each.newer:,}") for each in report.lines]
-        heads = ("ACTION", "KIND", "NAME", "STEPS", "NEWER")
-        session.out.table(heads, rows, right=("STEPS", "NEWER"), shrink="NAME", styles={"NAME": "yellow"})
-    changed = [each for each in report.lines if each.action in ("create", "extend", "switch")]
+        rows = [
+            (each.action, each.kind, each.name, f"{each.steps:,}", f"{each.added:,}", f"{each.newer:,}")
+            for each in report.lines
+        ]
+        heads = ("ACTION", "KIND", "NAME", "STEPS", "ADDED", "NEWER")
+        session.out.table(heads, rows, right=("STEPS", "ADDED", "NEWER"), shrink="NAME", styles={"NAME": "yellow"})
+        for each in report.lines:
+            if each.changes and each.action != "damaged":
+                session.out.line(f"\n{safe(each.name)}:")
+                for line in each.changes:
+                    session.out.line(f"  {safe(line)}")
+    for each in report.lines:
+        if each.action == "damaged":
+            session.warn(f"{each.name} is damaged in the backup, and left out: {'; '.join(each.changes)}")
+        elif each.action == "beside":
+            session.note(f"{safe(each.name)} is another thread here: restored as {safe(each.as_name)!r}.")
+    changed = [each for each in report.lines if each.action in ("create", "extend", "switch", "revert", "beside")]
     verb = "Would restore" if dry_run else "Restored"
     written = "" if dry_run else f": {report.rows:,} rows, {size(report.bytes)}"
     session.out.line(f"{verb} {plural(len(changed), 'line')} from {report.backup}{written}")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,6 +32,7 @@ from holdfast.maintenance.archive.format import (
     row_record,
     thread_record,
 )
+from holdfast.maintenance.archive.scratch_folder import ScratchFolder
 from holdfast.security.encryption.file_key import new_file_key
 
 _CACHE_BYTES = 8 << 20
@@ -57,13 +56,10 @@ ToCheckpoint = Callable[[Line, StepHead], Checkpoint]
 
 @asynccontextmanager
 async def scratch_store(engine: Engine) -> AsyncIterator[Engine]:
-    """Open a temporary store, which is removed at the end."""
-    create: BlockingCall[tempfile.TemporaryDirectory[str]] = BlockingCall(
-        lambda: tempfile.TemporaryDirectory(prefix="holdfast-")
-    )
-    folder = await create
+    """Open a temporary store, which is removed at the end; of a process that is killed, by the next one."""
+    folder = await BlockingCall(ScratchFolder)
     try:
-        url = f"sqlite:///{Path(folder.name) / 'scratch.db'}"
+        url = f"sqlite:///{folder.path / 'scratch.db'}"
         backend = await backend_for(url).open(url, synchronous="normal")
         try:
             yield Engine(
@@ -72,7 +68,7 @@ async def scratch_store(engine: Engine) -> AsyncIterator[Engine]:
         finally:
             await backend.close()
     finally:
-        await BlockingCall(folder.cleanup)
+        await BlockingCall(folder.remove)
 
 
 async def export_threads(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
-from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, REFS, STEPS, WRITES, Scalar
-from holdfast.maintenance.backup.line_rows import LineRows
+from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, REFS, STEPS, WRITES, Key, Scalar
+from holdfast.maintenance.backup.line_rows import LineRow, LineRows
 
 Cut: TypeAlias = Callable[[LineRows], None]
 """Removes rows that a line did not have yet."""
@@ -30,8 +31,9 @@ def at_step(id: str) -> Cut:
     return cut
 
 
-def at_time(time: int, known: Mapping[int, int]) -> Cut:
-    """Return what removes everything after a time, except the steps up to known numbers, by branch: they were there.
+def at_time(time: int, known: Mapping[int, int], refs: Mapping[Key, LineRow] = MappingProxyType({})) -> Cut:
+    """Return what removes everything after a time, except the steps up to known numbers, by branch: they were there. Of
+    `refs`, which were there then, those come back that were moved to a later step.
 
     The times of a line never decrease, so this is what was appended first; and steps that were saved together, in
     several lines, have one time, so all of them are removed or none.
@@ -39,7 +41,10 @@ def at_time(time: int, known: Mapping[int, int]) -> Cut:
 
     def cut(found: LineRows) -> None:
         lengths = steps_until(found, time, known)
-        _truncate(found, lengths, lambda branch, created: branch in known or created <= time)
+        moved = _truncate(found, lengths, lambda branch, created: branch in known or created <= time)
+        for key in moved:
+            if key in refs:
+                found.tables[REFS.name][key] = refs[key]
 
     return cut
 
@@ -55,9 +60,9 @@ def steps_until(found: LineRows, time: int, known: Mapping[int, int]) -> dict[Sc
     return lengths
 
 
-def _truncate(found: LineRows, lengths: Mapping[Scalar, int], keeps: Callable[[int, int], bool]) -> None:
+def _truncate(found: LineRows, lengths: Mapping[Scalar, int], keeps: Callable[[int, int], bool]) -> list[Key]:
     """Leave so many steps of each branch, and what belongs to them. `keeps` says which branches without steps stay,
-    given number and time of creation."""
+    given number and time of creation. Returns the keys of references to steps that are removed."""
     steps = found.tables.get(STEPS.name, {})
     removed = {str(row.columns[0]) for key, row in steps.items() if int(key[1]) >= lengths.get(key[0], 0)}
     removed -= {str(row.columns[0]) for key, row in steps.items() if int(key[1]) < lengths.get(key[0], 0)}
@@ -75,5 +80,7 @@ def _truncate(found: LineRows, lengths: Mapping[Scalar, int], keeps: Callable[[i
         for key in [key for key in rows if key[column] in removed]:
             del rows[key]
     refs = found.tables.get(REFS.name, {})
-    for key in [key for key, ref in refs.items() if ref.columns[0] in removed]:
+    moved = [key for key, ref in refs.items() if ref.columns[0] in removed]
+    for key in moved:
         del refs[key]
+    return moved

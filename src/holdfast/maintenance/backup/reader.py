@@ -110,6 +110,8 @@ class BackupBackend(Backend):
         self._entries = {entry.line: entry for entry in entries}
         self._lines: OrderedDict[Line, tuple[dict[str, SortedRows], int]] = OrderedDict()
         self._size = 0
+        self._replaced: dict[Line, dict[str, SortedRows]] = {}
+        """Lines that are not as the backup has them."""
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> Backend:
@@ -123,6 +125,20 @@ class BackupBackend(Backend):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(durable=True, shared=False, max_body=1 << 30, max_batch=1 << 31)
+
+    def remove(self, line: Line) -> None:
+        """Leave out a line."""
+        self._entries.pop(line, None)
+        self._replaced.pop(line, None)
+
+    async def take(self, line: Line, other: Backend) -> None:
+        """Have a line with the rows that another store has, which is not encrypted."""
+        found = await other.read([Scan(table, tuple(line)) for table in TABLES])
+        parts: dict[str, SortedRows] = {}
+        for table, rows in zip(TABLES, found, strict=True):
+            parts[table.name] = SortedRows(table)
+            parts[table.name].add_many(rows)
+        self._replaced[line] = parts
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         return [await self._answer(query) for query in queries]
@@ -143,13 +159,16 @@ class BackupBackend(Backend):
     def _lines_under(self, scan: Scan) -> list[Line]:
         if len(scan.prefix) >= 2:
             return [Line(str(scan.prefix[0]), str(scan.prefix[1]))]
-        return sorted((line for line in self._entries if starts_with(tuple(line), scan.prefix)), reverse=scan.reverse)
+        every = self._entries.keys() | self._replaced.keys()
+        return sorted((line for line in every if starts_with(tuple(line), scan.prefix)), reverse=scan.reverse)
 
     async def _get(self, table: Table, key: Key) -> Row | None:
         part = await self._part(table, Line(str(key[0]), str(key[1])))
         return None if part is None else part.rows.get(key)
 
     async def _part(self, table: Table, line: Line) -> SortedRows | None:
+        if line in self._replaced:
+            return self._replaced[line].get(table.name)
         entry = self._entries.get(line)
         if entry is None:
             return None

@@ -495,6 +495,21 @@ async def open_repository(
 ) -> AsyncIterator[Repository]:
     """Open a repository. With `create`, an empty or new directory or prefix becomes one: an encrypted one, if there are
     `keys`, here or in the environment."""
+    repository = await connect_repository(target, options, create=create, keys=keys)
+    try:
+        yield repository
+    finally:
+        await repository.storage.close()
+
+
+async def connect_repository(
+    target: str | os.PathLike[str],
+    options: Mapping[str, Any],
+    *,
+    create: bool = False,
+    keys: KeyProvider | str | None = None,
+) -> Repository:
+    """Open a repository as `open_repository` does. The caller closes its storage."""
     provider: KeyProvider | None = None
     if keys is not None or os.environ.get(KEYS_VARIABLE):
         from holdfast.maintenance.backup.repository_key import provider_of
@@ -507,9 +522,10 @@ async def open_repository(
             from holdfast.maintenance.backup.repository_key import open_key
 
             key = await open_key(storage, info, provider)
-        yield Repository(storage, info, key)
-    finally:
+    except BaseException:
         await storage.close()
+        raise
+    return Repository(storage, info, key)
 
 
 KEYS_VARIABLE = "HOLDFAST_BACKUP_KEYS"

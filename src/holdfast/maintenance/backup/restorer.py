@@ -1,26 +1,22 @@
 """Restoring lines from a backup into a store, new or in use.
 
-Lines that the store does not have become visible all at once. Of those that it has, nothing is removed: with `in_place`
-a thread gets a branch that starts where the backup ended, and HEAD is switched to it; all that in one batch. Agents and
-scopes get a step with the state that they had. That starts a new generation of the store, which refuses what writers
-save that do not know of it. Rights, the audit and other records of a store are never set back: what was revoked or
-frozen since stays so.
+All changes of the store that somebody sees are made in one batch: lines that it does not have become visible; a thread
+that has gone on gets a branch that starts where the backup ended, and HEAD is switched to it; agents and scopes get a
+step with the state that they had; and jobs are added. So it is complete, or has not happened. In place, it begins
+a new generation of the store, which refuses what writers save that do not know of it. Rights, the audit and other
+records of a store are never set back: what was revoked, frozen or erased since stays so.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import partial
-from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Change, Create, Expect, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import JOBS, LINES, STEPS
+from holdfast.backends.tables import JOBS, LINES, MAX_NAME
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.append_batch import ChangeRefused
 from holdfast.engine.context import EngineContext
@@ -29,67 +25,26 @@ from holdfast.engine.copy.copy_report import CopyProgress
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
-from holdfast.engine.model.scopes import Scope
-from holdfast.engine.namespaces import is_thread, line_kind, rename_line, root_of, short_name
-from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.namespaces import is_thread, rename_line, root_of, short_name
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress, Revision, to_datetime
-from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.history import branches
 from holdfast.history.revisions import resolve
 from holdfast.maintenance.backup.cut import at_step
+from holdfast.maintenance.backup.erased_data import read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.backup.format import LineEntry
+from holdfast.maintenance.backup.reader import BackupBackend
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
-from holdfast.maintenance.erasure.reapply import apply_ledger
-from holdfast.security.handle import StoreHandle
+from holdfast.maintenance.backup.restore_plan import RestorePlan
+from holdfast.maintenance.backup.restore_report import RestoreReport, Selection, describe
+from holdfast.maintenance.backup.session_records import plan_sessions
+from holdfast.maintenance.backup.store_record import pick_chain
+from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 
 _PAUSED = "paused"
 """The state of a job that is not run."""
-
-RestoreAction: TypeAlias = Literal["create", "extend", "switch", "revert", "same", "newer", "left out", "erased"]
-"""What a restore does with a line: create it; add what it lacks; switch HEAD to what the backup has; append a step with
-that state; nothing, since it is the same; nothing, since the store has a newer state or records of its own; or nothing,
-since its key was destroyed, and nobody can read it."""
-
-
-class RestoredLine(NamedTuple):
-    """A line in a restore: its tenant, its kind and name, what is done with it, its steps in the backup, and those that
-    the store has and the backup does not."""
-
-    tenant: str
-    kind: str
-    name: str
-    action: RestoreAction
-    steps: int
-    newer: int = 0
-
-
-class RestoreReport(NamedTuple):
-    """The result of a restore: the backup, or the point between backups, and its time; each line; the number of jobs,
-    which are paused; the rows and bytes that were written; and the seconds it took."""
-
-    backup: str
-    time: datetime
-    lines: tuple[RestoredLine, ...]
-    jobs: int
-    rows: int
-    bytes: int
-    seconds: float
-    dry_run: bool
-
-
-class Selection(NamedTuple):
-    """The lines to restore: of a tenant or of all; those of some kinds; and some by name."""
-
-    tenant: str | None
-    kinds: frozenset[str]
-    names: Sequence[str] | None
-
-    def includes(self, entry: LineEntry) -> bool:
-        """Return whether a line is selected."""
-        if self.tenant not in (None, entry.tenant) or not entry.columns or line_kind(entry.name) not in self.kinds:
-            return False
-        return self.names is None or entry.name in self.names or root_of(entry.line).name in self.names
 
 
 class Restorer:
@@ -110,78 +65,137 @@ class Restorer:
         as_thread: str | None = None,
         in_place: bool = False,
         dry_run: bool = False,
+        skip_damaged: bool = False,
     ) -> RestoreReport:
         """Restore the selected lines. What is needed of the backup is verified first.
 
         `ConflictError` if the store has another history of one of them, or a newer one and it is not `in_place`.
+        `CorruptError` if one is damaged in the backup, unless these are skipped.
         """
         start = time.monotonic()
         keys = self._point.keys
-        if keys is not None and not self._engine.context.rows.hides_columns:
-            raise UnsupportedError(
-                "the backup is of an encrypted store, and this one is not encrypted",
-                where=self._engine.context.backend.url,
-                hint="Open the store to restore into with encryption=, or set HOLDFAST_ENCRYPTION",
-                code="clear-refused",
-            )
-        if keys is not None and keys.hides_names and not self._engine.context.rows.hides_names:
-            raise UnsupportedError(
-                "the backup is of a store that hides names, and this one shows them",
-                where=self._engine.context.backend.url,
-                hint="Open the store to restore into with Encryption(…, hide_names=True)",
-                code="clear-refused",
-            )
+        self._require_encryption()
         selected = [entry for entry in self._point.entries if selection.includes(entry)]
-        self._check_names(selection, selected)
-        entries = [entry for entry in selected if keys is None or not keys.is_erased(entry)]
-        erased = [
-            RestoredLine(entry.tenant, line_kind(entry.name), short_name(entry.name), "erased", 0)
-            for entry in selected
-            if keys is not None and keys.is_erased(entry)
+        report = [
+            describe(line, "damaged")._replace(changes=(what,))
+            for line, what in self._point.damaged.items()
+            if selection.includes_line(line)
         ]
+        self._check_names(selection, [entry.line for entry in selected])
+        entries = [entry for entry in selected if keys is None or not keys.is_erased(entry)]
+        report += (describe(each.line, "erased") for each in selected if keys is not None and keys.is_erased(each))
         source = await self._source(entries, at)
         lines = [entry.line for entry in entries]
+        if skip_damaged:
+            damaged = await self._find_damaged(source, lines)
+            report += (describe(line, "damaged")._replace(changes=(what,)) for line, what in damaged.items())
+            lines = [line for line in lines if line not in damaged]
+        erased = await self._remove_erased(source, lines)
+        report += (describe(line, "erased") for line in lines if line in erased)
+        lines = [line for line in lines if line not in erased]
+        is_own = await pick_chain(self._engine, selection.tenant or "", self._repository) == self._point.store
+        records = self._engine if is_own else source  # what this store does not have any more was deleted
+        sessions = await plan_sessions(self._engine, records, await self._records_then(), lines)
+        report += (describe(line, "left out") for line in lines if line in sessions.over)
+        lines = [line for line in lines if line not in sessions.over]
         if as_thread is not None:
-            source, lines = await self._renamed(source, lines, selection, as_thread)
-        actions = {line: await self._action(source, line, in_place=in_place) for line in lines}
+            lines = await self._rename_one(source, lines, selection, as_thread)
+        plan = RestorePlan(self._engine, source, in_place=in_place)
+        await plan.add(lines)
+        besides = await self._set_beside(source, plan)
         # What is created is verified line by line before it is copied, and visible when all of it is.
-        await self._verify(source, [line for line, what in actions.items() if dry_run or what != "create"])
-        jobs = await self._jobs(selection, dry_run=dry_run or as_thread is not None)
+        await self._verify(
+            source, [line for line in lines if dry_run or plan.actions[line] not in ("create", "beside")]
+        )
+        jobs = [] if as_thread is not None else await self._jobs(selection)
         steps = {} if at is not None or as_thread is not None else _steps_of(entries, self._point.cuts)
-        described = [await self._describe(source, line, action, steps.get(line)) for line, action in actions.items()]
+        for line in lines:
+            name = short_name(besides[line].name) if line in besides else ""
+            report.append(await plan.describe(line, steps=steps.get(line), as_name=name, compare=dry_run))
+        if as_thread is None:
+            report += await plan.kept(selection, self._point)
         if not dry_run:
-            await self._apply(source, actions)
-            for tenant in sorted({line.tenant for line in lines}):
-                await apply_ledger(self._engine, tenant)  # what was erased since does not come back
+            await self._apply(source, plan, besides, sessions.requests, jobs)
+            await self._apply_erasures({line.tenant for line in lines})
         return RestoreReport(
             self._point.name,
             to_datetime(self._point.time),
-            (*described, *erased),
-            jobs,
+            tuple(report),
+            len(jobs),
             self._rows,
             self._bytes,
             time.monotonic() - start,
             dry_run,
         )
 
-    def _check_names(self, selection: Selection, entries: Sequence[LineEntry]) -> None:
-        found = {entry.name for entry in entries}
+    def _require_encryption(self) -> None:
+        if self._point.keys is not None and not self._engine.context.rows.hides_columns:
+            raise UnsupportedError(
+                "the backup is of an encrypted store, and this one is not encrypted",
+                where=self._engine.context.backend.url,
+                hint="Open the store to restore into with encryption=, or set HOLDFAST_ENCRYPTION",
+                code="clear-refused",
+            )
+        if self._point.keys is not None and self._point.keys.hides_names and not self._engine.context.rows.hides_names:
+            raise UnsupportedError(
+                "the backup is of a store that hides names, and this one shows them",
+                where=self._engine.context.backend.url,
+                hint="Open the store to restore into with Encryption(…, hide_names=True)",
+                code="clear-refused",
+            )
+
+    def _check_names(self, selection: Selection, lines: Sequence[Line]) -> None:
+        found = {line.name for line in (*lines, *self._point.damaged)}
         for name in selection.names or ():
             if name not in found:
                 hint = "`holdfast backup show` lists what a backup has"
                 where = f"backup {self._point.name}"
                 raise NotFoundError(f"the backup does not have {short_name(name)!r}", where=where, hint=hint)
 
+    # What is read from the backup ---------------------------------------------------------------------------------
+
     async def _source(self, entries: Sequence[LineEntry], at: Revision | None) -> Engine:
-        point = self._point.only(entries)
+        """Return an engine on lines of the backup, as they were at a revision, and on what says whose they are."""
+        keys = self._point.keys
+        more = [each for each in self._point.entries if says_whose(each) and (keys is None or not keys.is_erased(each))]
+        point = self._point.only(list({entry.line: entry for entry in (*more, *entries)}.values()))
         source = await point.engine(self._repository, self._engine)
         if at is None:
             return source
         roots = [entry.line for entry in entries if root_of(entry.line) == entry.line]
         if len(roots) != 1 or not is_thread(roots[0].name):
             raise InvalidError("a checkpoint is named where one thread is restored", hint="Name the thread")
-        cut = at_step((await resolve(source, roots[0], at)).id)
-        return await point.engine(self._repository, self._engine, {entry.line: cut for entry in entries})
+        id = (await resolve(source, roots[0], at)).id
+        point = point._replace(name=f"{point.name}@{id}")
+        return await point.engine(self._repository, self._engine, {entry.line: at_step(id) for entry in entries})
+
+    async def _records_then(self) -> Engine:
+        """Return an engine on the records that are never set back, as they were."""
+        return await self._point.only(list(self._point.then.values())).engine(self._repository, self._engine, {})
+
+    async def _find_damaged(self, source: Engine, lines: Sequence[Line]) -> dict[Line, str]:
+        """Return the threads that cannot be restored, with their namespaces, and what is damaged."""
+        damaged: dict[Line, str] = {}
+        for number, line in enumerate(lines, 1):
+            try:
+                await _check(source, line)
+            except CorruptError as error:
+                damaged[root_of(line)] = str(error)
+            if self._progress is not None:
+                self._progress(number, len(lines), f"verified {line.name}")
+        return {line: damaged[root_of(line)] for line in lines if root_of(line) in damaged}
+
+    async def _remove_erased(self, source: Engine, lines: Sequence[Line]) -> set[Line]:
+        """Remove what was erased since from the lines of the backup. Returns those of which nothing is left."""
+        self._ledgers = await read_ledgers({line.tenant for line in lines}, source, self._engine)
+        return {line for tenant, each in self._ledgers.items() for line in await remove_erased(source, tenant, each)}
+
+    async def _apply_erasures(self, tenants: set[str]) -> None:
+        """Let the store know of the erasures that the backups know of; and remove what was erased meanwhile."""
+        for tenant in sorted(tenants):
+            known = self._ledgers.get(tenant, [])
+            if {each.name for each in known} != {each.name for each in await read_ledger(self._engine, tenant)}:
+                await apply_ledger(self._engine, tenant, known)
 
     async def _verify(self, source: Engine, lines: Sequence[Line]) -> None:
         for number, line in enumerate(lines, 1):
@@ -189,83 +203,96 @@ class Restorer:
             if self._progress is not None:
                 self._progress(number, len(lines), f"verified {line.name}")
 
-    async def _renamed(
+    async def _rename_one(
         self, source: Engine, lines: Sequence[Line], selection: Selection, as_thread: str
-    ) -> tuple[Engine, list[Line]]:
-        """Return the lines of one thread under the name of another, in memory."""
+    ) -> list[Line]:
+        """Return the lines of one thread under another name."""
         if selection.names is None or len(selection.names) != 1 or not is_thread(selection.names[0]):
             raise InvalidError("another name is given where one thread is restored", hint="Name the thread")
         if not lines:
-            return source, []
+            return []
         (root,) = {root_of(line) for line in lines}
-        new = Line(root.tenant, as_thread)
-        renamed = {line: rename_line(line, root, new) for line in lines}
-        scratch = Engine(EngineContext(MemoryBackend(), codec=self._engine.context.codec))
-        await StoreCopier(source, scratch).copy_together(lines)
-        await LineCopier(scratch).copy(renamed)
-        return scratch, list(renamed.values())
+        return list((await _rename(source, lines, {root: Line(root.tenant, as_thread)})).values())
 
-    async def _action(self, source: Engine, line: Line, *, in_place: bool) -> RestoreAction:
-        backend = self._engine.context.backend
-        (existing,) = await backend.read([Get(LINES, [tuple(line)])])
-        if not existing:
-            return "create"
-        kind = line_kind(line.name)
-        if kind not in ("thread", "agent", "scope", "session"):
-            return "left out"
-        theirs, own = await _steps(source, line), await _steps(self._engine, line)
-        (wanted,) = await source.context.backend.read([Get(LINES, [tuple(line)])])
-        shared = theirs.items() & own.items()
-        if existing[0].body != wanted[0].body or (len(shared) < len(theirs) and len(shared) < len(own)):
-            raise ConflictError(
-                "the store has another history of this thread",
-                where=f"thread {line} in {backend.url}",
-                hint="Restore it under another name, or into another store",
-                code="restore-conflict",
-            )
-        if len(shared) == len(theirs) == len(own):
-            return "same"
-        if len(shared) == len(own):
-            return "extend"
-        if not in_place:
-            raise ConflictError(
-                f"the store has {len(own) - len(shared)} checkpoints of this thread that the backup does not have",
-                where=f"thread {line} in {backend.url}",
-                hint="Restore in place, which keeps them on their branch; under another name; or into another store",
-                code="restore-conflict",
-            )
-        if kind == "thread":
-            return "same" if await self._is_switched(line) else "switch"
-        return "newer" if kind == "session" else "revert"
+    async def _set_beside(self, source: Engine, plan: RestorePlan) -> dict[Line, Line]:
+        """Give other names to threads that are restored beside those that the store has. Returns these by line."""
+        names = {root: Line(root.tenant, self._name_beside(root.name)) for root in plan.conflicts}
+        renamed = await _rename(source, plan.lines("beside"), names)
+        beside = RestorePlan(self._engine, source, in_place=True)
+        await beside.add(list(renamed.values()))
+        for old, new in renamed.items():
+            if beside.actions[new] == "same":
+                plan.actions[old] = "same"
+            elif beside.actions[new] != "create":
+                raise ConflictError(
+                    "the store has another history of this thread, and a thread of the name that it would get",
+                    where=f"thread {new} in {self._engine.context.backend.url}",
+                    hint="Restore it under another name",
+                    code="restore-conflict",
+                )
+        return renamed
+
+    def _name_beside(self, name: str) -> str:
+        suffix = f" {self._branch}"
+        return name.encode()[: MAX_NAME - len(suffix)].decode(errors="ignore") + suffix
 
     # Changing the store -------------------------------------------------------------------------------------------
 
-    async def _apply(self, source: Engine, actions: Mapping[Line, RestoreAction]) -> None:
-        chosen = {each: [line for line, what in actions.items() if what == each] for each in actions.values()}
-        created, extended = chosen.get("create", []), chosen.get("extend", [])
-        switched, reverted = chosen.get("switch", []), chosen.get("revert", [])
-        generations = await self._new_generations([*switched, *reverted])
-        copier = StoreCopier(source, self._engine, self._report_copy)
+    async def _apply(
+        self,
+        source: Engine,
+        plan: RestorePlan,
+        besides: Mapping[Line, Line],
+        records: Sequence[AppendRequest],
+        jobs: Sequence[Row],
+    ) -> None:
+        switched = plan.lines("switch")
+        generations = await self._new_generations([*switched, *plan.reverts])
         requests = [await self._switch_request(source, line, generations[line.tenant]) for line in switched]
-        commit = partial(self._switch, requests, generations) if requests else None
-        self._rows, self._bytes = await copier.copy_together(created, commit, partial(_check, source))
-        if extended:
-            copied = await StoreCopier(source, self._engine, self._report_copy).copy(None, extended)
-            self._rows, self._bytes = self._rows + copied.rows, self._bytes + copied.bytes
-        if reverted and not requests:
-            await self._start(generations)
-        for line in reverted:
-            await self._revert(source, line, generations[line.tenant])
+        for line, request in plan.reverts.items():
+            self._mark(request, generations[line.tenant])
+        created = [*plan.lines("create"), *(besides[line] for line in plan.lines("beside"))]
+        new_jobs = [change for row in jobs for change in (Expect(JOBS, row.key, None), Create(JOBS, row))]
+        commit = partial(self._commit, [*requests, *plan.reverts.values(), *records], generations, new_jobs)
+        copier = StoreCopier(source, self._engine, self._report_copy)
+        self._rows, self._bytes = await copier.copy_together(
+            created, commit, partial(_check, source), plan.lines("extend")
+        )
+        for request in requests:
+            # Somebody may have saved a step with a greater id just before, and nobody can any more.
+            await branches.switch(self._engine, request.line, request.new_branch)
+
+    async def _commit(
+        self,
+        requests: Sequence[AppendRequest],
+        generations: Mapping[str, int],
+        jobs: Sequence[Change],
+        copied: Sequence[Change],
+    ) -> int | None:
+        """Make all changes in one batch: steps, lines that become visible, marks of the generation, and jobs."""
+        start = await self._start_changes(generations)
+        marks = [
+            self._engine.lines.generations.mark(Line(*map(str, each.row.key)), generations[str(each.row.key[0])])
+            for each in copied
+            if isinstance(each, Create | Put) and each.space is LINES and each.row.key[0] in generations
+        ]
+        changes = [*start, *copied, *marks, *jobs]
+        if not requests:
+            return await self._engine.context.apply(changes) if changes else None
+        requests[0].other_changes = changes
+        try:
+            await self._engine.writer.save(*requests)
+        except ChangeRefused as refused:
+            if refused.index < len(start):
+                raise _restored_meanwhile(self._engine) from None
+            return refused.index
+        self._engine.lines.generations.join(generations)
+        return None
 
     async def _new_generations(self, lines: Sequence[Line]) -> dict[str, int]:
         """Return the numbers of the generations that a restore starts, by tenant."""
         tenants = {line.tenant for line in lines}
         return {tenant: await self._engine.lines.generations.current(tenant) + 1 for tenant in tenants}
-
-    async def _start(self, generations: Mapping[str, int]) -> None:
-        if await self._engine.context.backend.apply(await self._start_changes(generations)) is not None:
-            raise _restored_meanwhile(self._engine)
-        self._engine.lines.generations.join(generations)
 
     async def _start_changes(self, generations: Mapping[str, int]) -> list[Change]:
         changes: list[Change] = []
@@ -277,77 +304,29 @@ class Restorer:
         """Return the step that starts a branch where the backup ended, and makes it the current one."""
         head = await resolve(source, line, "HEAD")
         point = await resolve(self._engine, line, head.id)
-        mark = self._engine.lines.generations.mark(line, generation)
         taken = {each.branch.name for each in await branches.describe(self._engine, line)}
         names = itertools.chain((self._branch,), (f"{self._branch}-{number}" for number in itertools.count(2)))
         request = await branches.return_request(self._engine, line, point, next(n for n in names if n not in taken))
-        request.attached_changes = lambda _: [mark]
+        self._mark(request, generation)
         return request
+
+    def _mark(self, request: AppendRequest, generation: int) -> None:
+        """Have a line marked as restored in a generation, together with a step."""
+        mark, attached = self._engine.lines.generations.mark(request.line, generation), request.attached_changes
+        request.attached_changes = lambda id: [*(attached(id) if attached is not None else ()), mark]
 
     @property
     def _branch(self) -> str:
         return f"restored-{self._point.name}"
 
-    async def _is_switched(self, line: Line) -> bool:
-        """Return whether HEAD is already where an earlier run of this restore switched it to."""
-        name = re.compile(re.escape(self._branch) + r"(-\d{1,3})?")
-        found = await branches.describe(self._engine, line)
-        return any(name.fullmatch(each.branch.name) and each.is_current and each.ahead == 1 for each in found)
-
-    async def _switch(
-        self, requests: Sequence[AppendRequest], generations: Mapping[str, int], created: Sequence[Change]
-    ) -> int | None:
-        """Switch threads, and make created lines visible, in one batch."""
-        marks = [
-            self._engine.lines.generations.mark(Line(*map(str, each.row.key)), generations[str(each.row.key[0])])
-            for each in created
-            if isinstance(each, Create | Put) and each.space is LINES and each.row.key[0] in generations
-        ]
-        requests[0].other_changes = [*await self._start_changes(generations), *created, *marks]
-        try:
-            await self._engine.writer.save(*requests)
-        except ChangeRefused:
-            raise _restored_meanwhile(self._engine) from None
-        self._engine.lines.generations.join(generations)
-        for request in requests:
-            # Somebody may have saved a step with a greater id just before, and nobody can any more.
-            await branches.switch(self._engine, request.line, request.new_branch)
-        return None
-
-    async def _revert(self, source: Engine, line: Line, generation: int) -> None:
-        """Append a step with the state that an agent or a scope had."""
-        from holdfast.agents.recovery.rollback import roll_back  # slow to import
-        from holdfast.agents.storage.agent_line import AgentLine
-        from holdfast.state.history import rollback
-
-        generations = self._engine.lines.generations
-        point = await resolve(source, line, "HEAD")
-        info = await self._engine.lines.info(line)
-        changes = [*self._engine.lines.new_version(line, info), generations.mark(line, generation)]
-        if await self._engine.context.backend.apply(changes) is not None:
-            raise ConflictError("it keeps changing", where=f"thread {line}", hint="Stop its writers, and try again")
-        self._engine.context.cache.drop(("line", line))
-        handle, scope = StoreHandle(self._engine, line.tenant), Scope.of_line(line.name)
-        if scope is not None:
-            await rollback(handle, scope, point.seq + 1, None)
-        else:
-            await roll_back(AgentLine(handle, short_name(line.name)), point.id)
-
     def _report_copy(self, progress: CopyProgress) -> None:
         if self._progress is not None:
             self._progress(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
-    async def _describe(self, source: Engine, line: Line, action: RestoreAction, steps: int | None) -> RestoredLine:
-        if action == "create" and steps is not None:
-            return RestoredLine(line.tenant, line_kind(line.name), short_name(line.name), action, steps)
-        theirs, own = await _steps(source, line), await _steps(self._engine, line)
-        newer = len(own.keys() - theirs.keys()) if action in ("switch", "revert", "newer", "left out") else 0
-        return RestoredLine(line.tenant, line_kind(line.name), short_name(line.name), action, len(theirs), newer)
-
-    async def _jobs(self, selection: Selection, *, dry_run: bool) -> int:
-        """Restore the jobs that the store does not have, paused, where all lines are restored."""
+    async def _jobs(self, selection: Selection) -> list[Row]:
+        """Return the jobs that the store does not have, paused, where all lines are restored."""
         if selection.names is not None or "audit" not in selection.kinds:
-            return 0
+            return []
         keys = self._point.keys
         entries = [
             entry
@@ -358,19 +337,31 @@ class Restorer:
             and not (keys is not None and keys.is_erased(entry))
         ]
         source = await self._point.only(entries).engine(self._repository, self._engine)
-        backend, count = self._engine.context.backend, 0
+        missing: list[Row] = []
         for entry in entries:
             (found,) = await source.context.backend.read([Scan(JOBS, tuple(entry.line))])
-            (own,) = await backend.read([Scan(JOBS, tuple(entry.line))])
+            (own,) = await self._engine.context.backend.read([Scan(JOBS, tuple(entry.line))])
             existing = {row.key for row in own}
             for row in found:
                 if row.key not in existing:
-                    count += 1
                     kind, schedule, _, due, version = row.columns
-                    paused = Row(row.key, (kind, schedule, _PAUSED, due, version), row.body)
-                    if not dry_run:
-                        await backend.apply([Expect(JOBS, row.key, None), Create(JOBS, paused)])
-        return count
+                    missing.append(Row(row.key, (kind, schedule, _PAUSED, due, version), row.body))
+        return missing
+
+
+async def _rename(source: Engine, lines: Sequence[Line], roots: Mapping[Line, Line]) -> dict[Line, Line]:
+    """Have a backup that is opened show lines of threads under other names, too. Returns these by line."""
+    if not lines:
+        return {}
+    renamed = {line: rename_line(line, root_of(line), roots[root_of(line)]) for line in lines}
+    scratch = Engine(EngineContext(MemoryBackend(), codec=source.context.codec))
+    await StoreCopier(source, scratch).copy_together(lines)
+    await LineCopier(scratch).copy(renamed)
+    backend = source.context.stored
+    assert isinstance(backend, BackupBackend)  # noqa: S101 - it is a backup
+    for new in renamed.values():
+        await backend.take(new, scratch.context.stored)
+    return renamed
 
 
 async def _check(source: Engine, line: Line) -> None:
@@ -381,15 +372,6 @@ async def _check(source: Engine, line: Line) -> None:
 def _steps_of(entries: Sequence[LineEntry], cuts: Mapping[Line, object]) -> dict[Line, int]:
     """Return the numbers of steps of lines that are not cut off."""
     return {entry.line: sum(tip.seq + 1 for tip in entry.tips) for entry in entries if entry.line not in cuts}
-
-
-async def _steps(engine: Engine, line: Line) -> dict[tuple[int, int], bytes]:
-    """Return the hashes of the steps of a line by position."""
-    found: dict[tuple[int, int], bytes] = {}
-    async for row in scan_rows(engine.context.stored, STEPS, tuple(line), bodies=False):
-        step = StepRef.of(row)
-        found[step.branch, step.seq] = step.hash
-    return found
 
 
 def _restored_meanwhile(engine: Engine) -> ConflictError:

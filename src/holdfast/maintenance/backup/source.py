@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from holdfast.engine.engine import Engine
+from holdfast.maintenance.backup.erased_data import read_ledgers, remove_erased
 from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, named_entries
+from holdfast.maintenance.backup.recovery_point import point_of_backup
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
 from holdfast.maintenance.backup.store_record import pick_chain
+from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.security.encryption.provider import KeyProvider
 
 PREFIX = "backup:"
@@ -29,11 +32,18 @@ async def open_source(
 
 
 async def open_backup(repository: Repository, backup: Backup, like: Engine, tenant: str) -> Engine:
-    """Return an engine on a backup, or on what it has of a tenant, without what was erased."""
+    """Return an engine on a backup, or on what it has of a tenant, without what was erased, according to the newest
+    backup and to the store `like`."""
     keys = await backup_keys(repository, [backup.manifest], like)
     entries = [
         entry
         for entry in await named_entries(repository, backup, keys, like, tenant or None)
         if keys is None or not keys.is_erased(entry)
     ]
-    return await backup_engine(repository, backup.id, entries, like, keys=keys)
+    engine = await backup_engine(repository, backup.id, entries, like, keys=keys)
+    point = await point_of_backup(repository, backup, like)
+    erasures = point.only([entry for entry in point.entries if entry.name == ERASURES])
+    ledgers = await read_ledgers({entry.tenant for entry in entries}, await erasures.engine(repository, like, {}), like)
+    for each, ledger in ledgers.items():
+        await remove_erased(engine, each, ledger)
+    return engine
