@@ -59,10 +59,22 @@ def send(case: Any, served: ServedStore) -> None:
 _USUAL = settings(max_examples=examples(2), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
-@SCHEMA.parametrize()
+DAILY = [
+    *("list_threads", "get_log", "get_value"),
+    *("save_update", "set_item", "call_read", "call_change"),
+]
+"""Some of each kind. All of them take longer than the ordinary run can."""
+
+
+@SCHEMA.include(operation_id=DAILY).parametrize()
 @_USUAL
 def test_answers_are_as_the_document_says(case: Any, changing: ServedStore) -> None:
     send(case, changing)
+
+
+def test_the_daily_operations_are_there() -> None:
+    names = {each["operationId"] for path in DOCUMENT["paths"].values() for each in path.values()}
+    assert names > set(DAILY)
 
 
 @pytest.mark.nightly
