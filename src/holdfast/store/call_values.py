@@ -17,6 +17,7 @@ from holdfast.backends.distribution import Distribution
 from holdfast.codec import Codec
 from holdfast.codec.registry import Registration, Registry
 from holdfast.engine.model.json_diff import NOTHING, Absent, Edit
+from holdfast.engine.model.missing import MISSING
 from holdfast.engine.pages import Page
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.history.diff_result import Diff, DiffSide
@@ -101,6 +102,7 @@ class _CallRegistry(Registry):
         self.register(SearchPage, _dump_search, _load_search)
         self.register(Diff, _dump_diff, lambda parts: _load_diff(codec, parts))
         self.register(Absent, lambda _: None, lambda _: NOTHING)
+        self.register(type(MISSING), lambda _: None, lambda _: MISSING)
         self._register_struct(Distribution)
         self._register_struct(JobRun)
         self._register_struct(Job)

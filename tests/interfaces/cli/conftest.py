@@ -67,6 +67,17 @@ NOT_SERVED = frozenset(
         "test_an_export_of_an_altered_audit_tells",
         "test_work_once_runs_what_is_due_and_tells",
         "test_work_waits_for_jobs_and_ends_with_ctrl_c",
+        "test_a_watch_goes_on_from_a_cursor_without_a_gap",
+        "test_a_watch_tells_that_a_scope_is_gone_or_pruned",
+        "test_damage_is_told_and_mended_from_a_copy",
+        "test_what_is_lost_is_named",
+        "test_a_file_that_does_not_open_is_salvaged",
+        "test_a_store_that_does_not_open",
+        # They name another tenant, interrupt the process that verifies, or follow a scope as an identity.
+        "test_none",
+        "test_ctrl_c_says_where_to_go_on",
+        "test_acting_as_an_identity",
+        "test_wrong_use_is_told",
     }
 )
 """Tests of commands that a served store refuses: `test_served.py` has what they say."""

@@ -205,6 +205,7 @@ def test_what_is_not_in_the_table_is_not_called(writable: ServedStore) -> None:
         "/reads/store/__class__",
         "/reads/thread/put",
         "/reads/maintenance/prune",
+        "/reads/store/grants",
         "/changes/maintenance/repair",
         "/changes/store/get",
         "/reads/nothing/get",
@@ -276,6 +277,13 @@ def test_a_store_that_is_only_read_refuses_changes(served: ServedStore) -> None:
         with pytest.raises(DeniedError, match="read-only"):
             store.put("chat", {"n": 1})
         assert store.maintenance.prune("chat", holdfast.Retention(keep_last=2), dry_run=True).dropped > 0
+
+
+def test_a_call_that_comes_too_soon_waits(filled: holdfast.Store) -> None:
+    with ServedStore(filled, rate=2.0, burst=3) as served:
+        with holdfast.open(served.url, token=served.token) as store:
+            assert all(store.thread("chat").tags() for _ in range(6))
+        assert any(served.get("/threads").status == 429 for _ in range(200))  # so the calls were limited, too
 
 
 # Lost answers -----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
+from holdfast.history import parse_path
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.admin_routes import ADMIN
 from holdfast.interfaces.http.authentication import CSRF_HEADER, Authenticator, cookie_value, unauthenticated
@@ -36,10 +37,10 @@ from holdfast.interfaces.http.routes import API, Route, decode_body, decode_para
 from holdfast.interfaces.http.service import Call, Caller, Service
 from holdfast.interfaces.http.state_routes import STATES
 from holdfast.interfaces.http.store_reads import STORE
-from holdfast.interfaces.http.thread_reads import THREADS
+from holdfast.interfaces.http.thread_reads import THREADS, read_parts
 from holdfast.interfaces.http.thread_writes import WRITES
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER, SERVER_HEADER
-from holdfast.interfaces.http.values import StateParts, file_of
+from holdfast.interfaces.http.values import file_of
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
 
 _log = logging.getLogger("holdfast.http")
@@ -130,6 +131,8 @@ class Server:
             run = partial(self._answers.once, (caller.key, key[:200]), (str(request.url), body), run)
         response = json_response(await self.work(run), route.status, request)
         response.headers[SERVER_HEADER] = self._run_id
+        if getattr(params, "reveal", False) or route.path.startswith(("/reads/", "/changes/")):
+            response.headers["cache-control"] = "no-store"
         return response
 
     def _check_run(self, request: Request) -> None:
@@ -148,13 +151,13 @@ class Server:
         call = Call(self.service, caller)
 
         def read() -> tuple[bytes, str]:
-            found = call.store.thread(params.thread).get(params.at, lazy=not caller.identity)
-            from holdfast.history import parse_path
-
-            return file_of(StateParts(found.state).value(parse_path(params.path)))
+            return file_of(read_parts(call, params).value(parse_path(params.path)))
 
         data, media = await self.work(read)
-        return _file_response(data, media, request)
+        response = _file_response(data, media, request)
+        if params.reveal:
+            response.headers["cache-control"] = "no-store"
+        return response
 
     async def artifact(self, request: Request) -> Response:
         """Send the content of an artifact, or a range of it."""

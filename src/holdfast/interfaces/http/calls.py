@@ -67,7 +67,7 @@ CALLS: Mapping[str, PartCalls] = {
     ),
     "audit": _part("query verify"),
     "keys": _part("check list", "cancel destroy reencrypt rotate"),
-    "erasure": _part("certificates public_key subject", "assign erase mark_mixed unassign"),
+    "erasure": _part("certificates subject", "assign erase mark_mixed public_key unassign"),
     "maintenance": _part(
         "doctor heads holds quarantine quota verify",
         "build_index compact delete drop_index hold project prune release set_quota sweep_orphans",
@@ -114,10 +114,10 @@ def is_dry_run(part: str, operation: str, options: Mapping[str, Any]) -> bool:
 def call_read(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> models.CallResultModel:
     """Call an operation of the Python API that reads."""
     calls = CALLS.get(params.part, PartCalls())
-    dry = params.operation in calls.changes and is_dry_run(params.part, params.operation, body.options)
+    dry = (params.part, params.operation) in _DRY_RUNS
     if params.operation not in calls.reads and not dry:
         raise _not_callable(params)
-    return _call(call, params, body)
+    return _call(call, params, body, dry=dry)
 
 
 @CALLING.post("/changes/{part}/{operation}", status=200)
@@ -134,17 +134,24 @@ def _not_callable(params: inputs.CallParams) -> UnsupportedError:
     )
 
 
-def _call(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> models.CallResultModel:
+def _call(
+    call: Call, params: inputs.CallParams, body: inputs.CallRequest, *, dry: bool = False
+) -> models.CallResultModel:
+    """Call an operation; one that would change something only as a `dry` run."""
     call = call.acting_as(body.identity)
     names, arguments = _list(body.names, "names"), _list(body.arguments, "arguments")
     options = _CODEC.from_json(body.options)
     if type(options) is not dict:
         raise InvalidError("options are an object")
+    if dry and not is_dry_run(params.part, params.operation, options):
+        raise _not_callable(params)
     receiver = _receiver(call, params.part, names)
     arguments = [_state_of(call, each) for each in arguments]
     function: Any = getattr(receiver, params.operation, None)
     if params.part == "thread" and params.operation in _FUNCTIONS:
         function = partial(_FUNCTIONS[params.operation], receiver)
+    if function is None and not call.caller.identity:
+        raise _not_callable(params)
     if function is None:
         raise DeniedError(
             f"{call.caller.identity} may not call {params.part}.{params.operation}: it is the store owner's",

@@ -246,20 +246,37 @@ class HttpClient(RecordClient):
         return found
 
     def get_value(
-        self, thread: str, at: str, *, path: str = "", start: int = 0, limit: int = 50, internal: bool = False
+        self,
+        thread: str,
+        at: str,
+        *,
+        path: str = "",
+        start: int = 0,
+        limit: int = 50,
+        internal: bool = False,
+        reveal: bool = False,
     ) -> models.ValuePartModel:
         """Read a part of a state: the value at a path, or a page of what it contains; without a path, the channels."""
-        params = inputs.ValueParams(thread=thread, at=at, path=path, start=start, limit=limit, internal=internal)
+        params = inputs.ValueParams(
+            thread=thread, at=at, path=path, start=start, limit=limit, internal=internal, reveal=reveal
+        )
         found: models.ValuePartModel = self.send(
             "GET", "/threads/{thread}/checkpoints/{at}/value", params, None, models.ValuePartModel
         )
         return found
 
     def get_messages(
-        self, thread: str, at: str, *, channel: str | None = None, start: int | None = None, limit: int = 50
+        self,
+        thread: str,
+        at: str,
+        *,
+        channel: str | None = None,
+        start: int | None = None,
+        limit: int = 50,
+        reveal: bool = False,
     ) -> models.ConversationModel:
         """Read messages of a state: the last ones, or those from a number on."""
-        params = inputs.MessagesParams(thread=thread, at=at, channel=channel, start=start, limit=limit)
+        params = inputs.MessagesParams(thread=thread, at=at, channel=channel, start=start, limit=limit, reveal=reveal)
         found: models.ConversationModel = self.send(
             "GET", "/threads/{thread}/checkpoints/{at}/messages", params, None, models.ConversationModel
         )

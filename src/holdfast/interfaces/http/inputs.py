@@ -61,12 +61,18 @@ class ValueParams(CheckpointParams):
     start: int = 0
     limit: int = 50
     internal: bool = False
+    reveal: bool = False
+    """Whether tokens of sensitive data are replaced by what they stand for. It needs the right `keys`, and is recorded
+    in the audit."""
 
 
 class ContentParams(CheckpointParams):
     """A value of a state, as a file."""
 
     path: str
+    reveal: bool = False
+    """Whether tokens of sensitive data are replaced by what they stand for. It needs the right `keys`, and is recorded
+    in the audit."""
 
 
 class MessagesParams(CheckpointParams):
@@ -75,6 +81,9 @@ class MessagesParams(CheckpointParams):
     channel: str | None = None
     start: int | None = None
     limit: int = 50
+    reveal: bool = False
+    """Whether tokens of sensitive data are replaced by what they stand for. It needs the right `keys`, and is recorded
+    in the audit."""
 
 
 class DiffParams(ThreadParams):

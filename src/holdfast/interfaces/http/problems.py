@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import (
+    ConfigError,
     ConflictError,
     CorruptError,
     DeniedError,
@@ -35,6 +36,7 @@ _BY_CLASS: tuple[tuple[type[HoldfastError], int], ...] = (
     (RequestTimeoutError, 504),
     (TransientError, 503),
     (UnavailableError, 503),
+    (ConfigError, 422),
     (CorruptError, 500),
 )
 _TITLES = {

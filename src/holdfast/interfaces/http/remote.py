@@ -23,6 +23,7 @@ from holdfast.hooks import Hooks
 from holdfast.interfaces.http.calls import CALLS
 from holdfast.interfaces.http.remote_calls import Caller, Connection
 from holdfast.jobs import Jobs
+from holdfast.maintenance import StoreHeads
 from holdfast.security import Identity
 from holdfast.state import Artifacts, Scope, Session, Sessions, State, StateItem, StoreAccess
 from holdfast.store import (
@@ -73,17 +74,21 @@ class RemotePart:
             )
 
 
+_CALLBACKS = ("progress", "each", "stop")
+"""Functions that an operation calls as it proceeds. A server has none of them; `each` is called at the end."""
+
+
 def _operation(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that calls an operation on the server."""
     signature = inspect.signature(function)
-    callbacks = [each for each in ("progress", "each", "stop") if each in signature.parameters]
 
     @wraps(function)
     def call(self: RemotePart, *arguments: Any, **options: Any) -> Any:
         signature.bind(self, *arguments, **options)  # a TypeError, as for any method
         each = options.get("each")
-        for callback in callbacks:
-            options.pop(callback, None)
+        for callback in _CALLBACKS:
+            if callable(options.get(callback)):
+                del options[callback]
         result = self._caller.call(name, *arguments, **options)
         if each is not None:
             for item in _reported(result):
@@ -96,9 +101,10 @@ def _operation(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _reported(report: Any) -> Any:
-    """Return what a report lists: an `each` of the caller gets that."""
-    return getattr(report, "findings", None) or getattr(report, "threads", ())
+def _reported(report: Any) -> list[Any]:
+    """Return what a report lists, which the function `each` of the caller gets."""
+    found = getattr(report, "findings", None)
+    return list(getattr(report, "threads", ()) if found is None else found)
 
 
 def _refusal(part: str, name: str, member: object) -> Any:
@@ -322,6 +328,10 @@ class RemoteErasure(RemotePart, Erasure):
 @_served("maintenance", Maintenance)
 class RemoteMaintenance(RemotePart, Maintenance):
     """Maintenance of a served store."""
+
+    def load_heads(self, path: Any) -> StoreHeads:
+        """Read heads that were exported to a file here. Those of an encrypted store need its key."""
+        return StoreHeads.load(path)
 
 
 @_served("jobs", Jobs)

@@ -160,6 +160,15 @@ def _read(call: Call, params: inputs.CheckpointParams) -> Checkpoint[Any]:
     return call.store.thread(params.thread).get(params.at, lazy=not call.caller.identity)
 
 
+def read_parts(call: Call, params: inputs.ValueParams | inputs.MessagesParams | inputs.ContentParams) -> StateParts:
+    """Read a state for a request. Sensitive data is as it is stored, tokens, unless the request asks for what they
+    stand for, and the caller has the right: what a browser or a program shows is decided here."""
+    if not params.reveal:
+        return StateParts(_read(call, params).state)
+    state = call.store.thread(params.thread).get(params.at).state
+    return StateParts(call.store.sensitive.reveal(state, thread=params.thread))
+
+
 def to_checkpoint(found: Checkpoint[Any]) -> models.CheckpointModel:
     """Return a checkpoint as a response."""
     return models.CheckpointModel(**fields_of(models.CheckpointModel, found))
@@ -178,7 +187,7 @@ def _pending(write: StoredWrite) -> models.PendingWriteModel:
 @THREADS.get("/threads/{thread}/checkpoints/{at}/value")
 def get_value(call: Call, params: inputs.ValueParams) -> models.ValuePartModel:
     """Read a part of a state: the value at a path, or a page of what it contains; without a path, the channels."""
-    parts = StateParts(_read(call, params).state)
+    parts = read_parts(call, params)
     return parts.part(params.path, params.start, params.limit, internal=params.internal)
 
 
@@ -187,7 +196,7 @@ def get_messages(call: Call, params: inputs.MessagesParams) -> models.Conversati
     """Read messages of a state: the last ones, or those from a number on."""
     if not 0 < params.limit <= 500:
         raise InvalidError("a page has 1 to 500 messages")
-    parts = StateParts(_read(call, params).state)
+    parts = read_parts(call, params)
     names = parts.names(internal=False) if params.channel is None else [params.channel]
     for name in sorted(names, key=lambda each: each != "messages"):
         node = parts.node((name,))

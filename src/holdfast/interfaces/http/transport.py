@@ -118,7 +118,8 @@ class HttpTransport:
                         code="unreachable",
                     ) from error
             else:
-                if last or attempt == 0 or not _is_under_way(response.status, data):
+                waits = response.status == 429 or (attempt > 0 and _is_under_way(response.status, data))
+                if last or not waits:
                     self._server = response.headers.get(SERVER_HEADER) or self._server
                     return response.status, data
             if "Idempotency-Key" in headers:
