@@ -6,12 +6,22 @@ import io
 import json
 import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.backends.interface import Row
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import QUARANTINE, STEPS, Table
+from holdfast.engine.row_format import Line
+from holdfast.maintenance.erasure.mixed_lines import LineEraser
+from holdfast.maintenance.repair.quarantine import QuarantineWriter
+from holdfast.store.checkpointer import Checkpointer
+from holdfast.store.store import Store
 from tests.security.erasure.people import opened_rows
 
 _WORD = re.compile(r"<(u-[12])-word-(\d+)>")
@@ -139,3 +149,36 @@ def test_a_document_loses_what_one_person_wrote_and_no_other_word() -> None:
             ours[2].replace("harbour", "port"),
             *ours[3:],
         ]
+
+
+def test_pending_writes_and_damaged_rows_go_too(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        writes = Checkpointer(store)
+        for name, users in (("group", ("u-2", "u-1", "u-2")), ("lost", ("u-1", "u-2")), ("fine", ("u-2", "u-2"))):
+            thread, messages = store.thread(name), list[str]()
+            for user in users:
+                messages.append(f"<{user}-word-1>")
+                saved = thread.put({"messages": [*messages]}, metadata={"subject": user})
+                answer = "<u-2-word-2>" if name == "fine" else f"<u-1-word-{name}>"
+                writes.put_writes(name, saved.id, [("out", answer)], task_id="t")
+        backend, rows = store._engine.context.backend, run(_rows(store, STEPS))
+        run(LineEraser(store._engine, Line("", "lost"), {}, {(0, 0)}).erase())  # its step of u-1 is no more
+        for name in ("group", "lost", "fine"):
+            quarantine = QuarantineWriter(backend, Line("", name), 1)
+            for row in rows:
+                if row.key[1] == name:
+                    run(backend.apply([run(quarantine.keep(STEPS, row, "damaged"))]))
+        left = b"".join(opened_rows(store))
+        assert left.count(b"<u-1-word-group>") > 0
+        assert left.count(b"<u-1-word-1>") > 0
+        store.erasure.erase("u-1")
+        left = b"".join(opened_rows(store))
+        assert b"<u-1-word" not in left
+        assert b"<u-2-word-2>" in left
+        assert {row.key[1] for row in run(_rows(store, QUARANTINE))} == {"fine"}
+        assert store.get("group").state == {"messages": ["<u-2-word-1>", "<u-2-word-1>"]}
+        assert store.maintenance.verify(level="decode").findings == []
+
+
+async def _rows(store: Store, table: Table) -> list[Row]:
+    return [row async for row in scan_rows(store._engine.context.backend, table, ())]

@@ -183,7 +183,8 @@ class Rewriter:
             plan = plan._replace(changes=[*plan.changes, *carried])
         merges, proofs = await self._stub_contents(line, info.salt, points or (), plan.dropped)
         if plan.dropped:
-            plan = plan._replace(changes=[*plan.changes, *await self._writes_of_kept(line, points or (), plan.dropped)])
+            # Those of the plan come last: they may remove writes, too.
+            plan = plan._replace(changes=[*await self._writes_of_kept(line, points or (), plan.dropped), *plan.changes])
         progress = RewriteProgress(
             line, info, branches, plan.dropped, points, plan.closed, merges, proofs, erase=plan.erase
         )

@@ -34,6 +34,7 @@ from holdfast.maintenance.erasure.removal import (
     delete_artifact,
     delete_lines,
     delete_session,
+    erase_quarantine,
     rewriting_detail,
     sum_parts,
 )
@@ -146,6 +147,7 @@ class Eraser:
             raise ConflictError(
                 "others keep storing data of the subject", where=self._engine.context.backend.url, hint="Try again"
             )
+        await erase_quarantine(self._engine, self._tenant, self._is_subject, self._keys)
         self._report(0, 0, "histories of records")
         finder = self._finder()
         await finder.read_tenant()

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.backends.interface import Change, Delete, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import REFS, STEPS
+from holdfast.backends.tables import QUARANTINE, REFS, STEPS, WRITES
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
@@ -59,6 +59,8 @@ class LineMarks:
     """The steps themselves, and those whose states have something of theirs."""
     ends: dict[int, tuple[StepRef, Mark]] = field(default_factory=dict)
     """By branch, its last step and what is marked of the state; of a branch without steps, where it starts."""
+    answered: set[str] = field(default_factory=set)
+    """The ids of steps that one of the person's follows, and that stay: pending writes after them are dropped."""
     since: int = 0
     """When the first of them was saved, in nanoseconds since 1970."""
     pruned: int = 0
@@ -115,7 +117,11 @@ class LineEraser:
             if marks.tainted:
                 raise _Tainted
             count, since = len(marks.dropped), marks.since
-            return RewritePlan(frozenset(marks.dropped), erase=True)
+            # Damaged rows of the line may have been the person's; and what was pending before a step of theirs is what
+            # they answered to, or the answer.
+            changes = [Delete(QUARANTINE, tuple(self._line))]
+            changes += (Delete(WRITES, (*self._line, id)) for id in sorted(marks.answered))
+            return RewritePlan(frozenset(marks.dropped), changes, erase=True)
 
         apply = recorded(self._engine, self._line, ERASE, lambda: {**self._detail, "dropped": count, "since": since})
         await self._engine.rewriter.rewrite(self._line, choose, apply)
@@ -128,6 +134,7 @@ class LineEraser:
         engine, found = self._engine, LineMarks()
         at: dict[Position, tuple[StepRef, Mark]] = {}
         by_id: dict[str, Mark] = {}
+        answered: dict[Position, str] = {}
         for branch in (Branch(0, 0, 0, 0, ""), *await engine.lines.branches(self._line)):
             base = at.get((branch.base_branch, branch.base_length - 1)) if branch.base_length else None
             mark: Mark = False if base is None else base[1]
@@ -147,7 +154,10 @@ class LineEraser:
                     found.since = min(point.time, found.since or point.time)
                 at[point[:2]] = found.ends[branch.branch] = (point, mark)
                 by_id[point.id] = mark
+                if point[:2] in self._mine and before is not None:
+                    answered[before[:2]] = before.id
                 before = point
+        found.answered = {id for position, id in answered.items() if position not in found.dropped}
         return found
 
     async def _after(

@@ -7,12 +7,13 @@ erasure that was killed can tell, when it is resumed, what was deleted before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.backends.interface import Batch, Expect, Scan
-from holdfast.backends.tables import EVENTS
+from holdfast.backends.interface import Batch, Delete, Expect, Row, Scan
+from holdfast.backends.tables import EVENTS, QUARANTINE, STEPS
 from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
@@ -20,8 +21,11 @@ from holdfast.engine.guard import current_authority
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.scopes import MARK, parse_place
 from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
-from holdfast.engine.row_format import ERASE, Line, open_body
+from holdfast.engine.row_format import ERASE, Line, StepRef, open_body
+from holdfast.engine.subject_names import subjects_of_step
+from holdfast.errors import HoldfastError
 from holdfast.maintenance.erasure.audit_rows import places_of
+from holdfast.maintenance.repair.quarantine import quarantined
 from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
@@ -109,6 +113,22 @@ async def delete_session(handle: StoreHandle, id: str, erasure: str) -> None:
 def rewriting_detail(line: Line, erasure: str) -> dict[str, Any]:
     """Return the details of the record of a line that others share."""
     return {ERASURE: erasure, "kind": f"{REWRITTEN}{line_kind(line.name)}"}
+
+
+async def erase_quarantine(
+    engine: Engine, tenant: str, is_subject: Callable[[str], bool], metadata_keys: Sequence[str]
+) -> None:
+    """Delete the damaged rows of lines where a damaged step was the person's: nobody can tell whose the others were."""
+    names, rows = set[str](), engine.context.rows
+    async for each in quarantined(engine, tenant):
+        if each.space != STEPS.name:
+            continue
+        with suppress(HoldfastError, ValueError, TypeError, IndexError):
+            row = rows.salvage(STEPS, Row((tenant, each.thread, *each.key), each.columns, each.body))
+            if any(name and is_subject(name) for name in subjects_of_step(StepRef.of(row), metadata_keys)):
+                names.add(each.thread)
+    if names:
+        await engine.context.backend.apply([Delete(QUARANTINE, (tenant, name)) for name in sorted(names)])
 
 
 @dataclass
