@@ -22,8 +22,7 @@ from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
 from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import FollowStatus
-    from holdfast.maintenance.backup.repository import OpenLock
+    from holdfast.maintenance import FollowStatus, OpenLock
     from holdfast.store import BackupInfo, Backups, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
