@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.pruner import BackupPruneReport as BackupPruneReport
     from holdfast.maintenance.backup.pruner import BackupVerdict as BackupVerdict
     from holdfast.maintenance.backup.repository import OpenLock as OpenLock
+    from holdfast.maintenance.backup.repository import UnreadableBackup as UnreadableBackup
     from holdfast.maintenance.backup.repository_key import RepositoryKeyInfo as RepositoryKeyInfo
     from holdfast.maintenance.backup.restore_report import RestoreAction as RestoreAction
     from holdfast.maintenance.backup.restore_report import RestoredLine as RestoredLine
@@ -69,7 +70,7 @@ _MODULES = {
     "holdfast.maintenance.backup.drill": ("DrillReport",),
     "holdfast.maintenance.backup.follower": ("FollowStatus",),
     "holdfast.maintenance.backup.pruner": ("BackupPruneReport", "BackupVerdict"),
-    "holdfast.maintenance.backup.repository": ("OpenLock",),
+    "holdfast.maintenance.backup.repository": ("OpenLock", "UnreadableBackup"),
     "holdfast.maintenance.backup.repository_key": ("RepositoryKeyInfo",),
     "holdfast.maintenance.backup.restore_report": ("RestoreAction", "RestoredLine", "RestoreReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),

@@ -23,7 +23,7 @@ _log = logging.getLogger("holdfast.backups")
 _LASTING = (ConfigError, InvalidError, UnsupportedError)
 """Errors that do not pass: following ends."""
 
-_LONGEST_PAUSE = 30.0
+_LONGEST_PAUSE = 5.0
 """The most seconds between two attempts after errors."""
 
 JobSettings: TypeAlias = Callable[[Row, RowCodec], object]

@@ -375,6 +375,11 @@ def decompress_block(data: bytes, where: str) -> bytes:
     return found
 
 
+def own_tenant_id(store: str) -> str:
+    """Return the id under which the backups of only the own tenant of a store are, if it has several."""
+    return digest_of(f"{store} own".encode()).hex()[:32]
+
+
 def pack_name(id: bytes) -> str:
     """Return the name of the object of a pack."""
     return f"{PACKS}/{id[:1].hex()}/{id.hex()}"

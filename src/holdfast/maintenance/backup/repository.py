@@ -43,6 +43,7 @@ from holdfast.maintenance.backup.format import (
     decode_value,
     digest_of,
     manifest_name,
+    own_tenant_id,
     removed_name,
 )
 from holdfast.maintenance.backup.object_codec import ObjectCodec
@@ -61,7 +62,7 @@ UNREADABLE = (CorruptError, UnsupportedError)
 """The errors of objects that are damaged. The byte with the version may be, too."""
 
 _CACHED_MANIFESTS = 10_000
-_CACHED_LINES = 100_000
+_CACHED_LINES = 50_000
 
 _INFO, _MANIFEST, _LOCK, _REMOVED, _REPACK = (
     KINDS[folder].mark for folder in (REPOSITORY, BACKUPS, LOCKS, REMOVED, REPACKS)
@@ -352,7 +353,11 @@ class Repository:
     async def pick_store(self, store: str | None) -> str:
         """Return the id of a store that has backups here: by the beginning of its id, or the only one."""
         stores = await self.stores()
-        matches = [each for each in stores if store is None or each.startswith(store)]
+        if store is None:  # of one that also has backups of only its own tenant, those of all
+            partial = {own_tenant_id(each) for each in stores}
+            matches = [each for each in stores if each not in partial]
+        else:
+            matches = [each for each in stores if each.startswith(store)]
         if len(matches) == 1:
             return matches[0]
         what = "there is no backup" if not matches else f"there are backups of {len(matches)} stores"

@@ -15,7 +15,7 @@ from holdfast.backends.interface import Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, NotFoundError
-from holdfast.maintenance.backup.format import REPOSITORY, digest_of, manifest_name, removed_name
+from holdfast.maintenance.backup.format import REPOSITORY, manifest_name, own_tenant_id, removed_name
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
 from holdfast.maintenance.backup.status import RECORD, SETTING, SIZE, RepositorySize
 from holdfast.maintenance.backup.storage import open_storage
@@ -168,7 +168,7 @@ async def find_store_id(engine: Engine, tenant: str) -> str | None:
 def chain_id(store: str, home: str, tenant: str | None) -> str:
     """Return the id under which the backups of a store are: those of all tenants have that of the store, and those of
     only its own another one. So neither is ever taken for the other."""
-    return store if home or tenant is None else digest_of(f"{store}{OWN_TENANT}".encode()).hex()[:32]
+    return store if home or tenant is None else own_tenant_id(store)
 
 
 async def own_chains(engine: Engine, home: str) -> list[str]:
