@@ -20,7 +20,8 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
-from tests.servers.places import KINDS, place
+from tests.maintenance.test_backup import contents, fill
+from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.interference import InterferingBackend
 from tests.support.nightly import mostly_nightly
 
@@ -147,6 +148,19 @@ def test_a_deleted_thread_is_there_before_it_was_deleted(repository: Path) -> No
         with holdfast.open("memory://") as new:
             new.backups(repository).restore(to_datetime(at))
             assert new.get("chat").state == {"n": wanted}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", [each for each in (*KINDS, *COMPOSED) if each != "memory"])
+def test_into_another_kind_of_store(kind: str, repository: Path, tmp_path: Path) -> None:
+    with holdfast.open("memory://") as store:
+        fill(store)
+        store.backups(repository).create()
+        expected = contents(store)
+    with holdfast.open(place(kind, tmp_path)) as new:
+        new.backups(repository).restore()
+        assert contents(new) == expected
+        assert new.maintenance.verify(level="decode").ok
 
 
 @pytest.mark.parametrize("kind", mostly_nightly([each for each in KINDS if each != "memory"], daily=["sqlite"]))

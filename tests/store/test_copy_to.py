@@ -27,6 +27,7 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.copy_report import CopyProgress
+from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.leases import Lease
 from holdfast.engine.model.steps import PendingWriteRow
@@ -455,8 +456,11 @@ def test_threads_that_keep_changing_are_named() -> None:
     with busy.interfere(lambda: other.put("busy", {"at": time.monotonic_ns()}), "read", times=None):
         report = source.copy_to(target)
     assert report.changing == ("busy",)
-    assert run(verify(target._engine.context, Line("", "busy"))).findings == []
+    # A state may have been folded after the steps were listed: its nodes wait for the next copy.
+    found = run(verify(target._engine.context, Line("", "busy"))).findings
+    assert {each.code for each in found} <= {FindingCode.ORPHAN}
     assert source.copy_to(target).changing == ()
+    assert run(verify(target._engine.context, Line("", "busy"))).findings == []
     check_same(source, target)
 
 

@@ -8,6 +8,7 @@ other line, the steps are the subject's that name them in the metadata, or that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import MsgspecError
 from msgspec.json import decode
@@ -49,6 +50,11 @@ def subject_of_line(line: Line) -> str:
     return "" if is_thread(line.name) else subject_of_name(line.name)
 
 
+def subject_in(metadata: Mapping[str, Any], keys: Iterable[str] = (METADATA_KEY,)) -> str:
+    """Return the subject that metadata names; empty for none."""
+    return next((value for key in keys if isinstance(value := metadata.get(key), str)), "")
+
+
 def subjects_of_step(point: StepRef, keys: Iterable[str] = (METADATA_KEY,)) -> tuple[str, str]:
     """Return the subject that the metadata of a step names, and the user that made the step; empty for none."""
     if not point.metadata or point.pruned:
@@ -59,7 +65,7 @@ def subjects_of_step(point: StepRef, keys: Iterable[str] = (METADATA_KEY,)) -> t
         return "", ""
     if not isinstance(found, Mapping):
         return "", ""
-    named = next((value for key in keys if isinstance(value := found.get(key), str)), "")
+    named = subject_in(found, keys)
     origin, actor = found.get(ORIGIN), found.get("actor")
     if isinstance(origin, Sequence) and origin and isinstance(origin[0], str):
         actor = origin[0]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
+from itertools import pairwise
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
@@ -78,3 +81,61 @@ def test_only_what_the_other_wrote_is_left(edits: list[tuple[str, str, int]]) ->
         assert {each.id: each.hash for each in thread.log().all() if each.kind != "erase"}.items() <= hashes.items()
         assert store.maintenance.verify(level="decode").findings == []
         assert report.rewritten == ({"threads": 1} if wrote else {})
+
+
+_WORDS = ["the", "meeting", "is", "on", "Friday", "at", "5", "6", "pm", "thank", "you", "all,", "room", "see"]
+_TEXTS = st.lists(st.sampled_from(_WORDS), min_size=1, max_size=14).map(" ".join)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["u-1", "u-2", "u-3"]), _TEXTS), min_size=2, max_size=10))
+@settings(max_examples=settings().max_examples // 5)
+def test_messages_of_others_are_as_they_were(messages: list[tuple[str, str]]) -> None:
+    with holdfast.open("memory://") as store:
+        thread, topics = store.thread("group"), {}
+        for user in ("u-1", "u-2", "u-3"):
+            store.access.grant(f"user:{user}", ["read", "write"], custom="topic/news")
+            topics[user] = store.as_identity(user=user).sharing.topic("news")
+        saved: list[Any] = []
+        for number, (user, text) in enumerate(messages):
+            topics[user].publish(text)
+            saved.append({"role": "user", "content": text, "number": number})
+            thread.put({"messages": [*saved], "last": {"role": "user", "content": text}}, metadata={"subject": user})
+        others = [each for each, (user, _) in zip(saved, messages, strict=True) if user != "u-1"]
+        store.erasure.mark_mixed("group")
+        store.erasure.export("u-2", exported := io.BytesIO())
+        parts = [json.loads(line) for line in exported.getvalue().splitlines()]
+        own = [text for user, text in messages if user == "u-2"]
+        assert [each["written"]["message"] for each in parts if "message" in each.get("written", {})] == own
+        store.erasure.erase("u-1")
+        assert [each.value for each in store.sharing.topic("news").read()] == [each["content"] for each in others]
+        state = thread.get().state
+        assert state.get("messages", []) == others
+        if messages[-1][0] != "u-1" and not _extends([text for _, text in messages]):
+            assert state["last"] == {"role": "user", "content": messages[-1][1]}
+        assert store.maintenance.verify().findings == []
+
+
+def _extends(texts: list[str]) -> bool:
+    """Return whether a text is one before it with more words, as if somebody had added them."""
+    return any(set(one.split()) <= set(two.split()) for one, two in pairwise(texts))
+
+
+def test_a_document_loses_what_one_person_wrote_and_no_other_word() -> None:
+    ours = [f"Paragraph {number}: we agreed on the plan for the harbour, and on who does what." for number in range(9)]
+    theirs = "I live in Harbour Street 7, and my number is 555-0100"
+    with holdfast.open("memory://") as store:
+        page = store.thread("page")
+        for user, lines in (
+            ("u-2", ours[:6]),
+            ("u-1", [*ours[:3], theirs, *ours[3:6]]),
+            ("u-2", [*ours[:2], ours[2].replace("harbour", "port"), theirs, *ours[3:]]),
+            ("u-1", [*ours[:2], ours[2].replace("harbour", "port"), theirs, *ours[3:], "Call me"]),
+        ):
+            page.put({"text": "\n".join(lines)}, metadata={"subject": user})
+        store.erasure.erase("u-1")
+        text = page.get().state["text"]
+        assert [line for line in text.splitlines() if line] == [
+            *ours[:2],
+            ours[2].replace("harbour", "port"),
+            *ours[3:],
+        ]

@@ -1,19 +1,30 @@
 """Attribution: which parts of a value some steps wrote, computed from the operations of all steps.
 
 A *mark* says for a value whether they wrote all of it (True), nothing (False), or some entries, items or characters. A
-part that another step replaced is no longer theirs; a part that it moved, copied or changed in places still is.
+part that another step replaced is no longer theirs; a part that it moved, copied or changed in places still is. A
+value that replaced another one is its writer's as a whole, unless most of the other is still in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
-from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, EditText, KeepRun, Operation, Set
+from holdfast.engine.model.likeness import common_words, evidence, is_edited, opcodes, says_something, texts_of
+from holdfast.engine.model.operations import (
+    ChangeItem,
+    Combine,
+    EditList,
+    EditMap,
+    EditText,
+    KeepRun,
+    Operation,
+    Set,
+    apply,
+)
 from holdfast.engine.model.operators import Rule
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
 
@@ -43,12 +54,6 @@ class SetMark(NamedTuple):
     items: frozenset[bytes]
 
 
-_COINCIDENCE = 8
-"""A run of fewer characters that two texts have in common says nothing."""
-
-_MAX_COMPARED = 5000
-"""The length of lists and texts that are compared in full."""
-
 Mark: TypeAlias = bool | MapMark | ListMark | TextMark | SetMark
 
 
@@ -67,22 +72,22 @@ def is_marked(mark: Mark) -> bool:
 
 
 def mark_after(
-    mark: Mark, operation: Operation, mine: bool, before: Packed | None, large: Mapping[bytes, bytes]
+    mark: Mark,
+    edit: EditMap,
+    mine: bool,
+    before: Packed | None,
+    large: Mapping[bytes, bytes],
+    *,
+    whole: bool = False,
+    whole_texts: bool = False,
 ) -> Mark:
-    """Return the mark of a value after an operation, which is that of a marked step or of another.
+    """Return the mark of a state after the edit of a step, which is a marked step or another one.
 
-    `before` is the value before it. `large` has the large values that the operation sets, by their pointers.
+    `before` is the state before it. `large` has the large values that the edit sets, by their pointers. With `whole`,
+    values that it replaces are compared with nothing: they are its own, as a message of a topic is. With `whole_texts`,
+    so are texts.
     """
-    match operation:
-        case Set():
-            return _after_set(mark, before, large.get(operation.value, operation.value), mine)
-        case EditMap():
-            return _after_map(mark, operation, mine, before, large)
-        case EditList():
-            return _simple(ListMark(tuple(_after_list(mark, operation, mine, before, large))))
-        case EditText():
-            return _simple(TextMark(tuple(_after_text(mark, operation, mine))))
-    return _after_operator(mark, operation, mine, before)
+    return _Attribution(mine, large, whole, whole_texts).after_map(mark, edit, before)
 
 
 def marked_keys(mark: Mark) -> frozenset[bytes]:
@@ -108,116 +113,157 @@ def _as_map_mark(mark: Mark) -> MapMark:
     return mark if isinstance(mark, MapMark) else MapMark({}, is_marked(mark))
 
 
-def _after_set(mark: Mark, before: Packed | None, after: Packed, mine: bool) -> Mark:
-    """Return the mark of a value that was written as a whole: small ones are, also if only a part of them changed."""
-    if before is None or mine is mark:
-        return mine
-    if flatten(before) == flatten(after):
-        return mark
-    old_map, new_map = as_map(before), as_map(after)
-    if old_map is not None and new_map is not None:
+class _Attribution:
+    """Computes the marks of values after an operation of one step."""
+
+    def __init__(self, mine: bool, large: Mapping[bytes, bytes], whole: bool, whole_texts: bool) -> None:
+        self._mine = mine
+        self._large = large
+        self._whole = whole
+        self._whole_texts = whole_texts
+
+    def _after(self, mark: Mark, operation: Operation, before: Packed | None) -> Mark:
+        if self._whole:
+            return self._mine
+        match operation:
+            case Set():
+                return self._replaced(mark, before, self._large.get(operation.value, operation.value))
+            case EditMap():
+                return self._after_part(mark, operation, before)
+            case EditList():
+                return _simple(ListMark(tuple(self._after_list(mark, operation, before))))
+            case EditText():
+                if before is None:
+                    return self._mine
+                return self._replaced(mark, before, apply(operation, before, self._large.__getitem__))
+        return self._after_operator(mark, operation, before)
+
+    # Dicts ------------------------------------------------------------------------------------------------------
+
+    def after_map(self, mark: Mark, edit: EditMap, before: Packed | None) -> Mark:
+        """Return the mark of a dict after an edit of some entries: of others, it stays."""
         base = _as_map_mark(mark)
+        keys = dict(base.keys)
+        values = (None if before is None else as_map(before)) or {}
+        for key in edit.removed:
+            keys[key] = False
+        for key, operation in edit.put:
+            old = None if key in edit.removed else values.get(key)
+            keys[key] = self._after(keys.get(key, base.rest), operation, old)
+        return _simple(MapMark({key: each for key, each in keys.items() if base.rest or is_marked(each)}, base.rest))
+
+    def _after_part(self, mark: Mark, edit: EditMap, before: Packed | None) -> Mark:
+        """Return the mark of a dict in another value. If most of it changed, entries that happen to be equal, such as
+        a role, are the step's as well."""
+        after = self.after_map(mark, edit, before)
+        old = None if before is None else as_map(before)
+        if old is None:
+            return after
+        new = as_map(apply(edit, old, self._large.__getitem__)) or {}
+        if is_edited(old, new):
+            return after
+        changed = {key for key, _ in edit.put}
+        base = _as_map_mark(after)
+        same = {key: self._mine for key in new if key not in changed and not evidence(new[key])}
+        return _joined(MapMark({**{key: base.keys.get(key, base.rest) for key in new}, **same}, False))
+
+    def _replaced_map(self, mark: Mark, old: PackedMap, new: PackedMap) -> Mark:
+        base, edited = _as_map_mark(mark), is_edited(old, new)
         keys = {
-            key: _after_set(base.keys.get(key, base.rest), old_map.get(key), value, mine)
-            for key, value in new_map.items()
+            key: self._mine
+            if not edited and key in old and not evidence(value) and flatten(old[key]) == flatten(value)
+            else self._replaced(base.keys.get(key, base.rest), old.get(key), value)
+            for key, value in new.items()
         }
-        return _simple(MapMark(keys, False))
-    old_items, new_items = as_items(before), as_items(after)
-    if old_items is not None and new_items is not None:
-        return _simple(ListMark(tuple(_replaced_items(mark, old_items, new_items, mine))))
-    if isinstance(before, bytes) and isinstance(after, bytes) and msgpack.is_str(before) and msgpack.is_str(after):
-        return _simple(TextMark(tuple(_replaced_text(mark, msgpack.content(before), msgpack.content(after), mine))))
-    return mine
+        return _joined(MapMark(keys, False))
+
+    # Values that were written as a whole ------------------------------------------------------------------------
+
+    def _replaced(self, mark: Mark, before: Packed | None, after: Packed) -> Mark:
+        """Return the mark of a value that replaced another one: small ones are written as a whole, also if only a part
+        of them changed."""
+        mine = self._mine
+        if before is None or mine is mark:
+            return mine
+        if flatten(before) == flatten(after):
+            return mark
+        old_map, new_map = as_map(before), as_map(after)
+        if old_map is not None and new_map is not None:
+            return self._replaced_map(mark, old_map, new_map)
+        old_items, new_items = as_items(before), as_items(after)
+        if old_items is not None and new_items is not None:
+            return _simple(ListMark(tuple(self._replaced_items(mark, old_items, new_items))))
+        texts = texts_of(before, after)
+        return mine if texts is None or self._whole_texts else self._replaced_text(mark, *texts)
+
+    def _replaced_items(self, mark: Mark, old: list[bytes], new: list[bytes]) -> Iterator[Mark]:
+        marks, edited = tuple(_items(mark, 0, len(old))), is_edited(old, new)
+        for tag, start, stop, at, end in opcodes(old, new):
+            if tag == "equal":
+                yield from (
+                    each if edited or evidence(item) else self._mine
+                    for each, item in zip(marks[start:stop], new[at:end], strict=True)
+                )
+            elif stop - start == end - at:
+                pairs = zip(marks[start:stop], old[start:stop], new[at:end], strict=True)
+                yield from (self._replaced(each, before, after) for each, before, after in pairs)
+            else:
+                yield from (self._mine,) * (end - at)
+
+    def _replaced_text(self, mark: Mark, old: bytes, new: bytes) -> Mark:
+        """Return the mark of a text that replaced another one. If it was edited, the words that both have in common
+        keep their marks, unless another wrote them and they may be a coincidence."""
+        words = common_words(old, new)
+        if not words.is_edit:
+            return self._mine
+        runs = mark.runs if isinstance(mark, TextMark) else ((len(old), is_marked(mark)),)
+        marks = list[tuple[int, bool]]()
+        for start, length in words.parts:
+            if start is None or not (self._mine or says_something(old[start : start + length])):
+                marks.append((length, self._mine))
+            else:
+                marks += _cut(runs, KeepRun(start, length))
+        return _simple(TextMark(tuple(marks)))
+
+    # Lists and operators ----------------------------------------------------------------------------------------
+
+    def _after_list(self, mark: Mark, edit: EditList, before: Packed | None) -> Iterator[Mark]:
+        old = (None if before is None else as_items(before)) or []
+        for part in edit.parts:
+            if isinstance(part, KeepRun):
+                yield from _items(mark, part.start, part.length)
+            elif isinstance(part, ChangeItem):
+                (item,) = _items(mark, part.place, 1) or (False,)
+                yield self._after(item, part.operation, old[part.place] if part.place < len(old) else None)
+            else:
+                yield from (self._mine,) * len(part)
+
+    def _after_operator(self, mark: Mark, operator: Combine, before: Packed | None) -> Mark:
+        mine = self._mine
+        if operator.rule is Rule.APPEND:
+            old = None if before is None else as_items(before)
+            new = operator.items or []
+            if old is None:
+                return mine if before is None and not is_marked(mark) else mine or is_marked(mark)
+            return _simple(ListMark((*_items(mark, 0, len(old)), *(mine,) * len(new))))
+        if operator.rule is Rule.ADD_TO_SET:
+            added, existing = _set_items(operator.operand), _set_items(before)
+            marked = mark.items if isinstance(mark, SetMark) else existing if is_marked(mark) else frozenset[bytes]()
+            return _simple(SetMark(marked | (added - existing) if mine else marked - added))
+        return mark  # a sum or a maximum says nothing of who contributed to it
 
 
-def _replaced_items(mark: Mark, old: list[bytes], new: list[bytes], mine: bool) -> Iterator[Mark]:
-    """Yield the marks of the items of a list that replaced another one."""
-    marks = tuple(_items(mark, 0, len(old)))
-    for tag, start, stop, at, end in _opcodes(old, new):
-        if tag == "equal":
-            yield from marks[start:stop]
-        elif stop - start == end - at:
-            pairs = zip(marks[start:stop], old[start:stop], new[at:end], strict=True)
-            yield from (_after_set(each, before, after, mine) for each, before, after in pairs)
-        else:
-            yield from (mine,) * (end - at)
-
-
-def _replaced_text(mark: Mark, old: bytes, new: bytes, mine: bool) -> Iterator[tuple[int, bool]]:
-    """Yield the runs of a text that replaced another one. What both have in common keeps its marks, unless another
-    wrote it and it is so short that it is a coincidence."""
-    runs = mark.runs if isinstance(mark, TextMark) else ((len(old), is_marked(mark)),)
-    texts = old.decode(errors="surrogateescape"), new.decode(errors="surrogateescape")
-    for tag, start, stop, at, end in _opcodes(*texts):
-        before = texts[0][:start].encode(errors="surrogateescape")
-        length = len(texts[1][at:end].encode(errors="surrogateescape"))
-        if tag == "equal" and (mine or stop - start >= _COINCIDENCE):
-            yield from _cut(runs, KeepRun(len(before), length))
-        else:
-            yield length, mine
-
-
-def _opcodes(old: Sequence[Any], new: Sequence[Any]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield how a sequence became another one, as `difflib` does. Long ones are compared at both ends only."""
-    head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
-    if head:
-        yield "equal", 0, head, 0, head
-    rest = old[head : len(old) - tail], new[head : len(new) - tail]
-    if max(map(len, rest)) <= _MAX_COMPARED:
-        for tag, start, stop, at, end in SequenceMatcher(None, *rest, autojunk=False).get_opcodes():
-            yield tag, start + head, stop + head, at + head, end + head
-    else:
-        yield "replace", head, len(old) - tail, head, len(new) - tail
-    if tail:
-        yield "equal", len(old) - tail, len(old), len(new) - tail, len(new)
-
-
-def _after_map(mark: Mark, edit: EditMap, mine: bool, before: Packed | None, large: Mapping[bytes, bytes]) -> Mark:
-    base = _as_map_mark(mark)
-    keys = dict(base.keys)
-    values = (None if before is None else as_map(before)) or {}
-    for key in edit.removed:
-        keys[key] = False
-    for key, operation in edit.put:
-        removed = key in edit.removed
-        old = None if removed else values.get(key)
-        keys[key] = mark_after(keys.get(key, base.rest), operation, mine, old, large)
-    return _simple(MapMark({key: each for key, each in keys.items() if base.rest or is_marked(each)}, base.rest))
+def _joined(mark: MapMark) -> Mark:
+    """Return the mark of a dict as that of a whole value, if all of it is marked."""
+    if mark.keys and all(each is True for each in mark.keys.values()):
+        return True
+    return _simple(mark)
 
 
 def _items(mark: Mark, start: int, length: int) -> Iterable[Mark]:
     if isinstance(mark, ListMark):
         return mark.items[start : start + length]
     return (is_marked(mark),) * length
-
-
-def _after_list(
-    mark: Mark, edit: EditList, mine: bool, before: Packed | None, large: Mapping[bytes, bytes]
-) -> Iterator[Mark]:
-    old = (None if before is None else as_items(before)) or []
-    for part in edit.parts:
-        if isinstance(part, KeepRun):
-            yield from _items(mark, part.start, part.length)
-        elif isinstance(part, ChangeItem):
-            (item,) = _items(mark, part.place, 1) or (False,)
-            yield mark_after(item, part.operation, mine, old[part.place] if part.place < len(old) else None, large)
-        else:
-            yield from (mine,) * len(part)
-
-
-def _after_text(mark: Mark, edit: EditText, mine: bool) -> Iterator[tuple[int, bool]]:
-    for part in edit.parts:
-        if isinstance(part, bytes):
-            yield len(part), mine
-        elif isinstance(mark, TextMark):
-            yield from _cut(mark.runs, part)
-        else:
-            yield part.length, is_marked(mark)
 
 
 def _cut(runs: Iterable[tuple[int, bool]], part: KeepRun) -> Iterator[tuple[int, bool]]:
@@ -228,20 +274,6 @@ def _cut(runs: Iterable[tuple[int, bool]], part: KeepRun) -> Iterator[tuple[int,
         if overlap > 0:
             yield overlap, marked
         at += length
-
-
-def _after_operator(mark: Mark, operator: Combine, mine: bool, before: Packed | None) -> Mark:
-    if operator.rule is Rule.APPEND:
-        old = None if before is None else as_items(before)
-        new = operator.items or []
-        if old is None:
-            return mine if before is None and not is_marked(mark) else mine or is_marked(mark)
-        return _simple(ListMark((*_items(mark, 0, len(old)), *(mine,) * len(new))))
-    if operator.rule is Rule.ADD_TO_SET:
-        added, existing = _set_items(operator.operand), _set_items(before)
-        marked = mark.items if isinstance(mark, SetMark) else existing if is_marked(mark) else frozenset[bytes]()
-        return _simple(SetMark(marked | (added - existing) if mine else marked - added))
-    return mark  # a sum or a maximum says nothing of who contributed to it
 
 
 def _set_items(packed: Packed | None) -> frozenset[bytes]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.codec import default_codec
-from holdfast.errors import InvalidError
+from holdfast.errors import CorruptError, InvalidError
 from holdfast.history import Change as HistoryChange
 from holdfast.history import CheckpointRef, Diff, path_text
 from holdfast.interfaces.cli.json_output import plain
@@ -18,7 +18,7 @@ from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import StateParts, long_text, preview_of, small_json
-from holdfast.store import Checkpoint, LogReader, RenderedMessage, branch_names, messages
+from holdfast.store import Checkpoint, LogReader, RenderedMessage, Thread, branch_names, messages
 from holdfast.store import LogEntry as ReaderEntry
 from holdfast.store import PendingWrite as StoredWrite
 
@@ -39,7 +39,7 @@ _IMAGES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;
 
 def fields_of(kind: type[msgspec.Struct], found: Any, **others: Any) -> dict[str, Any]:
     """Return the fields of a model that an object has under the same names."""
-    names = [each.name for each in msgspec.structs.fields(kind) if each.name not in others]
+    names = [name for name in kind.__struct_fields__ if name not in others]  # `structs.fields` evaluates their types
     return {name: _plain(getattr(found, name)) for name in names} | others
 
 
@@ -68,13 +68,21 @@ def get_thread(call: Call, params: inputs.ThreadParams) -> models.ThreadDetailMo
     return models.ThreadDetailModel(
         thread=models.ThreadModel(**fields_of(models.ThreadModel, info)),
         owner=thread.owner(),
-        head=None if info.latest is None else to_checkpoint(thread.resolve()),
+        head=None if info.latest is None else _head(thread),
         branches=[models.BranchModel(**each._asdict()) for each in thread.branches()],
         tags=thread.tags(),
         labels=thread.labels(),
         pins=[models.PinInfoModel(**each._asdict()) for each in thread.pins()],
         holds=[models.HoldInfoModel(**each._asdict()) for each in thread.holds()],
     )
+
+
+def _head(thread: Thread[Any]) -> models.CheckpointModel | None:
+    """Return HEAD; None if it is damaged, which its own page says: the rest of the thread can be read."""
+    try:
+        return to_checkpoint(thread.resolve())
+    except CorruptError:
+        return None
 
 
 @THREADS.get("/threads/{thread}/branches")
@@ -135,8 +143,16 @@ def get_checkpoint(call: Call, params: inputs.CheckpointParams) -> models.Checkp
         labels=[label for label, ids in thread.labels().items() if found.id in ids],
         pins=[models.PinInfoModel(**each._asdict()) for each in thread.pins() if each.id == found.id],
         channels=StateParts(found.state).names(),
-        pending=[_pending(each) for each in thread.pending_writes(found.id)],
+        pending=_pending_writes(thread, found.id),
     )
+
+
+def _pending_writes(thread: Thread[Any], id: str) -> list[models.PendingWriteModel]:
+    """Return what is pending after a checkpoint; nothing if a later step is damaged, so that it cannot be told."""
+    try:
+        return [_pending(each) for each in thread.pending_writes(id)]
+    except CorruptError:
+        return []
 
 
 def _read(call: Call, params: inputs.CheckpointParams) -> Checkpoint[Any]:
@@ -245,12 +261,13 @@ def to_diff(diff: Diff) -> models.DiffModel:
         old=sides[0],
         new=sides[1],
         summary=[models.ChannelSummaryModel(**each._asdict()) for each in diff.summary],
-        changes=[_change(each) for each in diff.changes[:MAX_CHANGES]],
+        changes=[to_change(each) for each in diff.changes[:MAX_CHANGES]],
         total=len(diff.changes),
     )
 
 
-def _change(change: HistoryChange) -> models.ChangeModel:
+def to_change(change: HistoryChange) -> models.ChangeModel:
+    """Return a change as a response, with its values as text."""
     has_old = change.kind in ("remove", "change")
     has_new = change.kind in ("add", "change", "move")
     old, old_whole = long_text(change.old, _LONGEST) if has_old else (None, True)
@@ -285,7 +302,7 @@ def get_history(call: Call, params: inputs.PathParams) -> models.PageModel[model
     """List the checkpoints that changed the value at a path, the latest first."""
     page = call.store.thread(params.thread).history(params.path, params.at, limit=params.limit, cursor=params.cursor)
     items = [
-        models.ValueChangeModel(writer=_writer(each.writer), changes=[_change(change) for change in each.changes])
+        models.ValueChangeModel(writer=_writer(each.writer), changes=[to_change(change) for change in each.changes])
         for each in page
     ]
     return models.PageModel(items=items, next=page.next)

@@ -46,8 +46,11 @@ from holdfast.maintenance.archive.format import (
     row_of,
 )
 from holdfast.maintenance.archive.schema_check import check_schemas
+from holdfast.maintenance.erasure.ledger_copy import add_digests, takes_ledger
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.security.audit import thread_audit
+from holdfast.security.audit.erasure_ledger import LINE as LEDGER
+from holdfast.security.encryption.file_key import master_keys
 
 
 class ArchiveEntry(NamedTuple):
@@ -108,7 +111,7 @@ async def import_threads(
     engine: Engine, file: ArchiveFile, selection: ImportSelection, dry_run: bool, progress: Progress | None
 ) -> ImportReport:
     """Import threads from a file. With `dry_run`, only check whether that would succeed, and which it would import."""
-    archive = ArchiveReader(file, engine.context.max_bytes)
+    archive = ArchiveReader(file, engine.context.max_bytes, master_keys(engine))
     try:
         async with scratch_store(engine) as scratch:
             reader = _Reader(scratch, archive, selection, progress)
@@ -131,6 +134,8 @@ async def import_threads(
             if dry_run or not imported:
                 return ImportReport(imported, skipped, 0, 0, reader.contents())
             await incoming.register()
+            if Line(selection.tenant, LEDGER) not in lines:
+                await add_digests(scratch, engine, selection.tenant, lacking)
             rows = size = 0
             if audit := [line for line in lacking if line.name == AUDIT]:  # first: the others add records to it
                 report = await copier.copy(selection.tenant, audit)
@@ -152,11 +157,12 @@ async def import_threads(
 
 async def _without_erased(scratch: Engine, engine: Engine, tenant: str, lines: list[Line]) -> list[Line]:
     """Remove from a file what was erased since it was exported, and return the lines that are left."""
-    entries = await read_ledger(engine, tenant)
-    if not entries:
-        return lines
-    await apply_ledger(scratch, tenant, entries)
-    return [line for line in lines if await scratch.lines.load_tip(line) is not None]
+    if (ledger := Line(tenant, LEDGER)) in lines and not await takes_ledger(scratch, engine, tenant):
+        lines = [line for line in lines if line != ledger]
+    if entries := await read_ledger(engine, tenant):
+        await apply_ledger(scratch, tenant, entries)
+        lines = [line for line in lines if await scratch.lines.load_tip(line) is not None]
+    return lines
 
 
 async def _check_main(scratch: Engine, engine: Engine, line: Line, archive: ArchiveReader) -> None:

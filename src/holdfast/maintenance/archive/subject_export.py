@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from holdfast.backends.interface import Get
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.codec import plain_json
+from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, place_of
 from holdfast.engine.model.attribution import mark_after, only_marked
@@ -23,11 +25,13 @@ from holdfast.engine.row_format import Line, StepRef, open_body, open_step
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Progress, to_datetime
 from holdfast.maintenance.archive.format import ArchiveFile, ArchiveWriter
-from holdfast.maintenance.erasure.audit_rows import AuditEraser
+from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows, places_of, record_place
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
-from holdfast.security.audit.erasure_ledger import ErasureLedger
+from holdfast.maintenance.erasure.mixed_lines import is_message
+from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords
+from holdfast.state.sessions.records import LINE as SESSIONS
 from holdfast.state.sessions.records import SessionRecords
 
 _STATES = 32
@@ -52,6 +56,7 @@ class SubjectExporter:
         self._engine: Engine = handle.engine
         self._subject = subject
         self._finder = SubjectFinder(handle.engine, handle.tenant, self._is_subject, metadata_keys=metadata_keys)
+        self._keys = tuple(metadata_keys)
         self._progress = progress
 
     def _is_subject(self, name: str) -> bool:
@@ -124,7 +129,7 @@ class SubjectExporter:
                 if found and not StepRef.of(found[0]).pruned:
                     before = await states.values(line, StepRef.of(found[0]))
             large = await states.load_large(line, frozenset(pointers(step.edit)))
-            mark = mark_after(False, step.edit, True, before, large)
+            mark = mark_after(False, step.edit, True, before, large, whole=is_message(line, step), whole_texts=True)
             written = only_marked(await states.values(line, point), mark)
             (head,) = await self._engine.step_info.describe(line, [point], [row])
             content = self._plain_state(written) if isinstance(written, dict) else {}
@@ -161,10 +166,15 @@ class SubjectExporter:
     async def _audit(self, found: SubjectData) -> AsyncIterator[dict[str, Any]]:
         """Yield the records of the audit about the person."""
         tenant = self._handle.tenant
-        names = [line.name for line in found.lines]
-        rows = AuditEraser(self._engine, tenant, ErasureLedger(self._engine, tenant), self._is_subject, names)
+        salt = os.urandom(32)
+        entry = LedgerEntry(0, salt, digest_subject(salt, self._subject), frozenset(), "", metadata_keys=self._keys)
+        names = {place for line in found.lines for place in places_of(line.name)}
+        names |= {record_place(ARTIFACTS, id) for id in found.artifacts}
+        names |= {record_place(SESSIONS, id) for id in found.sessions}
+        subject = SubjectRows(entry.with_places(dict.fromkeys(names, 0)))
+        rows = AuditEraser(self._engine, tenant, ErasureLedger(self._engine, tenant), [subject])
         async for row in scan_rows(self._engine.context.backend, EVENTS, (tenant,)):
-            if rows.is_about(row):
+            if await rows.is_about(row):
                 time, kind, actor, action, target, outcome = row.columns[:6]
                 place, _, key = str(target).rpartition(BETWEEN)
                 document = {

@@ -21,12 +21,14 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.tables import KEYS
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
-from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, DestroyedKeys, Keyring, LineEntry, Manifest
+from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, KINDS, DestroyedKeys, Keyring, LineEntry, Manifest
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.security.encryption.destroyed_keys import destroyed_ids
+from holdfast.security.encryption.hidden_names import find_named
 from holdfast.security.encryption.key_rows import (
     DATA,
     INDEX,
+    NAMES,
     SUBJECT,
     WRAPPING,
     KeyRow,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
     from holdfast.security.encryption.provider import KeyProvider
 
-_KEYRING, _DESTROYED = b"Y", b"X"
+_KEYRING, _DESTROYED = KINDS[KEYRINGS].mark, KINDS[DESTROYED].mark
 _MAX_RINGS = 16
 """How many key rings a backup refers to; then they are merged."""
 
@@ -109,7 +111,9 @@ class KeyringWriter:
             known = [row for ring in rings for row in await self._reader.rows(ring)]
             lost = UsableKeys(known, self._destroyed).lost & needed
             stored = [*stored, *await _live_rows(self._engine, [entry for entry in entries if lost & {*entry.keys}])]
-        rows = [await self._portable(KeyRow.of(row)) for row in stored]
+        # Where names are hidden, the checksums of these rows cover the names. They were verified when they were read.
+        hidden = self._rows is not None and self._rows.hides_names
+        rows = [await self._portable(KeyRow.unchecked(row) if hidden else KeyRow.of(row)) for row in stored]
         rows += await self._subject_rows(rows)
         if len(rings) >= _MAX_RINGS:
             known = [row for ring in rings for row in await self._reader.rows(ring)]
@@ -143,9 +147,11 @@ class KeyringWriter:
 
 
 async def _live_rows(engine: Engine, entries: Iterable[LineEntry]) -> list[Row]:
-    """Return the rows of the keys that lines have in a store now."""
+    """Return the rows of the keys that lines have in a store now, as they are stored."""
     scans = [Scan(KEYS, (entry.tenant, entry.name, DATA)) for entry in entries]
-    return [row for rows in await engine.context.stored.read(scans) for row in rows] if scans else []
+    named = find_named(engine.context.stored)
+    stored = engine.context.stored if named is None else named.inner
+    return [row for rows in await stored.read(scans) for row in rows] if scans else []
 
 
 async def shred_keys(repository: Repository, store: str) -> int:
@@ -178,7 +184,10 @@ async def sweep_rings(repository: Repository, store: str) -> int:
     locks, _ = await repository.locks()
     if not rings or any(lock.store == store for lock in locks):
         return 0  # one of them may have just been written
-    needed = {ring for backup in await repository.backups(store) for ring in backup.manifest.keyrings}
+    backups, unreadable = await repository.survey(store)
+    if unreadable:
+        return 0
+    needed = {ring for backup in backups for ring in backup.manifest.keyrings}
     unused = [ring for ring in rings if ring not in needed]
     for ring in unused:
         await repository.storage.delete(await KeyringReader(repository, store).names(ring))
@@ -204,6 +213,8 @@ class BackupKeys:
         self._usable = keys.rows
         self._ids = keys.ids
         self._data = {row.id for row in self._usable if row.kind == DATA}
+        self.hides_names = any(row.kind == NAMES for row in self._usable)
+        """Whether the names of lines are hidden."""
         self.destroyed = keys.lost
 
     def is_erased(self, entry: LineEntry) -> bool:
@@ -242,10 +253,35 @@ class BackupKeys:
         needed = {id for entry in entries for id in entry.keys}
         latest = {row.key: row for row in self._usable if row.kind != DATA or row.id in needed}
         memory = MemoryBackend()
-        await memory.apply([Create(KEYS, row.stored()) for row in latest.values()])
-        _, codec = EncryptedRows(Encryption(provider, "turning-on")).bind(memory)
+        if self.hides_names:
+            encryption = Encryption(provider, hide_names=True)
+        else:
+            encryption = Encryption(provider, "turning-on")
+        _, codec = EncryptedRows(encryption).bind(memory)
         assert isinstance(codec, EncryptedRows)  # noqa: S101 - see above
+        # First the keys of tenants, then those of persons, then those of lines, which need the former to be opened.
+        ranked = sorted(latest.values(), key=lambda row: (row.kind == DATA, row.kind == SUBJECT))
+        for row in ranked:
+            await _add_row(codec, row)
         return codec
+
+    async def with_names(self, entries: Sequence[LineEntry], like: Engine) -> list[LineEntry]:
+        """Return lines of a backup under their names. Those whose name cannot be known stay under the stored one."""
+        if not self.hides_names:
+            return [*entries]
+        named = find_named((await self.codec(entries, like)).store_keys.backend)
+        assert named is not None  # noqa: S101 - see above
+        names = await named.names([(entry.tenant, entry.name) for entry in entries])
+        return [entry.with_name(names[entry.tenant, entry.name]) for entry in entries]
+
+
+async def _add_row(codec: EncryptedRows, row: KeyRow) -> None:
+    """Add a key of a ring to those in memory. In the ring, the key of a line is under the stored name."""
+    keys = codec.store_keys
+    if codec.hides_names and row.kind == DATA and row.line:
+        names = await keys.open_names([row], await keys.require_tenant(row.tenant))
+        row = row._replace(line=names.get(row.line, row.line))
+    await keys.backend.apply([Create(KEYS, row.stored())])
 
 
 async def backup_keys(repository: Repository, manifests: Sequence[Manifest], like: Engine) -> BackupKeys | None:

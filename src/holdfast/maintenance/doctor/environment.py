@@ -27,6 +27,8 @@ VARIABLES = (
     "HOLDFAST_SENSITIVE",
     "HOLDFAST_SENSITIVE_KEYS",
     "HOLDFAST_BACKUPS",
+    "HOLDFAST_BACKUP_KEYS",
+    "HOLDFAST_TOKEN",
 )
 """The environment variables that are read."""
 

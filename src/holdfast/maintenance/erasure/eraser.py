@@ -9,8 +9,9 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from holdfast.backends.interface import Delete
 from holdfast.backends.tables import REFS
@@ -18,21 +19,25 @@ from holdfast.backends.urls import redacted_url
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import AUDIT, COUNTS, line_kind, root_of, short_name
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import ERASE, Line
 from holdfast.engine.subject_names import METADATA_KEY
 from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, DeniedError
-from holdfast.maintenance.erasure.audit_rows import AuditEraser
+from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
 from holdfast.maintenance.erasure.record_lines import erase_records
 from holdfast.maintenance.erasure.removal import (
     ERASURE,
+    HISTORIES,
+    KEYS,
     delete_artifact,
     delete_lines,
     delete_session,
-    erased_parts,
+    rewriting_detail,
+    sum_parts,
 )
+from holdfast.security.audit.archive_records import ArchiveRecords
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.erasure.certificate import Certificate, new_salt
@@ -40,11 +45,11 @@ from holdfast.security.erasure.signing_key import signing_key
 from holdfast.security.erasure.subjects import tenant_key
 from holdfast.security.handle import StoreHandle
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 _ROUNDS = 5
 """How often it is searched again for what others stored meanwhile."""
-
-REWRITTEN, HISTORIES = "rewritten ", "histories"
-"""Kinds of records in the audit: the beginning for lines that others share, and lines of records of artifacts."""
 
 _RETAINED = "records of the audit: who did what to which name, and when, without content"
 
@@ -127,7 +132,7 @@ class Eraser:
             certificate = Certificate.from_json(entry.certificate)
             if certificate.id == erasure:
                 return certificate  # it was killed after this
-        await signing_key(self._engine, self._tenant)  # if there is none to use, nothing is erased
+        signer = await signing_key(self._engine, self._tenant)  # before anything is erased that nobody could certify
         for number in range(_ROUNDS):
             found = await self._find()
             if self._check is not None and (not number or not found.is_empty):
@@ -145,7 +150,7 @@ class Eraser:
         finder = self._finder()
         await finder.read_tenant()
         await erase_records(self._engine, self._tenant, finder.is_record, {ERASURE: erasure, "kind": HISTORIES})
-        return await self._certify(ledger, erasure, started, owns_tenant=finder.owns_tenant)
+        return await self._certify(ledger, erasure, started, signer, owns_tenant=finder.owns_tenant)
 
     def _finder(self) -> SubjectFinder:
         return SubjectFinder(self._engine, self._tenant, self._is_subject, metadata_keys=self._keys)
@@ -174,52 +179,63 @@ class Eraser:
             await delete_lines(self._engine, family, erasure, key)
             done = self._report(done, total, short_name(family[0].name))
         for id in found.artifacts:
-            await delete_artifact(self._handle, id, erasure)
+            await delete_artifact(self._handle, id, erasure, key)
             done = self._report(done, total, f"artifact {id}")
         for id in found.sessions:
             await delete_session(self._handle, id, erasure)
             done = self._report(done, total, f"session {id}")
         for line, steps in found.steps.items():
-            detail = {ERASURE: erasure, "kind": f"{REWRITTEN}{line_kind(line.name)}"}
-            await LineEraser(self._engine, line, detail, steps).erase()
+            await LineEraser(self._engine, line, rewriting_detail(line, erasure), steps).erase()
             done = self._report(done, total, short_name(line.name))
 
-    async def _destroy_key(self) -> int:
-        """Destroy the person's key, if the store is encrypted. Returns the number of keys."""
+    async def _destroy_key(self, erasure: str) -> set[str]:
+        """Destroy the person's key, if the store is encrypted. Returns the ids of the keys."""
         rows = self._engine.context.rows
         if not rows.hides_columns:
-            return 0
+            return set()
         from holdfast.security.encryption.encrypted_rows import EncryptedRows
 
         if not isinstance(rows, EncryptedRows):
-            return 0
-        apply = self._engine.context.backend.apply
-        return await rows.store_keys.subjects.destroy(self._tenant, self._subject, apply)
+            return set()
+        subjects = rows.store_keys.subjects
+        names = {id.hex() for id in await subjects.ids(self._tenant, self._subject)}
+        if names:
+            # Like all that is deleted, so that an erasure which is resumed counts it.
+            detail = {ERASURE: erasure, "kind": KEYS, "keys": sorted(names)}
+            await record(self._engine, [Line(self._tenant, AUDIT)], ERASE, detail)
+        await subjects.destroy(self._tenant, self._subject, self._engine.context.backend.apply)
+        return names
+
+    async def _archives(self) -> list[str]:
+        """Return the segments of the audit that were archived, which may have details about the person."""
+        segments = {each.segment for each in await ArchiveRecords(self._engine, self._tenant).ranges()}
+        return [f"{len(segments)} archived segments of the audit, files outside of the store"] if segments else []
 
     def _report(self, done: int, total: int, what: str) -> int:
         if self._progress is not None:
             self._progress(done + bool(total), total or None, what)
         return done + 1
 
-    async def _certify(self, ledger: ErasureLedger, erasure: str, started: int, *, owns_tenant: bool) -> Certificate:
+    async def _certify(
+        self, ledger: ErasureLedger, erasure: str, started: int, signer: Ed25519PrivateKey, *, owns_tenant: bool
+    ) -> Certificate:
         engine, tenant = self._engine, self._tenant
         key = await ledger.key()
-        erased, rewritten, lines, threads = Counter[str](), Counter[str](), set[bytes](), set[str]()
-        async for part in erased_parts(engine, tenant, erasure, started):
-            if part.kind.startswith(REWRITTEN):
-                rewritten[_COUNTED[part.kind.removeprefix(REWRITTEN)]] += 1
-            elif part.kind != HISTORIES:
-                erased[_COUNTED[part.kind]] += 1
-            if part.line:
-                lines.add(part.line)
-                threads.add(part.name)
+        parts = await sum_parts(engine, tenant, erasure, started)
+        subject = digest_subject(key, self._subject)
+        entry = LedgerEntry(0, key, subject, frozenset(parts.lines), "", metadata_keys=tuple(self._keys))
+        entry = entry.with_places(parts.places)
         self._report(0, 0, "audit records")
-        audit = AuditEraser(engine, tenant, ledger, self._is_subject, threads, owns_tenant=owns_tenant)
-        erased["details of audit records"] = await audit.erase(f"{started:020}-{erasure}")
+        rows = SubjectRows(entry, owns_tenant=owns_tenant)
+        name = f"{started:020}-{erasure}"
+        await AuditEraser(engine, tenant, ledger, [rows]).erase(name)
         self._report(0, 0, "keys")
-        keys = await self._destroy_key()
+        keys = len(parts.keys | await self._destroy_key(erasure))
+        erased = Counter({_COUNTED[kind]: count for kind, count in parts.erased.items()})
+        erased["details of audit records"] = await ledger.count_replaced(name)
+        rewritten = Counter({_COUNTED[kind]: count for kind, count in parts.rewritten.items()})
         self._report(0, 0, "purge")
-        remains = await engine.context.backend.purge()
+        remains = [*await engine.context.backend.purge(), *await self._archives()]
         self._report(0, 0, "certificate")
         now, salt = engine.context.clock(), new_salt()
         certificate = Certificate(
@@ -235,11 +251,10 @@ class Eraser:
             keys,
             retained=(_RETAINED,),
             unreachable=tuple(remains),
-        ).sign(await signing_key(engine, tenant))
-        entry = LedgerEntry(now, key, digest_subject(key, self._subject), frozenset(lines), certificate.to_json())
+        ).sign(signer)
         if owns_tenant:  # it has the name of the person
             await engine.context.backend.apply([Delete(REFS, tenant_key(tenant))])
-        await ledger.add([entry])
+        await ledger.add([replace(entry, time=now, certificate=certificate.to_json())])
         await record(engine, [Line(tenant, AUDIT)], "erased", {ERASURE: erasure})
         return certificate
 

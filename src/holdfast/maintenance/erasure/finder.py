@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from holdfast.engine.row_format import ERASE, Line, StepRef, info_of
 from holdfast.engine.subject_names import (
     METADATA_KEY,
     MIXED,
+    subject_in,
     subject_of_line,
     subject_of_name,
     subjects_of_step,
@@ -75,7 +76,8 @@ class SubjectFinder:
 
     `until` leaves out lines that were created later, and steps that were saved later: in nanoseconds since 1970.
     `known_line` says by the salt of a line whether it is the person's, whatever else is known of it.
-    `metadata_keys` are the entries of a checkpoint's metadata that name its subject.
+    `metadata_keys` are the entries of a checkpoint's metadata that name its subject. `lines` are those to search;
+    without them, all are.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class SubjectFinder:
         until: int | None = None,
         metadata_keys: Iterable[str] = (METADATA_KEY,),
         known_line: Callable[[bytes], bool] | None = None,
+        lines: Collection[Line] | None = None,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
@@ -94,6 +97,7 @@ class SubjectFinder:
         self._until = until
         self._keys = tuple(metadata_keys)
         self._known_line = known_line
+        self._lines = None if lines is None else frozenset(lines)
         self.owns_tenant = False
         self._known: set[Line] = set()
         """Lines that `known_line` knows."""
@@ -134,6 +138,8 @@ class SubjectFinder:
         known_line = self._known_line
         async for row in scan_rows(self._engine.context.backend, LINES, (self._tenant,), bodies=known_line is not None):
             time, name = int(row.columns[0]), str(row.key[1])
+            if not self._is_searched(name):
+                continue
             if known_line is not None and known_line(info_of(row).salt):
                 self._known.add(Line(self._tenant, name))
             if (
@@ -143,6 +149,9 @@ class SubjectFinder:
             ):
                 found[Line(self._tenant, name)] = time
         return found
+
+    def _is_searched(self, name: str) -> bool:
+        return self._lines is None or Line(self._tenant, name) in self._lines
 
     def _is_mine(self, line: Line, sessions: Sequence[str], agents: Mapping[Line, str]) -> bool:
         """Return whether a line that is no thread is the person's by its name, its session or its agent."""
@@ -212,6 +221,8 @@ class SubjectFinder:
                 found.artifacts.append(id)
 
     async def _records(self, line: Line) -> Mapping[str, Any]:
+        if not self._is_searched(line.name):
+            return {}
         return await SystemLine(self._engine, line).read(lambda entries: entries.with_prefix(""))
 
     def is_record(self, stored: object) -> bool:
@@ -220,8 +231,8 @@ class SubjectFinder:
         if not isinstance(stored, Mapping) or self.owns_tenant:
             return self.owns_tenant
         metadata = stored.get("metadata")
-        named = metadata.get(METADATA_KEY) if isinstance(metadata, Mapping) else None
-        if isinstance(named, str) and named:
+        named = subject_in(metadata, self._keys) if isinstance(metadata, Mapping) else ""
+        if named:
             return self._is_subject(named)
         users = (subject_of_name(str(stored.get(name) or "")) for name in ("scope", "owner", "by"))
         user = next(filter(None, users), "")
@@ -242,7 +253,6 @@ class SubjectFinder:
             if loaded is not None:
                 entry = await self._engine.entries.find(line, loaded, pack_name("metadata"))
             metadata = None if entry is None else unpack(self._engine.context.codec, entry.value)
-            named = metadata.get(METADATA_KEY) if isinstance(metadata, Mapping) else None
-            return named if isinstance(named, str) else ""
+            return subject_in(metadata, self._keys) if isinstance(metadata, Mapping) else ""
 
         return await read_latest(self._engine, line, look)

@@ -40,6 +40,7 @@ from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.errors import ConflictError
 from holdfast.security.audit.thread_audit import recorded
+from holdfast.state.sharing.messages import PUBLISH
 
 _ATTEMPTS = 20
 
@@ -58,6 +59,8 @@ class LineMarks:
     """The steps themselves, and those whose states have something of theirs."""
     ends: dict[int, tuple[StepRef, Mark]] = field(default_factory=dict)
     """By branch, its last step and what is marked of the state; of a branch without steps, where it starts."""
+    since: int = 0
+    """When the first of them was saved, in nanoseconds since 1970."""
     pruned: int = 0
     """Steps that were pruned before: nobody knows whose they were."""
 
@@ -104,17 +107,17 @@ class LineEraser:
         )
 
     async def _prune(self) -> int:
-        count = 0
+        count = since = 0
 
         async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:  # noqa: ARG001
-            nonlocal count
+            nonlocal count, since
             marks = await self._read()
             if marks.tainted:
                 raise _Tainted
-            count = len(marks.dropped)
+            count, since = len(marks.dropped), marks.since
             return RewritePlan(frozenset(marks.dropped), erase=True)
 
-        apply = recorded(self._engine, self._line, ERASE, lambda: {**self._detail, "dropped": count})
+        apply = recorded(self._engine, self._line, ERASE, lambda: {**self._detail, "dropped": count, "since": since})
         await self._engine.rewriter.rewrite(self._line, choose, apply)
         return count
 
@@ -141,6 +144,7 @@ class LineEraser:
                 mark = await self._after(step, point, mark, before, at, by_id)
                 if point[:2] in self._mine or is_marked(mark):
                     found.dropped.add(point[:2])
+                    found.since = min(point.time, found.since or point.time)
                 at[point[:2]] = found.ends[branch.branch] = (point, mark)
                 by_id[point.id] = mark
                 before = point
@@ -163,7 +167,7 @@ class LineEraser:
             states = self._engine.states
             values = None if before is None else await states.values(self._line, before)
             large = await states.load_large(self._line, frozenset(pointers(edit)))
-            new = mark_after(mark, edit, mine, values, large)
+            new = mark_after(mark, edit, mine, values, large, whole=is_message(self._line, step))
         put = {key for key, _ in edit.put}
         for parent in step.header.parents[1:]:  # a merge repeats what the other branch has
             other = at.get(parent[:2])
@@ -238,6 +242,11 @@ class LineEraser:
         changes: list[Change] = [Delete(REFS, row.key) for row in pins if str(row.columns[0]) in ids]
         if changes:
             await recorded(self._engine, self._line, "unpin")(changes)
+
+
+def is_message(line: Line, step: Step) -> bool:
+    """Return whether a step published a message, which has nothing of the one before it."""
+    return step.header.kind == PUBLISH and not is_thread(line.name)
 
 
 def _mark_of(mark: Mark, key: bytes) -> Mark:

@@ -6,17 +6,25 @@ removed again. What the person has stored since is theirs to keep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import Line
-from holdfast.maintenance.erasure.audit_rows import AuditEraser
+from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
 from holdfast.maintenance.erasure.record_lines import erase_records
-from holdfast.maintenance.erasure.removal import ERASURE, delete_artifact, delete_lines, delete_session
+from holdfast.maintenance.erasure.removal import (
+    ERASURE,
+    HISTORIES,
+    delete_artifact,
+    delete_lines,
+    delete_session,
+    rewriting_detail,
+    sum_parts,
+)
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.handle import StoreHandle
 
@@ -45,47 +53,63 @@ async def read_ledger(engine: Engine, tenant: str) -> list[LedgerEntry]:
     return await ErasureLedger(engine, tenant).entries()
 
 
-async def apply_ledger(engine: Engine, tenant: str, *sources: Iterable[LedgerEntry]) -> ReapplyReport:
-    """Remove from a store what was erased, by its own ledger and by others, whose entries it gets.
+async def apply_ledger(
+    engine: Engine,
+    tenant: str,
+    entries: Sequence[LedgerEntry] | None = None,
+    *,
+    lines: Collection[Line] | None = None,
+) -> ReapplyReport:
+    """Remove from a store what was erased: by its own ledger, or by entries of another.
 
-    Call it after data was restored, imported, copied or repaired, and before anybody uses it. `sources` are the ledgers
-    of the stores that the data comes from, or that are newer. `DeniedError` if a hold protects some of it.
+    Call it after data was restored, imported, copied or repaired, and before anybody uses it. `lines` are those that
+    the data came to; without them, all are. `DeniedError` if a hold protects some of it.
     """
     own = Engine(engine.context)  # without hooks and policies
     ledger = ErasureLedger(own, tenant)
-    known = {entry.name for entry in await ledger.entries()}
-    await ledger.add([entry for source in sources for entry in source if entry.name not in known])
-    report = ReapplyReport()
-    for entry in await ledger.entries():
-        report = await _apply(own, tenant, ledger, entry, report)
+    report, subjects = ReapplyReport(), list[SubjectRows]()
+    for entry in await ledger.entries() if entries is None else entries:
+        found, places = await _apply(own, tenant, entry, lines)
+        report = report.plus(found)
+        subjects.append(SubjectRows(entry.with_places(places), entry.time))
+    if subjects:
+        await AuditEraser(own, tenant, ledger, subjects, lines).erase(f"{own.context.clock():020}-again")
     return report
 
 
-def finder_of(engine: Engine, tenant: str, entry: LedgerEntry) -> SubjectFinder:
-    """Return what finds data that an erasure erased."""
-    return SubjectFinder(engine, tenant, entry.is_of, until=entry.time, known_line=entry.has_line)
+def finder_of(engine: Engine, tenant: str, entry: LedgerEntry, lines: Collection[Line] | None = None) -> SubjectFinder:
+    """Return what finds data that an erasure erased, in some lines or in all."""
+    return SubjectFinder(
+        engine,
+        tenant,
+        entry.is_of,
+        until=entry.time,
+        metadata_keys=entry.metadata_keys,
+        known_line=entry.has_line,
+        lines=lines,
+    )
 
 
 async def _apply(
-    engine: Engine, tenant: str, ledger: ErasureLedger, entry: LedgerEntry, report: ReapplyReport
-) -> ReapplyReport:
-    finder, handle = finder_of(engine, tenant, entry), StoreHandle(engine, tenant)
+    engine: Engine, tenant: str, entry: LedgerEntry, lines: Collection[Line] | None
+) -> tuple[SubjectData, dict[str, int]]:
+    """Remove what one erasure erased. Returns it, and the places where it was."""
+    finder, handle = finder_of(engine, tenant, entry, lines), StoreHandle(engine, tenant)
     found = await finder.find()
     if found.is_empty:
-        return report
-    detail = {ERASURE: entry.name, "kind": "again"}
+        return found, {}
+    started = engine.context.clock()
     families: dict[Line, list[Line]] = {}
     for line in found.lines:
         families.setdefault(root_of(line), []).append(line)
     for family in families.values():
         await delete_lines(engine, family, entry.name, entry.key)
     for id in found.artifacts:
-        await delete_artifact(handle, id, entry.name)
+        await delete_artifact(handle, id, entry.name, entry.key)
     for id in found.sessions:
         await delete_session(handle, id, entry.name)
     for line, steps in found.steps.items():
-        await LineEraser(engine, line, detail, steps).erase()
-    await erase_records(engine, tenant, finder.is_record, detail)
-    names = [line.name for line in found.lines]
-    await AuditEraser(engine, tenant, ledger, entry.is_of, names, until=entry.time).erase(f"{entry.name} again")
-    return report.plus(found)
+        await LineEraser(engine, line, rewriting_detail(line, entry.name), steps).erase()
+    await erase_records(engine, tenant, finder.is_record, {ERASURE: entry.name, "kind": HISTORIES}, lines)
+    # As they are called here: a copy may have other names than what was erased.
+    return found, (await sum_parts(engine, tenant, entry.name, started)).places

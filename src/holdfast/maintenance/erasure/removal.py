@@ -6,7 +6,9 @@ erasure that was killed can tell, when it is resumed, what was deleted before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Batch, Expect, Scan
@@ -19,6 +21,7 @@ from holdfast.engine.ids import new_id
 from holdfast.engine.model.scopes import MARK, parse_place
 from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
 from holdfast.engine.row_format import ERASE, Line, open_body
+from holdfast.maintenance.erasure.audit_rows import places_of
 from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
@@ -32,16 +35,30 @@ from holdfast.state.sessions.records import SessionRecords
 ERASURE = "erasure"
 """The detail of a record that has the id of the erasure."""
 
+REWRITTEN, HISTORIES, KEYS = "rewritten ", "histories", "keys"
+"""Kinds of records: the beginning for lines that others share; lines of records of artifacts and sessions; and keys."""
+
+_RECORDS = ("artifact", "session record")
+_TOPICS = f"{MARK}topic:"
+
 _PAGE = 500
 _SLACK = 60 * 10**9
 
 
 class ErasedPart(NamedTuple):
-    """A record of something that was erased: its kind; and its name and digest in the ledger, if it was a line."""
+    """A record of something that was erased."""
 
     kind: str
     name: str
+    """The name of the line."""
     line: bytes
+    """The digest of the line in the ledger, if it was deleted."""
+    since: int
+    """Of a line that others share, when the first step was saved that was removed."""
+    places: Sequence[str]
+    """Other names by which records refer to it."""
+    keys: Sequence[str]
+    """The ids of keys that were destroyed."""
 
 
 async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key: bytes) -> None:
@@ -68,15 +85,17 @@ def _with_keys(engine: Engine, line: Line, apply: Apply) -> Apply:
     return apply_with_keys
 
 
-async def delete_artifact(handle: StoreHandle, id: str, erasure: str) -> None:
-    """Delete an artifact, and its content if no other has it."""
-    await record(handle.engine, [Line(handle.tenant, AUDIT)], ERASE, {ERASURE: erasure, "kind": "artifact"})
-    records, engine = ArtifactRecords(handle), handle.engine
-    found = (await records.get_many([id])).get(id)
+async def delete_artifact(handle: StoreHandle, id: str, erasure: str, key: bytes) -> None:
+    """Delete an artifact, and its content if no other has it. `key` is that of the ledger."""
+    artifacts, engine = ArtifactRecords(handle), handle.engine
+    token = (await artifacts.get(id)).token
     # Larger content has a line of its own, which goes if no other artifact has it.
-    content = [content_line(handle, found.token)] if found is not None and found.token else []
+    content = [content_line(handle, token)] if token else []
+    tip = await engine.lines.load_tip(content[0]) if content else None
+    detail = {ERASURE: erasure, "kind": "artifact", "line": b"" if tip is None else digest_line(key, tip.info.salt)}
+    await record(engine, [Line(handle.tenant, AUDIT)], ERASE, detail)
     keys = [change for change in await erased_key_changes(engine, content) if not isinstance(change, Expect)]
-    await records.delete(id)
+    await artifacts.delete(id)
     if keys and await engine.lines.load_tip(content[0]) is None:
         await engine.context.backend.apply(keys)
 
@@ -85,6 +104,52 @@ async def delete_session(handle: StoreHandle, id: str, erasure: str) -> None:
     """Delete the record of a session, and what is left of its state."""
     await record(handle.engine, [Line(handle.tenant, AUDIT)], ERASE, {ERASURE: erasure, "kind": "session record"})
     await SessionLifecycle(SessionRecords(handle)).delete(id)
+
+
+def rewriting_detail(line: Line, erasure: str) -> dict[str, Any]:
+    """Return the details of the record of a line that others share."""
+    return {ERASURE: erasure, "kind": f"{REWRITTEN}{line_kind(line.name)}"}
+
+
+@dataclass
+class ErasedParts:
+    """What an erasure recorded, in all."""
+
+    erased: Counter[str] = field(default_factory=Counter)
+    """How much was deleted, by kind."""
+    rewritten: Counter[str] = field(default_factory=Counter)
+    """How many lines that others share were rewritten, by kind."""
+    lines: set[bytes] = field(default_factory=set)
+    """The digests of lines in the ledger."""
+    places: dict[str, int] = field(default_factory=dict)
+    """The names of all that was erased, and from when on."""
+    keys: set[str] = field(default_factory=set)
+    """The ids of keys that were destroyed."""
+
+    def add(self, part: ErasedPart) -> None:
+        """Add a record."""
+        self.keys.update(part.keys)
+        self.places.update(dict.fromkeys(part.places, 0))
+        if part.line:
+            self.lines.add(part.line)
+        if part.kind.startswith(REWRITTEN):
+            self.rewritten[part.kind.removeprefix(REWRITTEN)] += 1
+            # A message of a topic has nothing of another one, and says who published it.
+            if part.since and not part.name.startswith(_TOPICS):
+                since = min(part.since, self.places.get(part.name, part.since))
+                self.places.update(dict.fromkeys(places_of(part.name), since))
+        elif part.kind not in (HISTORIES, KEYS):
+            self.erased[part.kind] += 1
+            if part.kind not in _RECORDS:
+                self.places.update(dict.fromkeys(places_of(part.name), 0))
+
+
+async def sum_parts(engine: Engine, tenant: str, erasure: str, since: int) -> ErasedParts:
+    """Return all that an erasure recorded since a time, in nanoseconds since 1970."""
+    found = ErasedParts()
+    async for part in erased_parts(engine, tenant, erasure, since):
+        found.add(part)
+    return found
 
 
 async def erased_parts(engine: Engine, tenant: str, erasure: str, since: int) -> AsyncIterator[ErasedPart]:
@@ -100,7 +165,8 @@ async def erased_parts(engine: Engine, tenant: str, erasure: str, since: int) ->
             detail: Mapping[str, Any] = engine.context.codec.unpack(open_body(row, engine.context.max_bytes))
             if detail.get(ERASURE) == erasure:
                 name = _line_name(str(target).removesuffix(BETWEEN))
-                yield ErasedPart(detail["kind"], name, detail.get("line", b""))
+                more = detail.get("since", 0), detail.get("places", ()), detail.get("keys", ())
+                yield ErasedPart(detail["kind"], name, detail.get("line", b""), *more)
         if len(rows) < _PAGE:
             return
         id, number = rows[-1].key[2:]

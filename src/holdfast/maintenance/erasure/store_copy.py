@@ -1,24 +1,38 @@
-"""Copying a store without what was erased: from the source, or from the target, which may be newer."""
+"""Copying a store without what was erased in the target, and to an older copy, without what was erased in the source.
+
+The ledger of the target holds for whatever comes in. That of the source goes along where the target is a copy of it: a
+new store, or an earlier copy. A store of its own does not take over what another one erased.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
+from holdfast.backends.interface import Get
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES
 from holdfast.engine import trace_context
-from holdfast.engine.copy.between_stores import StoreCopier, copy_to_url
+from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, copy_to_url
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
 from holdfast.engine.engine import Engine
+from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import AUDIT
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, info_of
 from holdfast.errors import DeniedError
+from holdfast.maintenance.erasure.ledger_copy import add_digests, lines_of, salt_of, takes_ledger
 from holdfast.maintenance.erasure.reapply import apply_ledger, finder_of, read_ledger
 from holdfast.schemas.registry_copy import copy_registries
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
+from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.audit.thread_audit import record
+from holdfast.security.handle import StoreHandle
+from holdfast.state.artifacts.content import CONTENT_PREFIX
+from holdfast.state.artifacts.records import ArtifactRecords
+
+_GRACE = 3600 * 10**9
+"""Content that nobody added to for so long, in nanoseconds, is not about to become that of an artifact."""
 
 
 async def copy_lines(
@@ -30,14 +44,16 @@ async def copy_lines(
     only: Sequence[Line] | None,
 ) -> CopyReport:
     """Copy the lines of a tenant, or of all, or only some, to another store: an open one, or by its URL."""
-    erasures = _CopiedErasures(source, tenant)
+    erasures = _CopiedErasures(source, tenant, only)
     if isinstance(target, str):
         return await copy_to_url(
-            source, target, options, tenant, progress, only, copy_registries, erasures.leave_out, erasures.apply
+            source, target, options, tenant, progress, only, copy_registries, erasures.prepare, erasures.finish
         )
-    report = await StoreCopier(source, target, progress, None, copy_registries, erasures.leave_out).copy(tenant, only)
-    await erasures.apply(target)
-    return report
+    copier = StoreCopier(source, target, progress, None, copy_registries, erasures.prepare)
+    try:
+        return await copier.copy(tenant, only)
+    finally:
+        await erasures.finish(target, copier.written)
 
 
 async def record_copy(engine: Engine, tenant: str, lines: Sequence[Line] | None, to: str) -> None:
@@ -52,28 +68,64 @@ async def record_copy(engine: Engine, tenant: str, lines: Sequence[Line] | None,
 class _CopiedErasures:
     """The erasures that a copy must respect."""
 
-    def __init__(self, source: Engine, tenant: str | None) -> None:
+    def __init__(self, source: Engine, tenant: str | None, only: Sequence[Line] | None) -> None:
         self._source = source
         self._tenant = tenant
+        self._only = only
 
-    async def leave_out(self, target: Engine) -> set[Line]:
-        """Return the lines that are not copied: what was erased in the target as a whole. Its ledger stays its own; it
-        gets the entries of the other."""
-        out: set[Line] = set()
-        for tenant in await self._tenants():
-            entries = await read_ledger(target, tenant)
-            for entry in entries:
-                out.update((await finder_of(self._source, tenant, entry).find()).lines)
-            if entries:
-                out.add(Line(tenant, LEDGER))
-        return out
+    async def prepare(self, target: Engine) -> CopyRules:
+        """Return what is not copied as it is. Removes from an older copy what was erased in the source since.
 
-    async def apply(self, target: Engine) -> None:
-        """Remove from the target what was erased, once it is copied."""
+        `DeniedError` if a hold protects anything of it: then nothing is copied.
+        """
+        rules, removed = CopyRules(), list[Line]()
         for tenant in await self._tenants():
-            entries = await read_ledger(self._source, tenant)
-            if entries or await read_ledger(target, tenant):
-                await apply_ledger(target, tenant, entries)
+            entries, own = await read_ledger(self._source, tenant), await read_ledger(target, tenant)
+            for entry in own:
+                await self._leave_out(target, tenant, entry, rules)
+            if entries and self._only is None:
+                removed += await self._erased_lines(target, tenant, entries)
+            for name, id in await ErasureLedger(self._source, tenant).replaced_digests():
+                rules.replaced_events.add((Line(tenant, name), id))
+        await require_no_hold(target.context.backend, removed)
+        for line in removed:
+            await target.lines.delete(line)  # the audit of the source, which is copied too, says so
+        for tenant in await self._tenants():
+            if self._only is not None or not await takes_ledger(self._source, target, tenant):
+                rules.left_out.add(Line(tenant, LEDGER))
+                await add_digests(self._source, target, tenant, self._only)
+        return rules
+
+    async def _leave_out(self, target: Engine, tenant: str, entry: LedgerEntry, rules: CopyRules) -> None:
+        found = await finder_of(self._source, tenant, entry, self._only).find()
+        rules.left_out.update(found.lines)
+        for engine in (self._source, target):  # holds are copied, too
+            await require_no_hold(engine.context.backend, found.steps)
+
+    async def _erased_lines(self, target: Engine, tenant: str, entries: Sequence[LedgerEntry]) -> list[Line]:
+        """Return the lines of the target that are copies of lines which were erased in the source."""
+        found = []
+        async for row in lines_of(target, tenant):
+            line, salt = Line(tenant, str(row.key[1])), info_of(row).salt
+            if any(entry.has_line(salt) for entry in entries) and await salt_of(self._source, line) != salt:
+                found.append(line)
+        return found
+
+    async def finish(self, target: Engine, written: Set[Line]) -> None:
+        """Remove from what was copied to the target what was erased there; also if the copy failed."""
+        for tenant in await self._tenants():
+            if lines := [line for line in written if line.tenant == tenant]:
+                await apply_ledger(target, tenant, lines=lines)
+            if self._only is None and await read_ledger(self._source, tenant):
+                await self._delete_content(target, tenant)
+
+    async def _delete_content(self, target: Engine, tenant: str) -> None:
+        """Delete content from an older copy that is of no artifact any more, in the source or there."""
+        artifacts = ArtifactRecords(StoreHandle(target, tenant))
+        for line in await target.lines.names(tenant, CONTENT_PREFIX):
+            (found,) = await self._source.context.backend.read([Get(LINES, [tuple(line)])])
+            if not found and await artifacts.is_left_over(line, _GRACE):
+                await target.lines.delete(line)
 
     async def _tenants(self) -> list[str]:
         if self._tenant is not None:

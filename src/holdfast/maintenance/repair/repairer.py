@@ -46,6 +46,7 @@ from holdfast.maintenance.repair.store_files import (
 )
 from holdfast.maintenance.verify.heads import StoreHeads
 from holdfast.maintenance.verify.verifier import VerifyReport, find_lost_rows, lost_rows_finding, verify
+from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.handle import HasHandle
 
 _CACHE_BYTES = 16 << 20
@@ -138,10 +139,12 @@ async def repair(
     run = _Repair(engine, tenant, [RepairSource(each) for each in sources], heads, dry_run=dry_run)
     await run.run(threads, progress)
     if not dry_run and sources:
-        # What was restored from them may be older than an erasure.
-        ledgers = [await read_ledger(each, tenant) for each in sources]
-        if any(ledgers) or await read_ledger(engine, tenant):
-            await apply_ledger(engine, tenant, *ledgers)
+        # What was restored from them may be older than an erasure. What another store erased is no concern of this one.
+        ledger = ErasureLedger(Engine(engine.context), tenant)
+        for each in copies:
+            await ledger.add(await read_ledger(each, tenant))
+        lines = [Line(tenant, each.thread) for each in run.done.repaired]
+        await apply_ledger(engine, tenant, lines=lines)
     run.done.seconds = time.monotonic() - start
     return run.done
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.backends.interface import Change
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import ERASE, Line
+from holdfast.engine.subject_names import METADATA_KEY
 from holdfast.engine.system_line import EditEntries, LineChange, SystemLine, SystemLineEntries
 
 LINE = f"{MARK}erasures"
@@ -38,6 +39,11 @@ class LedgerEntry:
     lines: frozenset[bytes]
     """Digests of the lines that were erased, whatever they are called in a copy."""
     certificate: str
+    places: Mapping[bytes, int] = field(default_factory=dict)
+    """Digests of the names of what was erased, and from when on: 0, or the time of the person's first step in a line
+    that others share. Records of the audit and of hooks refer to these names."""
+    metadata_keys: tuple[str, ...] = (METADATA_KEY,)
+    """The entries of metadata that named the subject."""
 
     @property
     def name(self) -> str:
@@ -52,12 +58,29 @@ class LedgerEntry:
         """Return whether a line was erased, by its salt, which copies keep."""
         return digest_line(self.key, salt) in self.lines
 
+    def since(self, place: str) -> int | None:
+        """Return since when something of the person was in a place; None if nothing was erased there."""
+        return self.places.get(digest_place(self.key, place))
+
+    def with_places(self, places: Mapping[str, int]) -> LedgerEntry:
+        """Return the entry with more places, by their names."""
+        new = {digest_place(self.key, name): since for name, since in places.items()}
+        return replace(self, places={**self.places, **new})
+
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> LedgerEntry:
         """Return the entry of a record."""
         packed = stored["lines"]
         lines = frozenset(packed[start : start + _SIZE] for start in range(0, len(packed), _SIZE))
-        return cls(stored["time"], stored["key"], stored["subject"], lines, stored["certificate"])
+        return cls(
+            stored["time"],
+            stored["key"],
+            stored["subject"],
+            lines,
+            stored["certificate"],
+            _unpack_places(stored.get("places", b"")),
+            tuple(stored.get("metadata_keys", (METADATA_KEY,))),
+        )
 
     def to_record(self) -> dict[str, Any]:
         """Return the record of the entry."""
@@ -68,6 +91,8 @@ class LedgerEntry:
             "subject": self.subject,
             "lines": packed,
             "certificate": self.certificate,
+            "places": b"".join(name + since.to_bytes(8) for name, since in sorted(self.places.items())),
+            "metadata_keys": list(self.metadata_keys),
         }
 
 
@@ -79,6 +104,17 @@ def digest_subject(key: bytes, subject: str) -> bytes:
 def digest_line(key: bytes, salt: bytes) -> bytes:
     """Return the keyed digest of a line, by its salt."""
     return hmac.digest(key, b"holdfast line 1\0" + salt, "sha256")[:_SIZE]
+
+
+def _unpack_places(packed: bytes) -> dict[bytes, int]:
+    size = _SIZE + 8
+    parts = (packed[start : start + size] for start in range(0, len(packed), size))
+    return {part[:_SIZE]: int.from_bytes(part[_SIZE:]) for part in parts}
+
+
+def digest_place(key: bytes, name: str) -> bytes:
+    """Return the keyed digest of the name of something that was erased."""
+    return hmac.digest(key, b"holdfast place 1\0" + name.encode(errors="surrogatepass"), "sha256")[:_SIZE]
 
 
 class ErasureLedger:
@@ -125,12 +161,26 @@ class ErasureLedger:
     async def replaced_digests(self) -> dict[tuple[str, str], str]:
         """Return the digests of those rows of events that were left when content was erased, by line and step."""
         found = await self._line.read(lambda entries: entries.with_prefix(_EVENTS))
-        return {(str(line), str(id)): str(digest) for each in found.values() for line, id, digest in each}
+        return {(str(line), str(id)): str(digest) for each in found.values() for line, id, digest, *_ in each}
+
+    async def count_replaced(self, name: str) -> int:
+        """Return how many rows lost their content under this name."""
+        found = await self._line.read(lambda entries: entries.with_prefix(f"{_EVENTS}{name}/"))
+        return sum(count for each in found.values() for *_, count in each)
+
+    async def add_digests(self, digests: Sequence[tuple[str, str, str]]) -> None:
+        """Add the digests of rows that another store replaced, and that are copied to this one: line, id of the step,
+        and digest."""
+        known = await self.replaced_digests()
+        new = [(*each, 0) for each in digests if known.get(each[:2]) != each[2]]
+        if new:
+            await self.replace_digests(f"{self._line.engine.context.clock():020}-copied", new, [])
 
     async def replace_digests(
-        self, name: str, digests: Sequence[tuple[str, str, str]], changes: Sequence[Change]
+        self, name: str, digests: Sequence[tuple[str, str, str, int]], changes: Sequence[Change]
     ) -> None:
-        """Change rows of events, and record the digests of what is left: line, id of the step, and digest."""
+        """Change rows of events, and record the digests of what is left: line, id of the step, digest, and the number
+        of rows that changed."""
 
         async def edit(_: SystemLineEntries) -> LineChange:
             key = f"{_EVENTS}{name}/{digests[0][1]}/{len(digests)}"

@@ -29,8 +29,6 @@ from holdfast.backends.interface import (
     Scan,
 )
 from holdfast.backends.tables import KEYS, LINES, REFS, SIGNING, Key
-from holdfast.codec.envelope import unwrap
-from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.sealed_rows import hidden_name
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
 from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
@@ -306,10 +304,12 @@ class StoreKeys:
         rows = await stored.read(
             [Get(KEYS, [(tenant, name, DATA, number) for name in names for number in keys.numbers])]
         )
+        return await self.open_names(map(KeyRow.unchecked, rows[0]), keys)
+
+    async def open_names(self, rows: Iterable[KeyRow], keys: TenantKeys) -> dict[str, str]:
+        """Return the names of lines that are hidden, by the stored ones, given the rows of their keys."""
         found: dict[str, str] = {}
-        for row in rows[0]:
-            # The checksum covers the name, which is not known yet; the encryption covers the rest.
-            key = KeyRow(*row.key, *row.columns, unwrap(CHECKSUMS.salvage(KEYS, row).body).content)  # type: ignore[call-arg, arg-type]
+        for key in rows:
             try:
                 wrapping = await self.wrapping_of(key, keys)
                 if wrapping is not None:

@@ -141,6 +141,12 @@ class SubjectKeys:
             await self._keys.load_tenant(name[0])
         raise TransientError("the keys of a line keep changing", where=f"line {name[1]!r}", hint="Try again")
 
+    async def ids(self, tenant: str, subject: str) -> list[bytes]:
+        """Return the ids of the keys of a subject."""
+        digest = subject_digest(await self._keys.require_tenant(tenant), subject)
+        (rows,) = await self._keys.backend.read([Scan(KEYS, (tenant, SUBJECT_LINE + digest))])
+        return [KeyRow.of(row).id for row in rows]
+
     async def destroy(self, tenant: str, subject: str, apply: Callable[[Batch], Awaitable[int | None]]) -> int:
         """Destroy the keys of a subject, and return their number. Lines that still exist, since others share them,
         are encrypted by the tenant's key from now on. `apply` stores the record that they are destroyed."""

@@ -258,14 +258,8 @@ class ArtifactRecords:
     async def sweep(self, grace: int) -> int:
         """Delete content that no artifact has and nobody added to for so long, as processes leave that die while
         they register one. Returns the number of contents deleted."""
-        old = []
-        for line in await self._engine.lines.names(self.handle.tenant, CONTENT_PREFIX):
-            tip = await self._engine.lines.load_tip(line)
-            if tip is None:
-                continue
-            last = tip.info.created if tip.point is None else tip.point.time
-            if last + grace < self.handle.now() and not await self._used(line):
-                old.append(line)
+        names = await self._engine.lines.names(self.handle.tenant, CONTENT_PREFIX)
+        old = [line for line in names if await self.is_left_over(line, grace)]
         gone: list[Line] = []
 
         async def edit(_: SystemLineEntries) -> LineChange:
@@ -276,6 +270,14 @@ class ArtifactRecords:
             await self.system_line.change("sweep", edit)
         self._engine.context.cache.drop_all(*gone)
         return len(gone)
+
+    async def is_left_over(self, line: Line, grace: int) -> bool:
+        """Return whether the content of a line is of no artifact, and nobody added to it for so long."""
+        tip = await self._engine.lines.load_tip(line)
+        if tip is None:
+            return False
+        last = tip.info.created if tip.point is None else tip.point.time
+        return last + grace < self.handle.now() and not await self._used(line)
 
     async def _used(self, line: Line) -> bool:
         return bool(await self.system_line.linked("token", line.name[len(CONTENT_PREFIX) :], limit=1))

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MESSAGE = "message"
 """The key of a step that holds its message; and the key of the topic's scope that rights are needed for."""
 
+PUBLISH = "publish"
+"""The kind of the steps that have a message."""
+
 
 _PACKED = pack_name(MESSAGE)
 

@@ -14,7 +14,7 @@ from holdfast.engine.row_format import StepRef
 from holdfast.errors import InvalidError
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
-from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_messages, reader_log
+from holdfast.state.sharing.messages import MESSAGE, PUBLISH, Start, TopicMessage, read_messages, reader_log
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import SEGMENT, SegmentedLog
 from holdfast.state.writer import KeyWrite, commit
@@ -66,7 +66,7 @@ class TopicOperations:
         packed = pack_value(handle, MESSAGE, message)
 
         async def make(view: ScopeView) -> list[KeyWrite]:  # noqa: ARG001 - messages do not depend on those before
-            return [KeyWrite(MESSAGE, "publish", packed=packed, whole=True)]
+            return [KeyWrite(MESSAGE, PUBLISH, packed=packed, whole=True)]
 
         number, id = await self._log.append(handle, make)
         return PublishedMessage(number + 1, id)
