@@ -110,7 +110,8 @@ class KeyringWriter:
         if self._destroyed:
             known = [row for ring in rings for row in await self._reader.rows(ring)]
             lost = UsableKeys(known, self._destroyed).lost & needed
-            stored = [*stored, *await _live_rows(self._engine, [entry for entry in entries if lost & {*entry.keys}])]
+            lines = [(entry.tenant, entry.name) for entry in entries if lost & {*entry.keys}]
+            stored = [*stored, *await _live_rows(self._engine, lines)]
         # Where names are hidden, the checksums of these rows cover the names. They were verified when they were read.
         hidden = self._rows is not None and self._rows.hides_names
         rows = [await self._portable(KeyRow.unchecked(row) if hidden else KeyRow.of(row)) for row in stored]
@@ -146,9 +147,9 @@ class KeyringWriter:
         return row._replace(wrapped_by=provider.key_id, wrapped=provider.wrap(content, row.context))
 
 
-async def _live_rows(engine: Engine, entries: Iterable[LineEntry]) -> list[Row]:
-    """Return the rows of the keys that lines have in a store now, as they are stored."""
-    scans = [Scan(KEYS, (entry.tenant, entry.name, DATA)) for entry in entries]
+async def _live_rows(engine: Engine, lines: Iterable[tuple[str, str]]) -> list[Row]:
+    """Return the rows of the keys that lines have in a store now, by their stored names, as they are stored."""
+    scans = [Scan(KEYS, (*line, DATA)) for line in dict.fromkeys(lines)]
     named = find_named(engine.context.stored)
     stored = engine.context.stored if named is None else named.inner
     return [row for rows in await stored.read(scans) for row in rows] if scans else []
@@ -300,8 +301,8 @@ async def backup_keys(repository: Repository, manifests: Sequence[Manifest], lik
         later = [row for ring in await reader.rings() if ring not in rings for row in await reader.rows(ring)]
         lost = [row for row in rows if row.id in keys.lost and row.kind == DATA]
         wrapping = {row.id.hex() for row in rows if row.kind == WRAPPING}
-        scans = [Scan(KEYS, row.key) for row in lost] if like.context.rows.hides_columns else []
-        live = [KeyRow.of(row) for found in await like.context.stored.read(scans) for row in found] if scans else []
-        later += [row for row in live if row.wrapped_by in wrapping]
+        if like.context.rows.hides_columns:
+            live = map(KeyRow.unchecked, await _live_rows(like, [(row.tenant, row.line) for row in lost]))
+            later += [row for row in live if row.wrapped_by in wrapping]
         keys = UsableKeys([*rows, *(row for row in later if row.id in keys.lost)], destroyed)
     return BackupKeys(repository, keys)
