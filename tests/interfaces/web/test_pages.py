@@ -347,6 +347,13 @@ def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
         assert "store.put(" in get(served, "/").text
         assert "There are no threads yet" in get(served, "/threads").text
+        for path in ("state", "agents", "sessions", "artifacts", "schemas", "backups", "jobs"):
+            answer = get(served, f"/{path}")
+            assert answer.status == 200, path
+            assert 'class="card empty"' in answer.text, path
+            assert "<pre><code>" in answer.text, "it says what to do"
+        for path in ("audit", "verify?level=hashes", "metrics/plots"):
+            assert get(served, f"/{path}").status == 200, path
 
 
 def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:

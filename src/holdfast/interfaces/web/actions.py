@@ -5,156 +5,45 @@ A page only shows the request: a script sends it to the API, with the checkpoint
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from holdfast import MISSING
-from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError
-from holdfast.history import Change, parse_path, path_text
+from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.formatting import plural, size
 from holdfast.interfaces.http import inputs, models
-from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.thread_reads import get_thread, get_value, to_change, to_diff
+from holdfast.interfaces.http.thread_reads import get_thread, to_diff
 from holdfast.interfaces.http.thread_writes import prune
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.action_plan import (
+    ActionField,
+    ActionForm,
+    ActionPlan,
+    ActionTarget,
+    ConflictRow,
+    UnmetError,
+    branch_field,
+    build_request,
+    require,
+    require_new_branch,
+)
+from holdfast.interfaces.web.edit_plan import plan_edit
 from holdfast.interfaces.web.page_renderer import python_text, segment, shell_text
-from holdfast.store import Checkpoint, Thread
+from holdfast.store import Checkpoint
 
 _SIDE = 2000
 """How many characters of a side of a conflict are shown."""
 
-T = TypeVar("T")
 _STRATEGIES = ("ours", "theirs", "union")
-
-
-class ActionField(NamedTuple):
-    """A field of the form of an action."""
-
-    name: str
-    label: str
-    value: str
-    kind: str = "text"
-    options: Sequence[tuple[str, str]] = ()
-    hint: str = ""
-
-
-class EditRow(NamedTuple):
-    """A value to change: its path, and its new value as JSON; an empty one removes it."""
-
-    path: str
-    value: str
-    problem: str = ""
-
-
-class ConflictRow(NamedTuple):
-    """A conflict of a merge, with its sides as text, and the side that was chosen."""
-
-    path: str
-    base: str
-    ours: str
-    theirs: str
-    chosen: str
-    combines: bool
-
-
-class ActionRequest(NamedTuple):
-    """The request that makes a change. `then` is the field of the response with the checkpoint to show next."""
-
-    method: str
-    address: str
-    body: str
-    then: str = ""
-
-
-class ActionPlan(NamedTuple):
-    """What an action would do. Without a request, it cannot be made: `problem` or `effects` say why."""
-
-    fields: Sequence[ActionField]
-    button: str
-    request: ActionRequest | None = None
-    effects: Sequence[str] = ()
-    diff: models.DiffModel | None = None
-    conflicts: Sequence[ConflictRow] = ()
-    rows: Sequence[EditRow] = ()
-    problem: models.Problem | None = None
-    python: str = ""
-    cli: str = ""
-    confirm: str = ""
-    """The name to type before it can be made; empty if that is not needed."""
-
-
-class ActionForm:
-    """What was filled in: fields by name, some of them more than once."""
-
-    def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
-        self._fields = fields
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return a field without the space around it; the default if it is not there."""
-        found = self._fields.get(name)
-        return found[0].strip() if found else default
-
-    def texts(self, name: str) -> Sequence[str]:
-        """Return all fields of a name."""
-        return self._fields.get(name, ())
-
-    def named(self, start: str) -> dict[str, str]:
-        """Return the fields whose names start so, by the rest of their names."""
-        return {name.removeprefix(start): values[0] for name, values in self._fields.items() if name.startswith(start)}
-
-
-class _Target(NamedTuple):
-    """The checkpoint that an action is about."""
-
-    call: Call
-    name: str
-    thread: Thread[Any]
-    at: Checkpoint[Any]
-    head: Checkpoint[Any]
-    detail: models.ThreadDetailModel
-
-    @property
-    def address(self) -> str:
-        return f"/api/v1/threads/{segment(self.name)}"
-
-    @property
-    def python(self) -> str:
-        return f"store.thread({python_text(self.name)})"
-
-    @property
-    def current(self) -> str:
-        """The name of the branch of HEAD."""
-        return next((each.name for each in self.detail.branches if each.current and each.name), "main")
-
-    def step(self, id: str) -> str:
-        """Return how a checkpoint is called in texts: by its number."""
-        found = self.thread.resolve(id)
-        return f"#{found.step}"
-
-
-def _request(method: str, address: str, body: Mapping[str, Any] | None, then: str = "") -> ActionRequest:
-    return ActionRequest(method, address, "" if body is None else json.dumps(body, ensure_ascii=False), then)
-
-
-def _branch_field(form: ActionForm) -> ActionField:
-    return ActionField("branch", "Name of the branch", form.text("branch"), hint="what-if, shorter, retry-2")
-
-
-def _require_new_branch(target: _Target, branch: str) -> None:
-    if not branch:
-        raise InvalidError("the branch has no name yet", hint="Name it: what-if, shorter, retry-2")
-    if any(each.name == branch for each in target.detail.branches):
-        raise ConflictError(f"there is a branch {branch} already", hint="Choose another name")
 
 
 # Forks ------------------------------------------------------------------------------------------------------------
 
 
-def _plan_fork(target: _Target, form: ActionForm) -> ActionPlan:
+def _plan_fork(target: ActionTarget, form: ActionForm) -> ActionPlan:
     at, branch = target.at, form.text("branch")
-    fields = [_branch_field(form)]
+    fields = [branch_field(form)]
     word = branch or "NAME"
     plan = ActionPlan(
         fields,
@@ -166,114 +55,16 @@ def _plan_fork(target: _Target, form: ActionForm) -> ActionPlan:
             "HEAD stays where it is.",
         ],
     )
-    _require(plan, lambda: _require_new_branch(target, branch))
-    return plan._replace(request=_request("POST", f"{target.address}/forks", {"branch": branch, "at": at.id}, "head"))
-
-
-def _plan_edit(target: _Target, form: ActionForm) -> ActionPlan:
-    at, branch, paths = target.at, form.text("branch"), [path.strip() for path in form.texts("path")]
-    given = list(form.texts("value"))
-    rows = [EditRow(path, given[number] if number < len(given) else _current_json(target, path))
-            for number, path in enumerate(paths)]  # fmt: skip
-    if form.text("more") or not rows:
-        rows.append(EditRow("", ""))
-    changes: dict[str, Any] = {}
-    remove: list[str] = []
-    shown: list[models.ChangeModel] = []
-    checked: list[EditRow] = []
-    for row in rows:
-        try:
-            change = _edited(target, row)
-        except HoldfastError as error:
-            checked.append(row._replace(problem=error.what))
-            continue
-        checked.append(row)
-        if change is None:
-            continue
-        shown.append(to_change(change))
-        if change.kind == "remove":
-            remove.append(row.path)
-        else:
-            changes[row.path] = change.new
-    word = branch or "NAME"
-    sets = "".join(f" --set {shell_text(f'{path}={_json(value)}')}" for path, value in changes.items())
-    removes = "".join(f" --remove {shell_text(path)}" for path in remove)
-    arguments = f", changes={changes!r}" if changes else ""
-    arguments += f", remove={remove!r}" if remove else ""
-    plan = ActionPlan(
-        [_branch_field(form)],
-        "Fork with these values",
-        rows=checked,
-        python=f"{target.python}.fork({python_text(word)}, {python_text(at.id)}{arguments})",
-        cli=f"holdfast fork {shell_text(target.name)} {shell_text(word)} {shell_text(at.id)}{sets}{removes}",
-        effects=[f"A branch {branch or '…'} starts at #{at.step}, with one step that changes these values."],
-        diff=_edit_diff(shown) if shown else None,
+    require(plan, lambda: require_new_branch(target, branch))
+    return plan._replace(
+        request=build_request("POST", f"{target.address}/forks", {"branch": branch, "at": at.id}, "head")
     )
-    if any(row.problem for row in checked):
-        return plan
-    if not shown:
-        return plan._replace(effects=[*plan.effects, "No value differs from the checkpoint yet."])
-    _require(plan, lambda: _require_new_branch(target, branch))
-    body = {"branch": branch, "at": at.id, "changes": changes, "remove": remove}
-    return plan._replace(request=_request("POST", f"{target.address}/forks", body, "head"))
-
-
-def _current_json(target: _Target, path: str) -> str:
-    """Return the value at a path as JSON, to be edited; empty for one that is not there, or is large."""
-    try:
-        part = get_value(target.call, inputs.ValueParams(thread=target.name, at=target.at.id, path=path))
-    except HoldfastError:
-        return ""
-    return "" if part.value is None and part.node.kind != "null" else _json(part.value, indent=2)
-
-
-def _edited(target: _Target, row: EditRow) -> Change | None:
-    """Return the change that a row makes; None if it is not filled in, or changes nothing."""
-    if not row.path:
-        if row.value.strip():
-            raise InvalidError("a value needs a path, such as plan.goal or messages[0].content")
-        return None
-    path, old = parse_path(row.path), _value_at(target, row.path)
-    if not row.value.strip():
-        if old is MISSING:
-            raise NotFoundError("there is nothing to remove")
-        return Change("remove", path, path, old=old)
-    try:
-        new = json.loads(row.value)
-    except ValueError:
-        raise InvalidError('the value is not JSON: a text needs quotes, as in "rest"') from None
-    if old is MISSING:
-        for end in range(len(path) - 1, 0, -1):
-            inside = _value_at(target, path_text(path[:end]))
-            if inside is not MISSING and not isinstance(inside, dict):
-                raise InvalidError(f"{path_text(path[:end])} is no object, and has no keys to set")
-        return Change("add", path, path, new=new)
-    return None if _json(old) == _json(new) else Change("change", path, path, old=old, new=new)
-
-
-def _value_at(target: _Target, path: str) -> Any:
-    """Return the value at a path as plain JSON; a large one only by its kind. `MISSING` if there is none."""
-    try:
-        part = get_value(target.call, inputs.ValueParams(thread=target.name, at=target.at.id, path=path, limit=1))
-    except NotFoundError:
-        return MISSING
-    if part.value is None and part.node.kind != "null":
-        return {"object": {}, "array": []}.get(part.node.kind, f"({part.node.kind}, too large to show)")
-    return part.value
-
-
-def _edit_diff(changes: list[models.ChangeModel]) -> models.DiffModel:
-    return models.DiffModel(old=None, new=None, summary=[], changes=changes, total=len(changes))
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 # Restoring and merging --------------------------------------------------------------------------------------------
 
 
-def _plan_restore(target: _Target, form: ActionForm) -> ActionPlan:
+def _plan_restore(target: ActionTarget, form: ActionForm) -> ActionPlan:
     at, branch = target.at, form.text("branch", target.current)
     options = [(each.name, each.name) for each in target.detail.branches if each.name]
     plan = ActionPlan(
@@ -286,14 +77,14 @@ def _plan_restore(target: _Target, form: ActionForm) -> ActionPlan:
             "No step is removed: what is there now can be restored in the same way.",
         ],
     )
-    diff = _require(plan, lambda: to_diff(target.thread.diff(branch, at.id).without_internal()))
+    diff = require(plan, lambda: to_diff(target.thread.diff(branch, at.id).without_internal()))
     if not diff.total:
         return plan._replace(effects=[f"The last step of {branch} has this state already."])
-    request = _request("POST", f"{target.address}/restores", {"at": at.id, "branch": branch}, "id")
+    request = build_request("POST", f"{target.address}/restores", {"at": at.id, "branch": branch}, "id")
     return plan._replace(request=request, diff=diff)
 
 
-def _plan_merge(target: _Target, form: ActionForm) -> ActionPlan:
+def _plan_merge(target: ActionTarget, form: ActionForm) -> ActionPlan:
     names = [each.name for each in target.detail.branches if each.name]
     into = form.text("into", target.current)
     own = next((each.name for each in target.detail.branches if each.branch == target.at.branch), "")
@@ -323,9 +114,9 @@ def _plan_merge(target: _Target, form: ActionForm) -> ActionPlan:
     )
     if theirs == into or not theirs:
         return plan._replace(effects=["Choose two branches: a branch is not merged into itself."])
-    plan = plan._replace(conflicts=_require(plan, lambda: _conflicts(target, theirs, into, rules)))
+    plan = plan._replace(conflicts=require(plan, lambda: _conflicts(target, theirs, into, rules)))
     try:
-        merged = _require(plan, lambda: _dry_run(target, theirs, into, strategy, rules))
+        merged = require(plan, lambda: _dry_run(target, theirs, into, strategy, rules))
     except _UnresolvedError as unresolved:
         what = plural(unresolved.count, "value")
         return plan._replace(effects=[f"Both branches changed {what} differently. Choose a side for each."])
@@ -334,7 +125,7 @@ def _plan_merge(target: _Target, form: ActionForm) -> ActionPlan:
     if not diff.total:
         effects = [f"The state of {into} stays as it is: it has all that {theirs} changed, or its own values win."]
     body = {"theirs": theirs, "into": into, "strategy": strategy or None, "resolve": rules}
-    request = _request("POST", f"{target.address}/merges", body, "id")
+    request = build_request("POST", f"{target.address}/merges", body, "id")
     return plan._replace(effects=effects, diff=diff, request=request)
 
 
@@ -346,7 +137,7 @@ class _UnresolvedError(Exception):
         self.count = count
 
 
-def _dry_run(target: _Target, theirs: str, into: str, strategy: str, rules: Mapping[str, Any]) -> Checkpoint[Any]:
+def _dry_run(target: ActionTarget, theirs: str, into: str, strategy: str, rules: Mapping[str, Any]) -> Checkpoint[Any]:
     try:
         return target.thread.merge(
             theirs, into, strategy=strategy or None, resolve={**rules} if rules else None, dry_run=True
@@ -357,7 +148,7 @@ def _dry_run(target: _Target, theirs: str, into: str, strategy: str, rules: Mapp
         raise
 
 
-def _conflicts(target: _Target, theirs: str, into: str, rules: Mapping[str, str]) -> list[ConflictRow]:
+def _conflicts(target: ActionTarget, theirs: str, into: str, rules: Mapping[str, str]) -> list[ConflictRow]:
     """List all conflicts of a merge, those that were resolved, too."""
     try:
         target.thread.merge(theirs, into, dry_run=True)
@@ -388,7 +179,7 @@ def _side_text(value: Any) -> str:
 # Tags, pins, pruning ----------------------------------------------------------------------------------------------
 
 
-def _plan_tag(target: _Target, form: ActionForm) -> ActionPlan:
+def _plan_tag(target: ActionTarget, form: ActionForm) -> ActionPlan:
     at, tag = target.at, form.text("tag")
     other = target.detail.tags.get(tag)
     moves = other is not None and other != at.id
@@ -407,10 +198,10 @@ def _plan_tag(target: _Target, form: ActionForm) -> ActionPlan:
     if moves:
         effects.append(f"It no longer names {target.step(str(other))}.")
     address = f"{target.address}/tags/{segment(tag)}"
-    return plan._replace(effects=effects, request=_request("PUT", address, {"at": at.id, "move": moves}))
+    return plan._replace(effects=effects, request=build_request("PUT", address, {"at": at.id, "move": moves}))
 
 
-def _plan_untag(target: _Target, form: ActionForm) -> ActionPlan:
+def _plan_untag(target: ActionTarget, form: ActionForm) -> ActionPlan:
     tags = [tag for tag, id in target.detail.tags.items() if id == target.at.id]
     tag = form.text("tag", tags[0] if tags else "")
     plan = ActionPlan(
@@ -422,10 +213,12 @@ def _plan_untag(target: _Target, form: ActionForm) -> ActionPlan:
     if tag not in tags:
         return plan._replace(effects=[f"#{target.at.step} has no such tag."])
     effects = [f"{tag} names nothing any more. #{target.at.step} stays, and pruning may remove it."]
-    return plan._replace(effects=effects, request=_request("DELETE", f"{target.address}/tags/{segment(tag)}", None))
+    return plan._replace(
+        effects=effects, request=build_request("DELETE", f"{target.address}/tags/{segment(tag)}", None)
+    )
 
 
-def _plan_pin(target: _Target, form: ActionForm) -> ActionPlan:
+def _plan_pin(target: ActionTarget, form: ActionForm) -> ActionPlan:
     at, reason = target.at, form.text("reason")
     return ActionPlan(
         [ActionField("reason", "Reason", reason, hint="case 17, audit 2026")],
@@ -433,11 +226,11 @@ def _plan_pin(target: _Target, form: ActionForm) -> ActionPlan:
         python=f"{target.python}.pin({python_text(at.id)}, reason={python_text(reason)})",
         cli=f"holdfast pin {shell_text(target.name)} {shell_text(at.id)} --reason {shell_text(reason)}",
         effects=[f"No pruning removes #{at.step} until it is unpinned."],
-        request=_request("POST", f"{target.address}/pins", {"at": at.id, "reason": reason}),
+        request=build_request("POST", f"{target.address}/pins", {"at": at.id, "reason": reason}),
     )
 
 
-def _plan_unpin(target: _Target, form: ActionForm) -> ActionPlan:  # noqa: ARG001
+def _plan_unpin(target: ActionTarget, form: ActionForm) -> ActionPlan:  # noqa: ARG001
     at = target.at
     pins = [each for each in target.detail.pins if each.id == at.id]
     plan = ActionPlan(
@@ -450,11 +243,11 @@ def _plan_unpin(target: _Target, form: ActionForm) -> ActionPlan:  # noqa: ARG00
         return plan._replace(effects=[f"#{at.step} is not pinned."])
     effects = [f"Pruning may remove #{at.step}."] + [f"The reason was: {each.reason}" for each in pins if each.reason]
     return plan._replace(
-        effects=effects, request=_request("DELETE", f"{target.address}/pins?at={segment(at.id)}", None)
+        effects=effects, request=build_request("DELETE", f"{target.address}/pins?at={segment(at.id)}", None)
     )
 
 
-def _plan_prune(target: _Target, form: ActionForm) -> ActionPlan:
+def _plan_prune(target: ActionTarget, form: ActionForm) -> ActionPlan:
     last, within = form.text("keep_last", "100"), form.text("keep_within")
     fields = [
         ActionField("keep_last", "Keep the last", last, "number", hint="100"),
@@ -471,9 +264,9 @@ def _plan_prune(target: _Target, form: ActionForm) -> ActionPlan:
         cli=f"holdfast prune {shell_text(target.name)}{options}",
         confirm=target.name,
     )
-    body = {"threads": [target.name], "keep_last": _require(plan, lambda: _count(last)), "keep_within": within or None}
+    body = {"threads": [target.name], "keep_last": require(plan, lambda: _count(last)), "keep_within": within or None}
     dry = inputs.PruneRequest(**body, dry_run=True)  # type: ignore[arg-type]
-    found = _require(plan, lambda: prune(target.call, inputs.NoParams(), dry))
+    found = require(plan, lambda: prune(target.call, inputs.NoParams(), dry))
     if not found.dropped:
         return plan._replace(effects=[f"Nothing would be removed: all {plural(found.kept, 'step')} are kept."])
     effects = [
@@ -481,7 +274,7 @@ def _plan_prune(target: _Target, form: ActionForm) -> ActionPlan:
         f"{plural(found.kept, 'step')} are kept.",
         "The last step of each branch, tagged, labelled and pinned steps are always kept.",
     ]
-    return plan._replace(effects=effects, request=_request("POST", "/api/v1/prunes", {**body, "dry_run": False}))
+    return plan._replace(effects=effects, request=build_request("POST", "/api/v1/prunes", {**body, "dry_run": False}))
 
 
 def _count(text: str) -> int | None:
@@ -498,7 +291,7 @@ class Action(NamedTuple):
 
     name: str
     title: str
-    plan: Callable[[_Target, ActionForm], ActionPlan]
+    plan: Callable[[ActionTarget, ActionForm], ActionPlan]
     owner_only: bool = False
 
 
@@ -506,7 +299,7 @@ ACTIONS = {
     each.name: each
     for each in (
         Action("fork", "Fork here", _plan_fork),
-        Action("edit", "Edit and fork", _plan_edit),
+        Action("edit", "Edit and fork", plan_edit),
         Action("restore", "Restore", _plan_restore),
         Action("merge", "Merge a branch", _plan_merge),
         Action("tag", "Tag", _plan_tag),
@@ -516,22 +309,6 @@ ACTIONS = {
         Action("prune", "Prune the thread", _plan_prune, owner_only=True),
     )
 }
-
-
-class _UnmetError(Exception):
-    """Something that was filled in does not do: the plan is shown with it, and cannot be made."""
-
-    def __init__(self, plan: ActionPlan, error: HoldfastError) -> None:
-        super().__init__(error)
-        self.plan = plan._replace(problem=to_problem(error))
-
-
-def _require(plan: ActionPlan, work: Callable[[], T]) -> T:
-    """Do something that what was filled in may not allow."""
-    try:
-        return work()
-    except HoldfastError as error:
-        raise _UnmetError(plan, error) from None
 
 
 def may_change(call: Call, name: str) -> bool:
@@ -566,10 +343,10 @@ def action_values(call: Call, name: str, at: str, action: str, form: ActionForm)
     chosen = thread.resolve(at)
     # Of a thread whose HEAD is damaged, a step that can be read is forked, without a comparison with HEAD.
     head = chosen if detail.head is None else thread.resolve()
-    target = _Target(call, name, thread, chosen, head, detail)
+    target = ActionTarget(call, name, thread, chosen, head, detail)
     try:
         plan = known.plan(target, form)
-    except _UnmetError as unmet:
+    except UnmetError as unmet:
         plan = unmet.plan
     seen = "" if detail.head is None else form.text("accept") or form.text("seen") or head.id
     return {
@@ -585,7 +362,7 @@ def action_values(call: Call, name: str, at: str, action: str, form: ActionForm)
     }
 
 
-def _stale(target: _Target, seen: str) -> models.DiffModel | None:
+def _stale(target: ActionTarget, seen: str) -> models.DiffModel | None:
     """Return what changed since the form was opened; None if nothing did."""
     if seen in ("", target.head.id):
         return None

@@ -23,7 +23,8 @@ from holdfast.interfaces.http.problems import internal_problem, to_problem
 from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
 from holdfast.interfaces.web import agent_page, operations_page, session_page, state_page, thread_page
-from holdfast.interfaces.web.actions import ActionForm, action_values
+from holdfast.interfaces.web.action_plan import ActionForm
+from holdfast.interfaces.web.actions import action_values
 from holdfast.interfaces.web.finder import find_values
 from holdfast.interfaces.web.metrics_page import MetricsHistory, metrics_values
 from holdfast.interfaces.web.overview import overview_values, thread_list_values
