@@ -1,9 +1,12 @@
 """Backups of conversations: how large they are, what a second one costs, what writers notice, and how fast they come
-back; beside a copy of the file. `python -m benchmarks.backup --megabytes 1000` measures a larger store."""
+back; beside a copy of the file. `python -m benchmarks.backup --megabytes 1000 --directory PATH` measures a store of one
+gigabyte, which is built there once; `--only writers` only what writers notice: for that the machine has to be quiet."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import json
 import os
 import pathlib
@@ -13,22 +16,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
-
-import apsw
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 import holdfast
-from benchmarks.langgraph_prose import prose
+from benchmarks.conversations import build, thread_name
 from benchmarks.measure import Figure
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 
 _MEGABYTES = 8
-_STEPS = 30
 _ROUNDS = 4
 _FOLLOWED = 8
 _LARGE = 200
 """From so many megabytes on, what a second backup costs is measured against the size: before, it is what any costs."""
+_MEMORY = 400
+"""The most megabytes of memory that a backup or a restore may take, however large the store is."""
+_SEALED = 16
+"""The most megabytes of an encrypted store: its conversations are written one by one."""
 
 _WRITER = """
 import json, sys, threading, time
@@ -49,26 +53,6 @@ print(json.dumps(latencies))
 """
 
 
-def build(path: pathlib.Path, megabytes: float, encryption: Any = False) -> int:
-    """Fill a store with conversations, until its file has this size. Returns the bytes of the JSON form of all its
-    states."""
-    total = number = 0
-    with holdfast.open(path, encryption=encryption) as store:
-        while _size(path) < megabytes * 1e6:
-            messages: list[dict[str, str]] = []
-            size = 0
-            with store.transaction() as together:
-                for step in range(_STEPS):
-                    seed = number * _STEPS + step
-                    messages.append({"role": "user", "content": prose(300, 2 * seed)})
-                    messages.append({"role": "assistant", "content": prose(1200, 2 * seed + 1)})
-                    size += sum(len(json.dumps(each)) + 2 for each in messages[-2:])
-                    total += size + 30
-                    together.put(f"thread {number:06}", {"messages": list(messages), "step": step})
-            number += 1
-    return total
-
-
 def _size(path: pathlib.Path) -> int:
     found = [path, *path.parent.glob(f"{path.name}-*")]
     return sum(each.stat().st_size for each in found if each.is_file())
@@ -78,27 +62,33 @@ def _repository_size(path: pathlib.Path) -> int:
     return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
 
 
-def _vacuumed(path: pathlib.Path) -> int:
-    """Return the size of the file after `VACUUM`."""
-    copy = path.with_name("vacuumed.db")
-    connection = apsw.Connection(str(path))
-    try:
-        connection.execute("VACUUM INTO ?", (str(copy),))
-    finally:
-        connection.close()
-    try:
-        return copy.stat().st_size
-    finally:
-        copy.unlink()
+def _io() -> tuple[int, int]:
+    """Return the bytes that this process has read and written so far, wherever."""
+    lines = (line.split() for line in pathlib.Path("/proc/self/io").read_text().splitlines())
+    found = {name.rstrip(":"): int(count) for name, count in lines}
+    return found["rchar"], found["wchar"]
 
 
-def _io() -> int:
-    """Return the bytes that this process has read and written so far."""
-    lines = pathlib.Path("/proc/self/io").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
+class _Peak:
+    """Measures by how much the memory of this process grows at most in a `with` block, in megabytes."""
+
+    megabytes = 0.0
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+        self._before = self._value("VmRSS")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.megabytes = (self._value("VmHWM") - self._before) / 1000
+
+    def _value(self, name: str) -> int:
+        lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def _writer_latencies(path: pathlib.Path, folder: pathlib.Path) -> tuple[float, float]:
+def _writer_latencies(path: pathlib.Path, folder: pathlib.Path, rounds: int) -> tuple[float, float]:
     """Return the median latency of a writer in another process, in microseconds: while nothing else happens, and while
     backups are made, in turns."""
     command = [sys.executable, "-c", _WRITER, str(path)]
@@ -108,7 +98,7 @@ def _writer_latencies(path: pathlib.Path, folder: pathlib.Path) -> tuple[float, 
         writer.stdout.readline()
         with holdfast.open(path) as store:
             time.sleep(0.5)
-            for number in range(_ROUNDS):
+            for number in range(rounds):
                 start = time.perf_counter()
                 store.backups(folder / f"round {number}").create()
                 between = time.perf_counter()
@@ -125,104 +115,162 @@ def _writer_latencies(path: pathlib.Path, folder: pathlib.Path) -> tuple[float, 
     return median(quiet), median(busy)
 
 
-def measure(megabytes: float) -> list[Figure]:
-    """Measure a store of this size."""
-    with tempfile.TemporaryDirectory() as directory:
-        folder = pathlib.Path(directory)
-        path, repository = folder / "agents.db", folder / "repository"
-        in_json = build(path, megabytes)
-        figures = [*_sizes(folder, path, repository, in_json, megabytes), *_restores(folder, path, repository)]
-        quiet, busy = _writer_latencies(path, folder)
-        note = f"{quiet:.0f} µs, during backups {busy:.0f} µs"
-        figures.append(
-            Figure("backup, median latency of a writer", 100 * (busy / quiet - 1), "% more", ceiling=20, note=note)
-        )
-        figures.append(_lag(path, repository))
-        figures += _encrypted(folder, megabytes / 4)
-    return figures
+class Subject:
+    """A store to measure, and a repository with a backup of it."""
+
+    def __init__(self, folder: pathlib.Path, megabytes: float) -> None:
+        """The store is built, unless the folder has it already."""
+        self.folder = folder
+        self.megabytes = megabytes
+        self.path = folder / f"agents-{megabytes:g}.db"
+        self.repository = folder / f"repository-{megabytes:g}"
+        size = self.path.with_suffix(".json")
+        if not size.exists():
+            self.path.unlink(missing_ok=True)
+            size.write_text(json.dumps(build(self.path, megabytes)))
+        self.in_json: int = json.loads(size.read_text())
+
+    @contextlib.contextmanager
+    def copy(self) -> Iterator[pathlib.Path]:
+        """Return a copy of the store, to be changed."""
+        path = self.folder / "live.db"
+        path.unlink(missing_ok=True)
+        _copy(self.path, path)
+        try:
+            yield path
+        finally:
+            path.unlink()
+
+    def back_up(self) -> None:
+        """Make the first backup, unless there is one."""
+        if not self.repository.exists():
+            with holdfast.open(self.path) as store:
+                store.backups(self.repository).create()
 
 
-def _sizes(
-    folder: pathlib.Path, path: pathlib.Path, repository: pathlib.Path, in_json: int, megabytes: float
-) -> list[Figure]:
-    file = _vacuumed(path)
+def _sizes(subject: Subject) -> list[Figure]:
+    path, repository = subject.path, subject.repository
+    shutil.rmtree(repository, ignore_errors=True)
+    file = path.stat().st_size
     with holdfast.open(path) as store:
         start = time.perf_counter()
-        store.backups(repository).create()
+        with _Peak() as peak:
+            store.backups(repository).create()
         first = time.perf_counter() - start
         size = _repository_size(repository)
         before = _io()
         start = time.perf_counter()
         store.backups(repository).create()
-        second, moved = time.perf_counter() - start, _io() - before
+        second = time.perf_counter() - start
+        read, written = (after - now for after, now in zip(_io(), before, strict=True))
     start = time.perf_counter()
-    _copy(path, folder / "copy.db")
-    copied = time.perf_counter() - start
-    (folder / "copy.db").unlink()
+    copied = _copy(path, subject.folder / "copy.db")
+    (subject.folder / "copy.db").unlink()
     note = f"{size / 1e6:.1f} MB in {first:.2f} s; a copy of the file {file / 1e6:.1f} MB in {copied:.2f} s"
-    ceiling = 1.0 if megabytes >= _LARGE else None
+    is_large = subject.megabytes >= _LARGE
     return [
-        Figure("backup, size of the JSON of all states", size / in_json, "of it", ceiling=0.3, note=note),
+        Figure("backup, size of the JSON of all states", size / subject.in_json, "of it", ceiling=0.3, note=note),
         Figure("backup, size of the file after VACUUM", size / file, "of it", ceiling=0.6),
         Figure(
             "backup, read and written by a second one",
-            100 * moved / _size(path),
+            100 * (read + written) / file,
             "% of the store",
-            ceiling=ceiling,
-            note=f"{moved:,} bytes in {1000 * second:.0f} ms",
+            ceiling=1.0 if is_large else None,
+            note=f"{read:,} bytes read and {written:,} written in {1000 * second:.0f} ms",
         ),
+        Figure("backup, memory while it is made", peak.megabytes, "MB", ceiling=_MEMORY),
     ]
 
 
-def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
+def _copy(source: pathlib.Path, target: pathlib.Path) -> float:
+    """Copy a file as `cp` does, onto the disk. Returns the seconds."""
+    start = time.perf_counter()
     shutil.copyfile(source, target)
     with target.open("rb+") as file:
         os.fsync(file.fileno())
+    return time.perf_counter() - start
 
 
-def _restores(folder: pathlib.Path, path: pathlib.Path, repository: pathlib.Path) -> list[Figure]:
+def _restores(subject: Subject) -> list[Figure]:
+    subject.back_up()
+    copied, restored = subject.folder / "copied.db", subject.folder / "restored.db"
+    for path in (copied, restored):
+        path.unlink(missing_ok=True)
     with holdfast.open("memory://") as store:
         start = time.perf_counter()
-        store.backups(repository).restore(threads=["thread 000001"])
+        store.backups(subject.repository).restore(threads=[thread_name(1)])
         one = time.perf_counter() - start
-    start = time.perf_counter()
-    _copy(path, folder / "copied.db")
-    with holdfast.open(folder / "copied.db") as store:
-        assert store.maintenance.verify().ok
-    copied = time.perf_counter() - start
-    with holdfast.open(folder / "restored.db") as store:
+    taken = _copy(subject.path, copied)
+    with holdfast.open(copied) as store:
         start = time.perf_counter()
-        store.backups(repository).restore()
+        assert store.maintenance.verify().ok
+        taken += time.perf_counter() - start
+    with holdfast.open(restored) as store:
+        start = time.perf_counter()
+        with _Peak() as peak:
+            store.backups(subject.repository).restore()
         whole = time.perf_counter() - start
-    note = f"{whole:.2f} s; cp and verify {copied:.2f} s"
+    for path in (copied, restored):
+        path.unlink()
+    note = f"{whole:.2f} s; cp and verify {taken:.2f} s"
     return [
         Figure("backup, one thread restored", one, "s", ceiling=5.0),
-        Figure("backup, speed of restoring everything", copied / whole, "of cp and verify", floor=0.5, note=note),
+        Figure("backup, speed of restoring everything", taken / whole, "of cp and verify", floor=0.5, note=note),
+        Figure("backup, memory while everything is restored", peak.megabytes, "MB", ceiling=_MEMORY),
     ]
 
 
-def _lag(path: pathlib.Path, repository: pathlib.Path) -> Figure:
+def _writers(subject: Subject) -> list[Figure]:
+    with subject.copy() as path:
+        quiet, busy = _writer_latencies(path, subject.folder, _ROUNDS if subject.megabytes < _LARGE else 1)
+    note = f"{quiet:.0f} µs, during backups {busy:.0f} µs"
+    value = 100 * (busy / quiet - 1)
+    return [Figure("backup, median latency of a writer", value, "% more", ceiling=20, note=note)]
+
+
+def _lag(subject: Subject) -> list[Figure]:
     """Follow a store that changes all the time, as by default, and see how far that is behind."""
+    subject.back_up()
     lags: list[float] = []
-    with holdfast.open(path) as store:
+    with subject.copy() as path, holdfast.open(path) as store:
 
         def stop() -> bool:
             store.put("live", {"n": len(lags)})
             return len(lags) > _FOLLOWED
 
-        store.backups(repository).follow(stop=stop, report=lambda status: lags.append(status.lag))
+        store.backups(subject.repository).follow(stop=stop, report=lambda status: lags.append(status.lag))
     note = f"at most {max(lags[1:]):.2f} s"
-    return Figure("backup, lag of following", statistics.median(lags[1:]), "s", ceiling=1.0, note=note)
+    return [Figure("backup, lag of following", statistics.median(lags[1:]), "s", ceiling=1.0, note=note)]
 
 
-def _encrypted(folder: pathlib.Path, megabytes: float) -> list[Figure]:
-    path, key = folder / "sealed.db", Encryption(LocalKeys(generate_key()))
-    build(path, megabytes, key)
-    file = _vacuumed(path)
+def _encrypted(subject: Subject) -> list[Figure]:
+    path, key = subject.folder / "sealed.db", Encryption(LocalKeys(generate_key()))
+    shutil.rmtree(subject.folder / "sealed", ignore_errors=True)
+    path.unlink(missing_ok=True)
+    build(path, min(subject.megabytes / 4, _SEALED), key)
     with holdfast.open(path, encryption=key) as store:
-        store.backups(folder / "sealed", keys=LocalKeys(generate_key())).create()
-    size = _repository_size(folder / "sealed")
-    return [Figure("backup of an encrypted store, size of the file after VACUUM", size / file, "of it")]
+        store.backups(subject.folder / "sealed", keys=LocalKeys(generate_key())).create()
+    size = _repository_size(subject.folder / "sealed")
+    name = "backup of an encrypted store, size of the file after VACUUM"
+    return [Figure(name, size / path.stat().st_size, "of it")]
+
+
+PARTS: dict[str, Callable[[Subject], list[Figure]]] = {
+    "sizes": _sizes,
+    "restore": _restores,
+    "writers": _writers,
+    "follow": _lag,
+    "encrypted": _encrypted,
+}
+
+
+def measure(megabytes: float, parts: Sequence[str] = (*PARTS,), directory: pathlib.Path | None = None) -> list[Figure]:
+    """Measure a store of this size, in a directory where it may be already."""
+    with contextlib.ExitStack() as stack:
+        folder = directory or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        subject = Subject(folder, megabytes)
+        return [figure for part in parts for figure in PARTS[part](subject)]
 
 
 def backup() -> list[Figure]:
@@ -238,4 +286,7 @@ if __name__ == "__main__":
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=_MEGABYTES, help="the size of the store's file")
-    print_figures(measure(parser.parse_args().megabytes))
+    parser.add_argument("--directory", type=pathlib.Path, help="where the store is built, and used again")
+    parser.add_argument("--only", choices=PARTS, action="append", help="what is measured")
+    given = parser.parse_args()
+    print_figures(measure(given.megabytes, given.only or [*PARTS], given.directory))

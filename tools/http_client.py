@@ -8,16 +8,41 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import msgspec
 
+from holdfast.interfaces.http.admin_routes import ADMIN
 from holdfast.interfaces.http.app import ROUTES
+from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.routes import Route
+from holdfast.interfaces.http.state_routes import STATES
 
-FILE = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "interfaces" / "http" / "client.py"
+_FOLDER = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "interfaces" / "http"
+FILE = _FOLDER / "client.py"
+RECORDS_FILE = _FOLDER / "record_client.py"
+
+_RECORDS = (*STATES.routes, *ADMIN.routes, *CALLING.routes)
+"""Routes whose methods are in a file of their own."""
+
+_RECORDS_HEAD = '''"""The part of the client for states, sessions, artifacts and agents, and for the store's owner.
+
+Made by `tools/http_client.py` from the table of routes: do not edit it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from holdfast.interfaces.http import admin_models, inputs, models
+from holdfast.interfaces.http.transport import HttpTransport
+
+
+class RecordClient(HttpTransport):
+    """Operations on states, sessions, artifacts and agents, and those for the store's owner."""
+'''
 
 _HEAD = '''"""The client of the HTTP API. Made by `tools/http_client.py` from the table of routes: do not edit it."""
 
@@ -26,10 +51,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from holdfast.interfaces.http import inputs, models
-from holdfast.interfaces.http.transport import HttpTransport
+from holdfast.interfaces.http.record_client import RecordClient
 
 
-class HttpClient(HttpTransport):
+class HttpClient(RecordClient):
     """The operations of a served store: `HttpClient("http://127.0.0.1:8765", token)`. Errors are those of a store.
 
     Changes take `if_match`, the id of the checkpoint that the caller has read as HEAD, and `key`, by which a change
@@ -40,7 +65,16 @@ class HttpClient(HttpTransport):
 
 def client() -> str:
     """The text of the module, formatted."""
-    text = _HEAD + "".join(f"\n{method}" for route in ROUTES for method in _method(route))
+    return _formatted(_HEAD, [route for route in ROUTES if route not in _RECORDS])
+
+
+def record_client() -> str:
+    """The text of the module with the other part, formatted."""
+    return _formatted(_RECORDS_HEAD, _RECORDS)
+
+
+def _formatted(head: str, routes: Iterable[Route]) -> str:
+    text = head + "".join(f"\n{method}" for route in routes for method in _method(route))
     command = [sys.executable, "-m", "ruff", "format", "--line-length", "120", "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
@@ -51,14 +85,15 @@ def _method(route: Route) -> Iterator[str]:
         fields += _fields(route.body, "body")
     required = [f"{name}: {kind}" for _, name, kind, default in fields if default is None]
     optional = [f"{name}: {kind} = {default}" for _, name, kind, default in fields if default is not None]
-    optional += ['if_match: str = ""', 'key: str = ""'] if route.writes else []
+    key = "idempotency_key" if any(name == "key" for _, name, _, _ in fields) else "key"
+    optional += ['if_match: str = ""', f'{key}: str = ""'] if route.writes else []
     arguments = ["self", *required, *(["*", *optional] if optional else [])]
     parts = {
         of: ", ".join(f"{name}={_given(name, default)}" for part, name, _, default in fields if part == of)
         for of in ("params", "body")
     }
     body = "None" if route.body is None else f"inputs.{route.body.__name__}({parts['body']})"
-    more = ", if_match=if_match, key=key" if route.writes else ""
+    more = f", if_match=if_match, key={key}" if route.writes else ""
     result = _type(route.result)
     yield (
         f"    def {route.name}({', '.join(arguments)}) -> {result}:\n"
@@ -90,14 +125,24 @@ def _default(field: Any) -> str | None:
 
 
 def _given(name: str, default: str | None) -> str:
-    return {"changes": "changes or {}", "remove": "remove or []"}.get(name, name) if default == "None" else name
+    empty = {
+        "changes": "{}",
+        "remove": "[]",
+        "resolve": "{}",
+        "metadata": "{}",
+        "names": "[]",
+        "arguments": "[]",
+        "options": "{}",
+    }
+    return f"{name} or {empty[name]}" if default == "None" and name in empty else name
 
 
 def _type(kind: Any) -> str:
     if get_origin(kind) is None:
-        return f"models.{kind.__name__}"
+        return f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
     return f"models.{get_origin(kind).__name__}[{', '.join(map(_type, get_args(kind)))}]"
 
 
 if __name__ == "__main__":
     FILE.write_text(client(), encoding="utf-8")
+    RECORDS_FILE.write_text(record_client(), encoding="utf-8")

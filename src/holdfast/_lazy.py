@@ -19,6 +19,18 @@ def load(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
+_published: set[str] = set()
+"""The public names of packages that are imported, as `module:name`."""
+
+
+def load_published(name: str, further: Collection[str] = ()) -> None:
+    """Import a public name of this package, given as `module:name`, or one of `further`, which are constants. Does
+    nothing for any other."""
+    if name in _published or name in further:
+        module, _, attribute = name.partition(":")
+        load(module, attribute)
+
+
 def import_declared(module: str) -> ModuleType:
     """Import a module of the application that its own settings name: `[schemas] module` of `holdfast.toml`."""
     return import_module(module)
@@ -36,6 +48,7 @@ def exports(
     """
     table = {name: module for module, names in modules.items() for name in names}
     public = [*own, *table]
+    _published.update(f"{module}:{name}" for name, module in table.items())
 
     def get(name: str) -> Any:
         if name in submodules:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.security import (
+    AuditArchive,
     AuditCheck,
     AuditExport,
     AuditFinding,
@@ -23,6 +24,7 @@ __all__ = [
     "AsyncIdentityView",
     "AsyncStoreAccess",
     "Audit",
+    "AuditArchive",
     "AuditCheck",
     "AuditExport",
     "AuditFinding",

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 
 import holdfast
@@ -544,15 +542,3 @@ def test_a_graph_is_shown(tmp_path: Path) -> None:
         check_rows(on)
         saver.delete_thread("t")
         assert {key[0] for told in thread_rows_of(on).values() for key in told} == {"u"}
-
-
-def test_values_of_a_serializer_of_ones_own_are_named_only(tmp_path: Path) -> None:
-    class Own(JsonPlusSerializer):
-        """The user's own."""
-
-    with HoldfastSaver.from_conn_string(f"sqlite:///{tmp_path}/a.db", serde=Own(), project=True) as saver:
-        checkpoint = empty_checkpoint() | {"channel_values": {"plan": {"a": 1}}, "channel_versions": {"plan": 1}}
-        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-        saver.put(config, checkpoint, {}, {"plan": 1})
-        (row,) = rows_of(saver.store._handle.engine.context.stored)["state_values"].values()
-        assert row["value"]["type"] == "msgpack"

@@ -360,3 +360,18 @@ def test_merges_are_compacted_and_copied(store: Store, tmp_path: Path) -> None:
             assert each.get("t", merged.id).hash == merged.hash
             assert each.thread("t").resolve("HEAD^2").id == merged.merged
             assert each.thread("t").merge("draft", "main").id == merged.id
+
+
+def test_a_dry_run_returns_the_state_of_the_merge_and_saves_nothing(store: Store) -> None:
+    both(store, {"n": 1, "facts.c": 3}, {"plan[0]": "read", "n": 2})
+    thread = store.thread("t")
+    head, steps = thread.resolve("main").id, thread.info().steps
+    with pytest.raises(ConflictError) as refused:
+        thread.merge("draft", "main", dry_run=True)
+    assert [each.where for each in refused.value.conflicts] == ["n"]
+    preview = thread.merge("draft", "main", strategy="theirs", dry_run=True)
+    assert (preview.id, thread.info().steps) == (head, steps)
+    merged = thread.merge("draft", "main", strategy="theirs")
+    assert preview.state == thread.get(merged.id).state
+    assert thread.merge("draft", "main", dry_run=True).state == thread.get("main").state
+    assert thread.info().steps == steps + 1

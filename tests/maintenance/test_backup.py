@@ -10,13 +10,19 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Backend
+from holdfast.backends.runtime.drivers import run
+from holdfast.encryption import Encryption, LocalKeys
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
+from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.store import Store
 from holdfast.store.backups import BackupInfo
 from tests.servers.places import COMPOSED, KINDS, place
@@ -156,6 +162,7 @@ def move_amounts(store: Store, writer: int, stop: threading.Event, failures: lis
                     together.update(f"account-{account}", {f"writer-{writer}": balances[account]})
             if random.random() < 0.1:
                 store.put(f"new-{writer}-{random.randrange(10**9)}", {"n": 1})
+            stop.wait(0.005)  # the less time backups get, the more there is for them to do
     except BaseException as error:
         failures.append(error)
 
@@ -192,9 +199,28 @@ def check_sum(store: Store) -> None:
     assert sum(sum(store.get(f"account-{each}").state.values()) for each in range(ACCOUNTS)) == 100 * ACCOUNTS
 
 
-def test_a_backup_is_of_one_moment_whatever_happens_between_its_reads(repository: Path) -> None:
+HIDING = Encryption(LocalKeys(b"h" * 32), hide_names=True)
+
+
+def opened_on(backend: Backend, encryption: Encryption | Literal[False]) -> Store:
+    """Return a store on a backend, encrypted or not."""
+    rows = EncryptedRows(encryption) if encryption else CHECKSUMS
+    context = EngineContext(backend, rows=rows)
+    run(context.rows.check_store(context.stored, ""))
+    return Store(Engine(context), "")
+
+
+BOTH_WAYS = pytest.mark.parametrize(
+    "encryption", [False, pytest.param(HIDING, marks=pytest.mark.nightly)], ids=["clear", "hidden"]
+)
+
+
+@BOTH_WAYS
+def test_a_backup_is_of_one_moment_whatever_happens_between_its_reads(
+    encryption: Encryption | Literal[False], repository: Path
+) -> None:
     backend = InterferingBackend()
-    store, random = Store(Engine(EngineContext(backend)), ""), Random(1)
+    store, random = opened_on(backend, encryption), Random(1)
     balances = dict.fromkeys(range(ACCOUNTS), 0)
     for number in range(ACCOUNTS):
         store.put(f"account-{number}", {"start": 100})
@@ -217,10 +243,58 @@ def test_a_backup_is_of_one_moment_whatever_happens_between_its_reads(repository
         with backend.interfere(move, "read", times=None) as interference:
             made = store.backups(repository).create()
         struck += interference.struck
-        with holdfast.open("memory://") as restored:
+        with holdfast.open("memory://", encryption=encryption) as restored:
             restored.backups(repository).restore(made.id)
             check_sum(restored)
     assert struck > 20
+
+
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_backup_ends_though_threads_come_and_go_in_every_read(repository: Path, after: bool) -> None:
+    backend = InterferingBackend()
+    store = Store(Engine(EngineContext(backend)), "")
+    store.put("bank", {"amount": 100})
+    number = 0
+
+    def move() -> None:
+        nonlocal number
+        number += 1
+        with store.transaction() as together:
+            together.update("bank", {"amount": 98 if number > 1 else 99})
+            together.put(f"new-{number}", {"amount": 1})
+            if number > 2:
+                together.update(f"new-{number - 2}", {"amount": 0})
+        if number > 2:
+            store.delete(f"new-{number - 2}")
+
+    with backend.interfere(move, "read", times=None, after=after, where=lambda queries: len(queries) > 1) as struck:
+        made = [store.backups(repository).create() for _ in range(2)]
+    assert struck.struck > 10
+    for backup in made:
+        assert not backup.damaged
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore(backup.id)
+            assert sum(new.get(each.thread).state["amount"] for each in new.threads()) == 100
+            assert len(new.threads()) == 3
+
+
+def test_a_backup_ends_though_a_thread_is_rewritten_in_every_read(repository: Path) -> None:
+    backend = InterferingBackend()
+    store = Store(Engine(EngineContext(backend)), "")
+    for number in range(10):
+        store.put("chat", {"n": number})
+
+    def rewrite() -> None:
+        store.put("chat", {"n": 11})
+        store.maintenance.prune("chat", keep_last=3)
+
+    with backend.interfere(rewrite, "read", times=None):
+        made = store.backups(repository).create()
+    assert not made.damaged
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore()
+        assert new.get("chat").state == {"n": 11}
+        assert new.maintenance.verify(level="decode").ok
 
 
 ACTS: dict[str, Callable[[Store], object]] = {
@@ -234,18 +308,21 @@ ACTS: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.nightly
+@BOTH_WAYS
 @pytest.mark.parametrize("what", ACTS)
-def test_threads_are_rewritten_and_deleted_meanwhile(what: str, tmp_path: Path) -> None:
+def test_threads_are_rewritten_and_deleted_meanwhile(
+    what: str, encryption: Encryption | Literal[False], tmp_path: Path
+) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend()
-        store = Store(Engine(EngineContext(backend)), "")
+        store = opened_on(backend, encryption)
         for each in range(40):
             store.put("chat", {"n": each})
         before = contents(store)
         repository = tmp_path / f"{moment.kind}-{moment.at}"
         with moment.interfere(backend, lambda: ACTS[what](store)):
             made = store.backups(repository).create()
-        with holdfast.open("memory://") as new:
+        with holdfast.open("memory://", encryption=encryption) as new:
             new.backups(repository).restore(made.id)
             assert contents(new) in (before, contents(store))
             assert new.maintenance.verify(level="decode").ok

@@ -12,6 +12,7 @@ from holdfast.backends.interface import Changes, Delete
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.errors import InvalidError
+from holdfast.maintenance.doctor.store_checks import checks
 from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import contents, fill
@@ -33,8 +34,23 @@ def test_backups_and_drills_by_a_schedule(repository: Path) -> None:
     run_ = store.jobs.run("limited")
     assert not run_.ok
     assert "storage limit" in run_.summary
+    (found,) = [each for each in store.alerts.evaluate(pending=0).alerts if each.rule == "storage-budget"]
+    assert found.state == "firing", "the limit of the job is that of the alert"
+    assert "the repository" in found.message
+    (check,) = [each for each in run(checks(store._handle)) if each.code == "backup-size"]
+    assert not check.ok
+    store.jobs.add("limited", "backup", settings={"repository": str(repository), "max_bytes": 10**9}, replace=True)
+    assert store.jobs.run("limited").ok
+    (check,) = [each for each in run(checks(store._handle)) if each.code == "backup-size"]
+    assert check.ok
+    (found,) = [each for each in store.alerts.evaluate(pending=0).alerts if each.rule == "storage-budget"]
+    assert found.state == "resolved"
+    (found,) = [
+        each for each in store.alerts.evaluate(pending=0, repository_budget=10).alerts if each.rule == "storage-budget"
+    ]
+    assert found.state == "firing"
     store.jobs.add("thin", "prune-backups", settings={"repository": str(repository), "keep_last": 1})
-    assert store.jobs.run("thin").summary.startswith("1 backups removed")
+    assert store.jobs.run("thin").summary.startswith("2 backups removed")
     for settings in ({}, {"repository": 3}, {"repository": "x", "keep": 1}):
         for kind in ("backup", "follow", "drill", "prune-backups"):
             with pytest.raises(InvalidError):

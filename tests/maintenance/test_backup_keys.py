@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from holdfast.maintenance.backup.format import HEADER
 from holdfast.security.encryption.key_rows import destroyed_changes
 from holdfast.store import Store
 from tests.interfaces.cli import kit
-from tests.maintenance.test_backup import contents, files, fill
+from tests.maintenance.test_backup import LARGE, contents, files, fill
+from tests.security.encryption.planted import contents_of, find_planted
+from tests.security.encryption.test_rotation import a_week_later
 
 SECRET = "the code of the vault is swordfish"
 MASTER, BACKUP = LocalKeys(generate_key()), LocalKeys(generate_key())
@@ -78,11 +81,11 @@ def test_wrong_missing_tampered_and_corrupt_are_four_errors(repository: Path, tm
         data = manifest.read_bytes()
         manifest.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(CorruptError) as corrupt:
-            backups.list()
+            backups.show("1")
         content = data[HEADER:-1] + bytes([data[-1] ^ 1])
         manifest.write_bytes(data[:6] + hashlib.sha256(content).digest() + content)  # by somebody who knows the format
         with pytest.raises(CorruptError) as tampered:
-            backups.list()
+            backups.show("1")
         codes = [each.value.code for each in (missing, wrong, corrupt, tampered)]
         assert codes == ["key-missing", "key-wrong", "corrupt", "tampered"]
         assert [each.code for each in backups.verify().findings] == ["damaged-manifest"]
@@ -184,8 +187,9 @@ def test_a_destroyed_key_does_not_come_back(store: Store, repository: Path, tmp_
     backups.create()
     store.keys.rotate()
     store.keys.reencrypt()
-    store.keys.destroy(old, wait=0)
-    store.keys.destroy(old, wait=0)
+    store.keys.destroy(old)
+    a_week_later(store)
+    store.keys.destroy(old)
     assert old not in [each.id for each in store.keys.list()]
     store.put("chat", {"n": 2})
     backups.create()
@@ -263,9 +267,105 @@ def test_what_was_erased_does_not_come_back(repository: Path, tmp_path: Path, is
         assert [each.name for each in new.threads()] == ["other"]
 
 
-def test_hidden_names_are_not_shown_by_a_backup(repository: Path) -> None:
+NAMES = ("planted divorce", "planted-payroll", "planted.move", "planted-layoffs", "planted whistle")
+"""Names that are searched for: of a thread, a user, an agent, a tag and a branch's thread."""
+
+
+def fill_names(store: Store) -> None:
+    """Store something under each of the names."""
+    thread, user, agent, tag, other = NAMES
+    for number in range(9):
+        store.put(thread, {"n": number})
+    store.thread(thread).tag(tag, at=5)
+    store.state(user=user, session="s1")["step"] = 1
+    store.state(agent=agent)["goal"] = "find"
+    store.put(other, {"text": LARGE})
+    store.jobs.add("tidy", "tidy", schedule="every 1h")
+
+
+@pytest.mark.parametrize("hidden", [True, False], ids=["hidden", "control"])
+def test_hidden_names_stay_hidden_in_a_backup_and_come_back(hidden: bool, repository: Path, tmp_path: Path) -> None:
+    encryption = Encryption(MASTER, hide_names=hidden)
+    with holdfast.open(tmp_path / "agents.db", encryption=encryption) as store:
+        fill_names(store)
+        thread, _, _, tag, other = NAMES
+        backups = store.backups(repository)
+        backups.create()
+        before = datetime.now(UTC)
+        store.put(thread, {"n": "later"})
+        store.delete(other)
+        backups.create()
+        packs = sorted((repository / "packs").rglob("*"))
+        backups.create()
+        assert packs == sorted((repository / "packs").rglob("*")), "that it has backups is no change of a store"
+        assert {each.name for each in backups.show()[1]} >= {thread}
+        assert [each.name for each in backups.diff("2") if each.name == other] == []
+        assert [(each.name, each.change) for each in backups.diff("1", "2") if each.name == other] == [
+            (other, "removed")
+        ]
+        assert backups.verify(level="decode").ok
+        report = backups.drill()
+        assert report.ok, report
+        assert report.compared
+        assert backups.follow(stop=lambda: True).backups == 1
+        found = find_planted({"names": list(NAMES)}, contents_of(repository))
+        assert found == (set() if hidden else set(NAMES))
+        expected = contents(store)
+        store.thread(thread).put({"n": "newer"})
+        backups.restore("latest", threads=[thread], in_place=True)
+        assert store.get(thread).state == {"n": "later"}
+    with holdfast.open(tmp_path / "new.db", encryption=encryption) as new:
+        new.backups(repository).restore()
+        assert contents(new) == expected
+        assert new.thread(thread).get(at=tag).state == {"n": 5}
+        new.backups(repository).restore(before, threads=[other])
+        assert new.get(other).state == {"text": LARGE}
+        assert new.maintenance.verify(level="decode").ok
+        new.backups(repository).restore("1", threads=[thread], as_thread="aside")
+        assert new.get("aside").state == {"n": 8}
+        assert new.jobs.get("tidy").paused
+    with holdfast.open(tmp_path / "new.db", encryption=encryption) as again, again.backups(repository).open() as seen:
+        assert contents(again)[1].items() >= expected[1].items()  # type: ignore[index]
+        assert seen.get(thread).state == {"n": "later"}
+
+
+def test_hidden_names_are_shown_to_nobody_without_the_key_and_not_by_a_restore(
+    repository: Path, tmp_path: Path
+) -> None:
     with holdfast.open("memory://", encryption=Encryption(MASTER, hide_names=True)) as store:
-        store.put("chat", {"n": 1})
-        with pytest.raises(UnsupportedError, match="hides the names"):
-            store.backups(repository).create()
-    assert not [path for path, data in files(repository).items() if b"chat" in data]
+        fill_names(store)
+        store.backups(repository).create()
+    for options in ({}, {"encryption": Encryption(LocalKeys(generate_key()), hide_names=True)}):
+        with holdfast.open("memory://", **options) as stranger:  # type: ignore[arg-type]
+            backups = stranger.backups(repository)
+            assert backups.verify().ok
+            names = {each.name for each in backups.show()[1]}
+            assert len(names) > 3
+            assert names.isdisjoint(NAMES)
+            with pytest.raises((DeniedError, UnsupportedError)):
+                backups.restore()
+    with holdfast.open(tmp_path / "shown.db", encryption=Encryption(MASTER)) as shown:
+        with pytest.raises(UnsupportedError, match="hides names") as refused:
+            shown.backups(repository).restore()
+        assert refused.value.code == "clear-refused"
+        assert not shown.threads()
+
+
+def test_a_person_who_is_erased_has_no_name_in_a_backup_any_more(repository: Path) -> None:
+    with holdfast.open("memory://", encryption=Encryption(MASTER, hide_names=True)) as store:
+        backups = store.backups(repository)
+        store.put("letters of carol", {"text": SECRET}, metadata={"subject": "carol"})
+        store.put("other", {"n": 1})
+        backups.create()
+        assert {each.name for each in backups.show()[1]} >= {"letters of carol", "other"}
+        store.erasure.erase("carol")
+        backups.create()
+        shown = {each.name for each in backups.show("1")[1]}
+        assert "other" in shown
+        assert "letters of carol" not in shown
+        report = backups.verify(level="decode")
+        assert report.ok
+        assert len(report.erased) == 1
+        with holdfast.open("memory://", encryption=Encryption(MASTER, hide_names=True)) as new:
+            assert "erased" in {each.action for each in new.backups(repository).restore("1").lines}
+            assert [each.thread for each in new.threads()] == ["other"]

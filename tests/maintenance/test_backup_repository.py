@@ -73,6 +73,101 @@ def test_retention_and_the_two_phases_of_pruning(repository: Path) -> None:
             new.backups(repository).restore(number)
 
 
+def test_a_legal_hold_keeps_the_only_way_to_what_is_held(repository: Path) -> None:
+    clock = Clock()
+    store = timed(clock)
+    backups = store.backups(repository)
+
+    def kept(by: Store = store) -> dict[str, tuple[str, ...]]:
+        report = by.backups(repository).prune(keep_last=1, dry_run=True)
+        return {verdict.id.rpartition(".")[2]: verdict.reasons for verdict in report.verdicts if verdict.kept}
+
+    for number in range(6):
+        store.put("case", {"n": number})
+    store.put("other", {"n": 1})
+    for number in range(4):
+        backups.create()
+        clock.now += DAY
+        store.put("case", {"n": 6 + number})
+        if number == 0:
+            store.maintenance.prune(keep_last=2)
+    assert kept().keys() == {"4"}
+    store.thread("case").hold(reason="Smith v. Jones")
+    assert kept() == {"1": ("legal hold on case: Smith v. Jones",), "4": ("latest", "last")}
+    backups.create()
+    with holdfast.open("memory://") as another:  # it knows of the hold from the newest backup
+        assert kept(another) == {"1": ("legal hold on case: Smith v. Jones",), "5": ("latest", "last")}
+    backups.prune(keep_last=1, max_bytes=1)
+    assert [each.number for each in backups.list()] == [1, 5]
+    with backups.open("1") as past:
+        assert len(past.log("case")) == 6
+    store.thread("case").release()
+    assert kept().keys() == {"5"}
+
+
+def test_legal_holds_that_cannot_be_read_keep_everything(repository: Path) -> None:
+    with holdfast.open("memory://") as store, holdfast.open("memory://") as another:
+        for number in range(2):
+            store.put("case", {"n": number})
+            store.backups(repository).create()
+        for path in packs(repository):
+            path.write_bytes(b"")
+        planned = another.backups(repository).prune(keep_last=1, dry_run=True)
+        assert [each.kept for each in planned.verdicts] == [True, True]
+        assert "cannot be read" in planned.verdicts[0].reasons[0]
+
+
+def test_packs_that_are_mostly_garbage_are_repacked(repository: Path) -> None:
+    store = timed(Clock())
+    backups = store.backups(repository)
+    for number in range(4):
+        store.put(f"stays-{number}", {"n": number})
+        store.put("goes", {"text": os.urandom(8000).hex()})
+        backups.create()
+        store.delete("goes")
+    backups.create()
+    assert backups.prune(keep_last=1, grace=0, max_unused=1).repacked == 0
+    store.put("goes", {"text": os.urandom(8000).hex()})
+    backups.create()
+    before = {path for path in packs(repository) if path.stat().st_size > 6000}
+    with backups.open() as opened:
+        planned = backups.prune(keep_last=1, grace=0, dry_run=True)
+        assert planned.repacked == 4
+        assert backups.prune(keep_last=1, grace=0).repacked == 4
+        assert before <= {*packs(repository)}, "the old ones stay until the grace period is over"
+        assert backups.prune(keep_last=1, grace=0).deleted > 3
+        assert sum(path.stat().st_size for path in packs(repository)) < 25_000
+        # Whoever has begun to read, and manifests that name the old packs, find the new ones.
+        assert opened.get("stays-1").state == {"n": 1}
+    assert backups.verify(level="decode").ok
+    for number in range(2):  # also once more what was repacked before
+        store.delete(f"stays-{number}")
+        backups.create()
+        expected = contents(store)
+        backups.prune(keep_last=1, grace=0, max_unused=0)
+        with holdfast.open("memory://") as new:
+            new.backups(repository).restore()
+            assert contents(new) == expected, "it has what the store had"
+    assert backups.verify(level="decode").ok
+
+
+def test_damage_is_not_repacked(repository: Path) -> None:
+    store = timed(Clock())
+    backups = store.backups(repository)
+    store.put("stays", {"text": "a" * 500})
+    store.put("goes", {"text": os.urandom(8000).hex()})
+    backups.create()
+    store.delete("goes")
+    backups.create()
+    (pack,) = [path for path in packs(repository) if path.stat().st_size > 6000]
+    data = bytearray(pack.read_bytes())
+    data[60:-60] = bytes(len(data) - 120)
+    pack.write_bytes(data)
+    assert backups.prune(keep_last=1, grace=0).repacked == 0
+    assert pack.exists()
+    assert not backups.verify().ok
+
+
 def test_a_size_budget(repository: Path) -> None:
     store = timed(Clock())
     backups = store.backups(repository)
@@ -113,11 +208,11 @@ def test_a_lock_is_reported_respected_and_broken_safely(repository: Path) -> Non
         async with open_repository(repository, {}) as opened:
             creator = await crash(opened)
             store_name = await store_id(store._engine, "")
-            before = await opened.newest(store_name)
+            before = await opened.chain(store_name)
             assert [lock.number for lock in backups.verify().locks] == [2]
             assert backups.prune(keep_last=1, break_locks=True).locks == ()
             # The process that had the lock was only slow: it cannot finish under its number, and starts again.
-            assert await creator._make(store_name, 2, *before, "late") is None
+            assert await creator._make(store_name, before, "late") is None
             made = await creator.create("late")
             assert made.manifest.number == 3
 
@@ -349,7 +444,17 @@ def _phase(method: str, arguments: Sequence[Any]) -> str:
 
 PHASES = {
     "create": ["create locks", "create packs", "create backups"],
-    "prune": ["create removed", "create sweeps", "delete backups", "delete packs", "delete sweeps", "delete locks"],
+    "prune": [
+        "create removed",
+        "delete backups",
+        "create repacks",
+        "create packs",
+        "create sweeps",
+        "delete packs",
+        "delete sweeps",
+        "delete repacks",
+        "delete locks",
+    ],
 }
 
 
@@ -363,11 +468,18 @@ def test_a_crash_at_any_change_of_a_repository(kind: str, tmp_path: Path) -> Non
         store = timed(clock)
         repository = tmp_path / f"{kind}-{number}"
         backups = store.backups(repository)
+        backups.create()  # of the settings of the store
         for each in range(2 if kind == "create" else 4):
             store.put("chat", {"n": each})
+            if kind == "prune":
+                store.put("garbage", {"text": os.urandom(2000).hex()})
+                store.put("stays", {"n": 1}) if each == 1 else None
             backups.create()
+            store.delete("garbage") if kind == "prune" else None
         if kind == "prune":
-            backups.prune(keep_last=3, grace=0)
+            assert backups.prune(keep_last=3, grace=0).repacked == 1
+            store.delete("chat")  # the only one in the first pack, whose record is then deleted
+            store.put("chat", {"n": "again"})
             backups.create()  # it leaves a lock that is not open any more
         clock.now += DAY
         store.put("chat", {"n": "last"})
@@ -389,7 +501,8 @@ def test_a_crash_at_any_change_of_a_repository(kind: str, tmp_path: Path) -> Non
     assert struck.keys() >= {f"{when} {what}" for when in ("before", "after") for what in PHASES[kind]}, struck
 
 
-def test_a_crash_at_any_batch_of_a_restore(tmp_path: Path) -> None:
+def test_a_crash_at_any_batch_of_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engine.copy.row_writer._JOINT_BYTES", 500)
     source = timed(Clock())
     fill(source)
     source.backups(tmp_path / "repository").create()

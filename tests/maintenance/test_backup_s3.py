@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -43,19 +44,21 @@ def test_some_answers_are_wrong(proxy: tuple[HttpProxy, str], name: str, tmp_pat
     way.rule = rule
     with holdfast.open(tmp_path / "agents.db") as store:
         fill(store)
+        store.put("garbage", {"text": os.urandom(100_000).hex()})
         backups = store.backups(url)
         first = backups.create()
+        store.delete("garbage")
         store.put("chat", {"n": "later"})
         second = backups.create()
         assert (first.number, second.number) == (1, 2), "no backup is made twice"
         with holdfast.open("memory://") as new:
             new.backups(url).restore()
             assert contents(new) == contents(store)
-        backups.prune(keep_last=1, grace=0)
-        backups.prune(keep_last=1, grace=0)
+        assert backups.prune(keep_last=1, grace=0, max_unused=0.2).repacked == 1
+        assert backups.prune(keep_last=1, grace=0).deleted
         assert [each.number for each in backups.list()] == [2]
         assert backups.verify(level="hashes").ok
-        assert struck.keys() >= {"locks", "packs", "backups", "removed", "sweeps"}
+        assert struck.keys() >= {"locks", "packs", "backups", "removed", "repacks", "sweeps"}
 
 
 @pytest.mark.nightly

@@ -17,7 +17,7 @@ from tests.interfaces.langgraph.test_kept_threads import deltas_on, state_of, tu
 from tests.support.nightly import mostly_nightly
 
 
-@pytest.fixture(params=mostly_nightly([*HOLDFAST, "serialized"], daily=["sqlite"]))
+@pytest.fixture(params=mostly_nightly([*HOLDFAST], daily=["sqlite"]))
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HoldfastSaver]:
     with holdfast_saver(request.param, tmp_path) as opened:
         yield opened

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import io
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from holdfast.langgraph import HoldfastSaver
 from holdfast.maintenance import Retention
 from holdfast.store import (
     AutoCheckpointer,
+    Backups,
     CheckpointableMixin,
     Checkpointer,
     CheckpointStore,
@@ -57,6 +60,22 @@ def archive(store: Store) -> io.BytesIO:
     return io.BytesIO(file.getvalue())
 
 
+@cache
+def repository() -> Path:
+    """A repository with a backup of a thread."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    with holdfast.open("memory://") as store:
+        store.put("chat", {"x": 1})
+        store.backups(folder.name).create()
+    return Path(folder.name)
+
+
+def restored(name: str) -> object:
+    with holdfast.open("memory://") as new:
+        return new.backups(repository()).restore(threads=[name])
+
+
 def attached(store: Store, name: str) -> object:
     class Agent(CheckpointableMixin):
         pass
@@ -84,6 +103,8 @@ CALLS: dict[str, Call] = {
     "Store.export as states": lambda store, name: store.export(io.BytesIO(), threads=[name], format="json"),
     "Store.import_": lambda store, name: store.import_(archive(store), threads=[name]),
     "Store.import_ as": lambda store, name: store.import_(archive(store), threads=["chat"], as_thread=name),
+    "Backups.restore": lambda _, name: restored(name),
+    "Backups.restore as": lambda store, name: store.backups(repository()).restore(threads=["chat"], as_thread=name),
     "Thread.diff": lambda store, name: store.thread("chat").diff(other=name),
     "Thread.blame": of_thread("blame", "x"),
     "Thread.branches": of_thread("branches"),
@@ -168,14 +189,24 @@ CALLS: dict[str, Call] = {
 }
 """A call for every public name that takes the name of a thread."""
 
-TAKES = {"thread", "threads", "thread_id", "thread_ids", "source_thread_id", "target_thread_id", "config", "other"}
+TAKES = {
+    "thread",
+    "threads",
+    "as_thread",
+    "thread_id",
+    "thread_ids",
+    "source_thread_id",
+    "target_thread_id",
+    "config",
+    "other",
+}
 NOT_NAMES = {"Maintenance.set_quota"}
 """A number of threads."""
 
 
 def taking() -> Iterator[str]:
     """The public names of what takes the name of a thread."""
-    classes = (Store, Maintenance, Transaction, Checkpointer, CheckpointStore, HoldfastSaver)
+    classes = (Store, Backups, Maintenance, Transaction, Checkpointer, CheckpointStore, HoldfastSaver)
     for each in classes:
         for name, member in inspect.getmembers(each, callable):
             if not name.startswith("_") and TAKES & set(inspect.signature(member).parameters):
@@ -231,6 +262,15 @@ def test_no_call_takes_the_name_of_another_line(store: Store, subtests: pytest.S
             assert rows(store) == before
 
 
+def test_the_empty_name_is_that_of_no_thread(store: Store, subtests: pytest.Subtests) -> None:
+    """It belongs to the whole store."""
+    before = rows(store)
+    for name in ("Store.put", "Store.import_ as", "Backups.restore", "Backups.restore as"):
+        with subtests.test(call=name), pytest.raises(InvalidError, match="empty|no name"):
+            CALLS[name](store, "")
+        assert rows(store) == before
+
+
 def test_each_call_works_with_a_thread(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """The control: with the name of a thread, the same calls pass the check of names."""
     free = {
@@ -242,7 +282,7 @@ def test_each_call_works_with_a_thread(tmp_path: Path, subtests: pytest.Subtests
     }
     free |= {"HoldfastSaver.delete_thread", "CheckpointStore.keep_latest", "HoldfastSaver.prune", "Maintenance.prune"}
     free |= {"Thread.delete_branch"}
-    targets = {"Store.import_ as", "CheckpointStore.copy to", "HoldfastSaver.copy_thread to"}
+    targets = {"Store.import_ as", "Backups.restore as", "CheckpointStore.copy to", "HoldfastSaver.copy_thread to"}
     for name, call in CALLS.items():
         with subtests.test(call=name), holdfast.open("memory://") as fresh:
             prepare(fresh)

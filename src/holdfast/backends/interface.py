@@ -142,6 +142,8 @@ class Capabilities(NamedTuple):
     """Readable rows are stored beside the log by default."""
     words: bool = False
     """`match` finds rows of `WORDS` by their words."""
+    joint_batches: bool = False
+    """A batch with rows of several lines costs less than a batch for each line."""
 
 
 class WordMatch(NamedTuple):

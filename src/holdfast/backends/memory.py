@@ -65,7 +65,9 @@ class MemoryBackend(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31, words=True)
+        return Capabilities(
+            durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31, words=True, joint_batches=True
+        )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         with self._lock:

@@ -23,6 +23,7 @@ from holdfast.engine.append_tip import tip_to_append
 from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.copy_mark import creation_conditions
 from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.head_moves import HeadMoves
 from holdfast.engine.ids import new_id
@@ -377,7 +378,8 @@ class Appender:
             if request.parent is not None and not isinstance(request.parent, Root) and request.parent != MAIN:
                 await self._lines.find(line, request.parent)  # raises
             tip = LineTip(self._lines.new_info(), None, is_only_branch=True)
-            conditions = [Create(LINES, info_row(line, tip.info))]
+            free = await creation_conditions(self._context, line, check=again)
+            conditions = [*free, Create(LINES, info_row(line, tip.info))]
             batch.new_versions.add(line)  # it is in no cache yet
         elif before is None:
             conditions = [self._lines.line_unchanged(line, tip.info)]

@@ -199,8 +199,7 @@ class SealedRowCodec(RowCodec):
         bare = name.rstrip("\0")  # a page starts after a name, and the digest of that is not after its digest
         if not bare or bare.startswith(_HIDDEN):
             return name
-        digest = self.digest(key, pack((table.name, key[1], key[2], bare)))
-        return _HIDDEN + _text(digest[:_DIGEST_SIZE]) + name[len(bare) :]
+        return hidden_name(lambda content: self.digest(key, content), table, key, bare) + name[len(bare) :]
 
     def columns(self, table: Table, key: Key, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
         """Return columns with digests in place of texts. Those of pending writes are random: no condition is about
@@ -220,6 +219,11 @@ class SealedRowCodec(RowCodec):
                 digest = self._digests.get(name) or self._compute_digest(name, key)
                 outside[number] = digest
         return tuple(outside)
+
+
+def hidden_name(digest: Callable[[bytes], bytes], table: Table, key: Key, name: str) -> str:
+    """Return what stands for a name in the key of a row."""
+    return _HIDDEN + _text(digest(pack((table.name, key[1], key[2], name)))[:_DIGEST_SIZE])
 
 
 def _text(digest: bytes) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.codec import Codec
 from holdfast.engine.append import AppendRequest, OnConflict
@@ -21,7 +21,7 @@ from holdfast.engine.model.merge import PackedConflict, PackedResolution, Resolv
 from holdfast.engine.model.merge import Path as PackedPath
 from holdfast.engine.model.merge import merge as merge_states
 from holdfast.engine.model.missing import MISSING, MissingType
-from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack
+from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.engine.model.steps import StepParent
 from holdfast.engine.paths import parse_path, path_text
 from holdfast.engine.row_format import MERGE, Line, StepRef
@@ -88,14 +88,29 @@ async def merge(
     are merged, too; a checkpoint that `into` names must be the last. Raises `ConflictError` with the unresolved
     `conflicts`, and saves nothing then.
     """
-    if strategy is not None and strategy not in _STRATEGIES:
-        raise InvalidError(f"the strategy must be 'ours', 'theirs' or 'union', not {strategy!r}")
-    if resolve is not None and not callable(resolve) and not isinstance(resolve, Mapping):
-        raise InvalidError(
-            f"resolve must be a function or a dict by path, not {resolve!r}",
-            hint='As in {"messages": "union"}; use strategy= for all conflicts',
-        )
     return await _Merge(engine, line, theirs, into, strategy, resolve, dict(metadata or {})).save()
+
+
+async def preview_merge(
+    engine: Engine,
+    line: Line,
+    theirs: Revision,
+    into: Revision = "HEAD",
+    *,
+    strategy: str | None = None,
+    resolve: Resolve | None = None,
+) -> tuple[StepInfo, dict[str, Any]]:
+    """Return the step that `merge` would merge into, and the state that the merge would have. Saves nothing."""
+    return await _Merge(engine, line, theirs, into, strategy, resolve, {}).preview()
+
+
+class _MergedState(NamedTuple):
+    """The state of a merge, with what it was made from. `base` is None if there is no common ancestor, or not now."""
+
+    base: StepRef | None
+    ours: PackedMap
+    state: PackedMap
+    delta: UnreadDeltas
 
 
 class _Merge:
@@ -111,6 +126,13 @@ class _Merge:
         resolve: Resolve | None,
         metadata: dict[str, Any],
     ) -> None:
+        if strategy is not None and strategy not in _STRATEGIES:
+            raise InvalidError(f"the strategy must be 'ours', 'theirs' or 'union', not {strategy!r}")
+        if resolve is not None and not callable(resolve) and not isinstance(resolve, Mapping):
+            raise InvalidError(
+                f"resolve must be a function or a dict by path, not {resolve!r}",
+                hint='As in {"messages": "union"}; use strategy= for all conflicts',
+            )
         self._engine = engine
         self._codec = engine.context.codec
         self._line = line
@@ -139,6 +161,18 @@ class _Merge:
             "others kept adding to the target branch during the merge", where=f"thread {line}", hint="Try again"
         )
 
+    async def preview(self) -> tuple[StepInfo, dict[str, Any]]:
+        engine, line = self._engine, self._line
+        theirs = await resolve(engine, line, self._theirs)
+        await engine.lines.info(line)  # refreshes the cached tip of the line
+        ours, _, _ = await self._target()
+        common = await Ancestry(engine, line, await engine.lines.branch_graph(line)).common(ours, theirs)
+        if common.is_merged:
+            packed = await self._state(ours)
+        else:
+            packed = (await self._merge_states(ours, theirs, common)).state
+        return await engine.step_info.head(line, ours), unpack_state(self._codec, packed)
+
     async def _target(self) -> tuple[StepRef, At, OnConflict]:
         """Return the step to merge into, how to name it as a parent, and what to do if others are first."""
         revisions = Revisions(self._engine, self._line)
@@ -150,7 +184,7 @@ class _Merge:
         point = await resolve(self._engine, self._line, self._into)
         return point, point.id, OnConflict.REFUSE
 
-    async def _build_request(self, ours: StepRef, theirs: StepRef, common: CommonAncestors) -> AppendRequest:
+    async def _merge_states(self, ours: StepRef, theirs: StepRef, common: CommonAncestors) -> _MergedState:
         base = common.best
         known = base is None or not base.pruned  # without a common ancestor, both sides start from the empty state
         base = base if known else None
@@ -166,23 +200,27 @@ class _Merge:
             state = {key: value for key, value in state.items() if key != name}
             if name in states[side]:
                 state[name] = states[side][name]
+        return _MergedState(base, states[1], state, delta)
+
+    async def _build_request(self, ours: StepRef, theirs: StepRef, common: CommonAncestors) -> AppendRequest:
+        merged = await self._merge_states(ours, theirs, common)
         metadata = {
             **self._metadata,
             "merged": theirs.id,
             "revision": self._theirs if isinstance(self._theirs, str) else theirs.id,
-            "base": None if base is None else base.id,
+            "base": None if merged.base is None else merged.base.id,
         }
         if common.others:
             metadata["other_bases"] = [point.id for point in common.others if not point.pruned]
         return AppendRequest(
             self._line,
-            only_after(ours, diff_maps(states[1], state)),
+            only_after(ours, diff_maps(merged.ours, merged.state)),
             id=await latest_id(self._engine, self._line, ours),
             kind=MERGE,
             line_schema=KEPT_SCHEMA,
             time=max(self._engine.context.clock(), theirs.time),
             merged=(StepParent(theirs.branch, theirs.seq, theirs.hash),),
-            **step_fields(self._engine, self._line, metadata, delta),
+            **step_fields(self._engine, self._line, metadata, merged.delta),
         )
 
     async def _require_one_version(self, ours: StepRef, theirs: StepRef) -> None:

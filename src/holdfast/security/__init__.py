@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from holdfast.security.access.policy import Right as Right
     from holdfast.security.access.policy import Rights as Rights
     from holdfast.security.access.policy import Rule as Rule
+    from holdfast.security.audit.archive import AuditArchive as AuditArchive
     from holdfast.security.audit.export import AuditCheck as AuditCheck
     from holdfast.security.audit.export import AuditExport as AuditExport
     from holdfast.security.audit.export import check_audit as check_audit
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "holdfast.security.access.identity": ("Identity",),
     "holdfast.security.access.policy": ("Policy", "Right", "Rights", "Rule"),
+    "holdfast.security.audit.archive": ("AuditArchive",),
     "holdfast.security.audit.export": ("AuditCheck", "AuditExport", "check_audit"),
     "holdfast.security.audit.query": ("AuditRecord",),
     "holdfast.security.audit.verify": ("AuditFinding", "AuditReport"),

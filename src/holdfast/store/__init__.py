@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from holdfast.store.backups import BackupLine as BackupLine
     from holdfast.store.backups import BackupOperations as BackupOperations
     from holdfast.store.backups import Backups as Backups
+    from holdfast.store.call_values import ARGUMENTS as ARGUMENTS
+    from holdfast.store.call_values import CallCodec as CallCodec
     from holdfast.store.checkpoint_fields import CheckpointFields as CheckpointFields
     from holdfast.store.checkpoint_fields import OnConflict as OnConflict
     from holdfast.store.checkpoint_store import ChannelWrites as ChannelWrites
@@ -88,9 +90,12 @@ if TYPE_CHECKING:
     from holdfast.store.keys import KeysOperations as KeysOperations
     from holdfast.store.lazy_state import AsyncLazyState as AsyncLazyState
     from holdfast.store.lazy_state import LazyState as LazyState
+    from holdfast.store.log_reader import LogDetails as LogDetails
     from holdfast.store.log_reader import LogEntry as LogEntry
+    from holdfast.store.log_reader import LogPage as LogPage
     from holdfast.store.log_reader import LogReader as LogReader
     from holdfast.store.log_reader import branch_names as branch_names
+    from holdfast.store.log_reader import read_log_page as read_log_page
     from holdfast.store.log_reader import short_ids as short_ids
     from holdfast.store.maintenance import AsyncMaintenance as AsyncMaintenance
     from holdfast.store.maintenance import Maintenance as Maintenance
@@ -156,6 +161,7 @@ _MODULES = {
         "BackupOperations",
         "Backups",
     ),
+    "holdfast.store.call_values": ("ARGUMENTS", "CallCodec"),
     "holdfast.store.checkpoint_fields": ("CheckpointFields", "OnConflict"),
     "holdfast.store.checkpoint_store": (
         "ChannelWrites",
@@ -176,7 +182,10 @@ _MODULES = {
     "holdfast.store.identity_view": ("AsyncIdentityView", "IdentityOperations", "IdentityView"),
     "holdfast.store.keys": ("AsyncKeys", "Keys", "KeysOperations"),
     "holdfast.store.lazy_state": ("AsyncLazyState", "LazyState"),
-    "holdfast.store.log_reader": ("LogEntry", "LogReader", "branch_names", "short_ids"),
+    "holdfast.store.log_reader": (
+        *("LogDetails", "LogEntry", "LogPage", "LogReader"),
+        *("branch_names", "read_log_page", "short_ids"),
+    ),
     "holdfast.store.maintenance": ("AsyncMaintenance", "Maintenance", "MaintenanceOperations"),
     "holdfast.store.metric_sources": ("MetricsSource", "metrics_source"),
     "holdfast.store.opener": ("aopen", "open", "open_existing"),

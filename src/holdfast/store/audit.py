@@ -1,4 +1,4 @@
-"""The audit of a store: `store.audit.query()`, `.verify()`, `.export(path)`."""
+"""The audit of a store: `store.audit.query()`, `.verify()`, `.export(path)`, `.archive(path)`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.namespaces import LineKinds, parse_kinds
 from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
 from holdfast.security.access.identity import parse_identity
 from holdfast.security.handle import StoreHandle
-from holdfast.time_parser import parse_time
+from holdfast.time_parser import Duration, parse_nanoseconds, parse_time
 
 if TYPE_CHECKING:
     from holdfast.maintenance.verify.heads import StoreHeads
+    from holdfast.security.audit.archive import AuditArchive
     from holdfast.security.audit.export import AuditExport
     from holdfast.security.audit.query import AuditRecord
     from holdfast.security.audit.recorder import AuditRecorder
@@ -114,12 +116,31 @@ class AuditOperations:
         """Write the audit to a file, one JSON document a line, with everything that the hashes cover.
 
         A third party can check it with `holdfast.access.check_audit`, and needs only the file, and perhaps heads that
-        were exported earlier.
+        were exported earlier. That of an encrypted store is encrypted, and needs the master key, too, unless the store
+        was opened with `clear=["export"]`.
         """
         from holdfast.security.audit import export
 
         await self._recorder.flush()
         return await export.export(self._handle.engine, self._handle.tenant, path)
+
+    @sync_and_async
+    async def archive(
+        self, path: str | Path, *, older_than: Duration, kinds: LineKinds | None = None, dry_run: bool = False
+    ) -> AuditArchive:
+        """Write the records of some age to a file, a segment of the archive, and remove them from the store.
+
+        The audit still verifies: its steps stay, and the store has a record of what is in which segment. A segment is
+        checked with `holdfast.access.check_audit`, given the heads of the one before it; of an encrypted store, it is
+        encrypted. `kinds` are those of lines, by default all but agents, whose records are the log of their
+        transitions. Lines with a legal hold are left as they are.
+        """
+        from holdfast.security.audit import archive
+
+        await self._recorder.flush()
+        before = self._handle.now() - parse_nanoseconds(older_than, "age")
+        chosen = archive.ARCHIVED_KINDS if kinds is None else parse_kinds(kinds)
+        return await archive.archive(self._handle.engine, self._handle.tenant, path, before, chosen, dry_run=dry_run)
 
 
 class Audit(SyncApi, AuditOperations):

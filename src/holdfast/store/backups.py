@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
-from holdfast.engine.namespaces import ALL_KINDS, BACKUPS_PLACE, LineKinds, line_kind, select_lines, short_name
-from holdfast.engine.row_format import Line
+from holdfast.engine.namespaces import (
+    ALL_KINDS,
+    LineKinds,
+    line_kind,
+    line_name,
+    select_lines,
+    short_name,
+)
+from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import ConfigError, DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.checker import RepositoryReport
     from holdfast.maintenance.backup.drill import DrillReport
     from holdfast.maintenance.backup.follower import FollowStatus
+    from holdfast.maintenance.backup.format import LineEntry
     from holdfast.maintenance.backup.pruner import BackupPruneReport
     from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
@@ -112,13 +120,15 @@ class BackupOperations(Generic[Opened]):
         """Make a backup: of everything the first time, and then of what has changed.
 
         It has the whole store as of one moment, while others write. The store of a tenant is backed up alone; one that
-        was opened without a tenant, with all tenants, or only its own with `tenants="own"`.
+        was opened without a tenant, with all tenants, or only its own with `tenants="own"`; these backups have an id of
+        their own, as if they were of another store. So has a store that is a copy of one with backups here.
 
         It only creates objects in the repository: it needs no right to delete or overwrite there. If the last backup
         that this store remembers is not there any more, it raises `CorruptError`, unless with `accept_loss`.
         """
         from holdfast.maintenance.backup.creator import BackupCreator
 
+        check_name(reason, "reason")
         async with self._open(create=True) as repository:
             creator = BackupCreator(
                 self._handle.engine,
@@ -142,8 +152,6 @@ class BackupOperations(Generic[Opened]):
         self, backup: str | datetime = "latest", *, store: str | None = None
     ) -> tuple[BackupInfo, Sequence[BackupLine]]:
         """Return a backup, and what is in it."""
-        from holdfast.maintenance.backup.reader import entries_of
-
         async with self._open() as repository:
             found = await self._find(repository, backup, store)
             lines = [
@@ -154,7 +162,7 @@ class BackupOperations(Generic[Opened]):
                     sum(tip.seq + 1 for tip in entry.tips),
                     sum(chunk.bodies.size for chunk in entry.chunks),
                 )
-                async for entry in entries_of(repository, found)
+                for entry in await self._entries(repository, found)
                 if entry.columns
             ]
             return _info(found), lines
@@ -164,11 +172,9 @@ class BackupOperations(Generic[Opened]):
         self, before: str | datetime, after: str | datetime = "latest", *, store: str | None = None
     ) -> Sequence[BackupChange]:
         """Compare two backups: which lines were added, removed or changed."""
-        from holdfast.maintenance.backup.reader import entries_of
-
         async with self._open() as repository:
             found = [await self._find(repository, each, store) for each in (before, after)]
-            old, new = [{each.line: each async for each in entries_of(repository, one)} for one in found]
+            old, new = [{each.line: each for each in await self._entries(repository, one)} for one in found]
             changes = []
             for line in sorted(old.keys() | new.keys()):
                 first, second = old.get(line), new.get(line)
@@ -235,6 +241,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.backup.restorer import Restorer, Selection
 
         names, of_kinds = select_lines(threads, kinds, ALL_KINDS)
+        as_thread = None if as_thread is None else line_name(as_thread)
         async with self._open() as repository:
             selection = Selection(self._tenant(tenants), frozenset(of_kinds), names)
             point = await self._recovery_point(repository, backup, store)
@@ -263,64 +270,81 @@ class BackupOperations(Generic[Opened]):
         *,
         store: str | None = None,
         grace: Duration = "1d",
+        max_unused: float = 0.5,
         break_locks: bool = False,
         dry_run: bool = False,
         **rules: Unpack[RetentionRules],
     ) -> BackupPruneReport:
         """Remove old backups: those that no rule of a `Retention` keeps, of all stores in the repository or of one.
 
-        The newest of each store always stays, and so do pinned ones and the last one before a migration. The packs that
-        nothing needs any more are deleted by a later call, at least `grace` after they were found. Backups that are
-        being made are respected; `break_locks` stops those, for locks that a crash left behind. With `dry_run` nothing
-        changes. `DeniedError` if the repository is frozen.
+        The newest of each store always stays, and so do pinned ones, the last one before a migration, and those with
+        checkpoints of a thread under a legal hold that no other one has. The packs that nothing needs any more are
+        deleted by a later call, at least `grace` after they were found; and so are packs of which a part greater than
+        `max_unused` is not needed, whose rest is written into new ones. Backups that are being made are respected;
+        `break_locks` stops those, for locks that a crash left behind. With `dry_run` nothing changes. `DeniedError` if
+        the repository is frozen.
         """
         from holdfast.maintenance import retention
-        from holdfast.maintenance.backup.pruner import RepositoryPruner
+        from holdfast.maintenance.backup.holds import holds_of_store
+        from holdfast.maintenance.backup.pruner import RepositoryPruner, record_prune
+        from holdfast.maintenance.backup.store_record import record_size
 
         chosen = retention.policy_of(policy, rules)
         async with self._open() as repository:
             picked = None if store is None else await repository.pick_store(store)
-            pruner = RepositoryPruner(repository, grace=parse_nanoseconds(grace, "grace"), now=self._handle.now())
+            pruner = RepositoryPruner(
+                repository,
+                grace=parse_nanoseconds(grace, "grace"),
+                now=self._handle.now(),
+                holds=await holds_of_store(self._handle.engine, self._handle.tenant),
+                max_unused=max_unused,
+            )
             report = await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
-            if report.removed and not dry_run:
-                removed = {each.id: "; ".join(each.reasons) for each in report.verdicts if not each.kept}
-                await self._record(repository, "prune-backups", {"removed": removed})
+            await record_prune(self._handle.engine, self._handle.tenant, repository, report)
+            if not dry_run:
+                await record_size(self._handle.engine, self._handle.tenant, repository, chosen.max_bytes)
             return report
 
     @sync_and_async
     async def freeze(self, *, reason: str = "") -> None:
         """Suspend all deletion in the repository, at once and for everybody, until `unfreeze`."""
-        from holdfast.maintenance.backup import pruner
+        from holdfast.maintenance.backup import records
 
+        check_name(reason, "reason")
         async with self._open() as repository:
-            await pruner.freeze(repository, reason, self._handle.now())
+            await records.freeze(repository, reason, self._handle.now())
             await self._record(repository, "freeze-backups", {"reason": reason})
 
     @sync_and_async
     async def unfreeze(self) -> bool:
         """Allow deletion in the repository again. Returns False if it was not frozen."""
-        from holdfast.maintenance.backup import pruner
+        from holdfast.maintenance.backup import records
 
         async with self._open() as repository:
-            changed = bool(await pruner.unfreeze(repository))
+            changed = bool(await records.unfreeze(repository, self._handle.now()))
             await self._record(repository, "unfreeze-backups", {})
             return changed
 
     @sync_and_async
     async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
         """Protect a backup from pruning."""
-        from holdfast.maintenance.backup import pruner
+        from holdfast.maintenance.backup import records
 
+        check_name(reason, "reason")
         async with self._open() as repository:
-            await pruner.pin(repository, await self._find(repository, backup, store), reason, self._handle.now())
+            found = await self._find(repository, backup, store)
+            await records.pin(repository, found, reason, self._handle.now())
+            await self._record(repository, "pin-backup", {"backup": found.id, "reason": reason})
 
     @sync_and_async
     async def unpin(self, backup: str | datetime, *, store: str | None = None) -> None:
-        """Remove the pin of a backup."""
-        from holdfast.maintenance.backup import pruner
+        """Remove the pin of a backup. `DeniedError` if the repository is frozen."""
+        from holdfast.maintenance.backup import records
 
         async with self._open() as repository:
-            await pruner.unpin(repository, await self._find(repository, backup, store))
+            found = await self._find(repository, backup, store)
+            await records.unpin(repository, found, self._handle.now())
+            await self._record(repository, "unpin-backup", {"backup": found.id})
 
     @sync_and_async
     async def follow(
@@ -377,7 +401,9 @@ class BackupOperations(Generic[Opened]):
 
         async with self._open() as repository:
             key = _require_key(repository)
-            return await key.wrap(repository.storage, repository.info, provider_of(keys))
+            master = await key.wrap(repository.storage, repository.info, provider_of(keys))
+            await self._record(repository, "add-backup-key", {"key": master})
+            return master
 
     @sync_and_async
     async def keys(self) -> Sequence[RepositoryKeyInfo]:
@@ -390,20 +416,25 @@ class BackupOperations(Generic[Opened]):
 
     @sync_and_async
     async def remove_key(self, id: str) -> bool:
-        """Remove a master key by its id. Returns False if there is none. `InvalidError` if it is the only one.
+        """Remove a master key by its id. Returns False if there is none. `InvalidError` if it is the only one, and
+        `DeniedError` if the repository is frozen.
 
         Whoever has that key and has read the repository before has the key of the repository all the same: after a
         theft, start another repository.
         """
+        from holdfast.maintenance.backup import records
         from holdfast.maintenance.backup.repository_key import list_keys
 
         async with self._open() as repository:
             _require_key(repository)
+            await records.check_frozen(repository)
             found = await list_keys(repository.storage, repository.info)
             names = [each.name for each in found if each.master == id]
             if names and len(names) == len(found):
                 raise InvalidError("nobody could open the repository any more", hint="Add another key first")
-            await repository.storage.delete(names)
+            await records.withdraw(repository, names, self._handle.now())
+            if names:
+                await self._record(repository, "remove-backup-key", {"key": id})
             return bool(names)
 
     async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
@@ -435,22 +466,30 @@ class BackupOperations(Generic[Opened]):
         time = parse_time(backup, to_datetime(self._handle.now()))
         return await repository.find_by_time(time, await self._own_store(repository, store))
 
+    async def _entries(self, repository: Repository, backup: Backup) -> Sequence[LineEntry]:
+        """Return the lines of a backup. Hidden names stay so for those who do not have the key."""
+        from holdfast.maintenance.backup.keyring import backup_keys
+        from holdfast.maintenance.backup.reader import named_entries
+
+        keys = await backup_keys(repository, [backup.manifest], self._handle.engine)
+        try:
+            return await named_entries(repository, backup, keys, self._handle.engine)
+        except DeniedError:
+            return await named_entries(repository, backup, None, self._handle.engine)
+
     async def _own_store(self, repository: Repository, store: str | None) -> str | None:
         """Return the store that a caller means: without a name it is this one, if there are several."""
         if store is None and len(await repository.stores()) > 1:
-            from holdfast.maintenance.backup.store_record import find_store_id
+            from holdfast.maintenance.backup.store_record import pick_chain
 
-            own = await find_store_id(self._handle.engine, self._handle.tenant)
-            return own if own in await repository.stores() else None
+            return await pick_chain(self._handle.engine, self._handle.tenant, repository)
         return store
 
     async def _record(self, repository: Repository, action: str, detail: Mapping[str, Any]) -> None:
         """Record in the audit of the store what was done to its repository."""
-        from holdfast.security.audit.thread_audit import record
+        from holdfast.maintenance.backup.records import record_action
 
-        line = Line(self._handle.tenant, BACKUPS_PLACE)
-        with suppress(DeniedError):  # the store is open to be read only: whoever has just the repository may do that
-            await record(self._handle.engine, [line], action, {"repository": repository.where, **detail})
+        await record_action(self._handle.engine, self._handle.tenant, repository, action, detail)
 
     async def _recovery_point(self, repository: Repository, backup: str | datetime, store: str | None) -> RecoveryPoint:
         """Return a backup, or the store at a time, to restore."""

@@ -16,7 +16,7 @@ from holdfast.backends.urls import redacted_url, store_parts, url_to_path
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import CheckLevel, CheckResult, problem
-from holdfast.store.opener import configured_encryption
+from holdfast.store.opener import configured_encryption, is_served, open_existing
 from holdfast.store.opener import open as open_store
 
 __all__ = ["CheckLevel", "CheckResult", "doctor"]
@@ -30,13 +30,17 @@ def doctor(url: str | None = None, *, tenant: str = "", full: bool = False) -> l
     return list(examine(url, tenant=tenant, full=full))
 
 
-def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> Iterator[CheckResult]:
-    """Iterate over the results of `doctor` as the checks are done."""
+def examine(url: str | None = None, *, tenant: str = "", full: bool = False, token: str = "") -> Iterator[CheckResult]:
+    """Iterate over the results of `doctor` as the checks are done. A served store, which needs a `token`, checks
+    itself."""
     yield from environment.checks()
     try:
         named = resolve(url)
     except ConfigError as error:
         yield problem("store-named", error.what, error.hint)
+        return
+    if is_served(named):
+        yield from _served_store(named, tenant, full, token)
         return
     there = True
     for part in store_parts(named):
@@ -47,6 +51,14 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> 
             yield from found
     if there:
         yield from _store(url, named, tenant, full)
+
+
+def _served_store(url: str, tenant: str, full: bool, token: str) -> Iterator[CheckResult]:
+    try:
+        with open_existing(url, tenant=tenant, token=token) as store:
+            yield from store.maintenance.doctor(full=full)
+    except HoldfastError as error:
+        yield _failed(url, error)
 
 
 def _store(name: str | None, url: str, tenant: str, full: bool) -> Iterator[CheckResult]:

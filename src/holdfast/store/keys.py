@@ -49,7 +49,7 @@ class KeysOperations:
 
     @sync_and_async
     async def destroy(self, id: str, *, wait: Duration = "7d") -> KeyInfo:
-        """Mark a key to be destroyed; called again after `wait`, destroy it.
+        """Mark a key to be destroyed; called again after `wait`, of 7 days or more, destroy it.
 
         `ConflictError` with the code `key-in-use` if anything is still encrypted with it.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.runtime.drivers import run
@@ -21,11 +21,44 @@ from holdfast.store.thread_access import thread_access
 if TYPE_CHECKING:
     from holdfast.history.search import SearchRun
 
+
+class ThreadCaller(Protocol):
+    """Calls a function of a thread where its store is."""
+
+    def call(self, function: str, *arguments: Any, **options: Any) -> Any:
+        """Call it, and return its result."""
+
+
+def caller_of(thread: Thread) -> ThreadCaller | None:
+    """Return what calls functions of a thread of a served store; None for a thread of a store in this process."""
+    caller: ThreadCaller | None = getattr(thread, "_caller", None)
+    return caller
+
+
 _FIRST, _MORE = 32, 256
 """How many checkpoints are read at a time: at first, so that output starts at once, and later."""
 
 SHORTEST = 8
 """The least number of characters of a short id."""
+
+
+class LogDetails(NamedTuple):
+    """What a log shows of a step, where another process has read it."""
+
+    summary: list[str]
+    whole_summary: list[str]
+    """With internal channels."""
+    message: str
+    changed: list[str]
+    metadata: Any
+
+
+class LogPage(NamedTuple):
+    """Checkpoints of a log, and where the next page starts; None at the end."""
+
+    entries: list[LogEntry]
+    cursor: str | None
+    damaged: bool
 
 
 class LogEntry(NamedTuple):
@@ -51,20 +84,26 @@ class LogEntry(NamedTuple):
     kind: str
     hash: str
     damage: str
-    visit: VisitedStep
+    visit: VisitedStep | LogDetails
 
     def summary(self, *, hidden: bool = False) -> list[str]:
         """Summarize the changes: `messages +2`, `plan ~1`, `count=3`, `-draft`."""
+        if isinstance(self.visit, LogDetails):
+            return self.visit.whole_summary if hidden else self.visit.summary
         return [] if self.visit.step is None else summarize(self.visit.step, hidden=hidden)
 
     @property
     def message(self) -> str:
         """The last message that it added, with its role; empty if it added none."""
+        if isinstance(self.visit, LogDetails):
+            return self.visit.message
         return "" if self.visit.step is None else last_message(self.visit.step)
 
     @property
     def changed(self) -> list[str]:
         """The channels that it changed."""
+        if isinstance(self.visit, LogDetails):
+            return self.visit.changed
         return [] if self.visit.step is None else changed_channels(self.visit.step)
 
 
@@ -72,6 +111,12 @@ class LogReader:
     """Reads the checkpoints that lead to some others, the latest first, page by page."""
 
     def __init__(self, thread: Thread, *, first_parents: bool = False, where: str | None = None) -> None:
+        self.damaged = False
+        """Whether an entry so far could not be read."""
+        self._served = None
+        if (caller := caller_of(thread)) is not None:
+            self._served = ServedLog(caller, first_parents, where)
+            return
         self._engine, self._line = thread._engine, thread._line
         self._handle = thread._handle
         self._labels = StepLabels(self._engine, self._line)
@@ -81,11 +126,12 @@ class LogReader:
             from holdfast.history.search import prepare
 
             self._query = prepare(self._engine, self._line.tenant, where, None)
-        self.damaged = False
-        """Whether an entry so far could not be read."""
 
     def start(self, at: Revision | None = None, *, all_branches: bool = False, cursor: str | None = None) -> None:
         """Start at a revision, at the latest checkpoint, at the heads of all branches, or where `cursor` resumes."""
+        if self._served is not None:
+            self._served.start(at, all_branches, cursor)
+            return
         run(self._start(at, all_branches, cursor))
 
     async def _start(self, at: Revision | None, all_branches: bool, cursor: str | None) -> None:
@@ -111,11 +157,17 @@ class LogReader:
 
     def page(self, limit: int) -> list[LogEntry]:
         """Return the next checkpoints, also those that do not match; none at the end."""
+        if self._served is not None:
+            page = self._served.page(limit)
+            self.damaged |= page.damaged
+            return page.entries
         return run(self._page(limit))
 
     @property
     def cursor(self) -> str | None:
         """Where another reader resumes after the last page: `start(cursor=…)`. None at the end."""
+        if self._served is not None:
+            return self._served.cursor
         return ",".join(f"{branch}.{seq}" for branch, seq in self._walk.frontier) or None
 
     async def _page(self, size: int) -> list[LogEntry]:
@@ -170,8 +222,58 @@ class LogReader:
 
     def metadata(self, entry: LogEntry) -> Any:
         """Return the metadata of a checkpoint; None if it is damaged."""
+        if isinstance(entry.visit, LogDetails):
+            return entry.visit.metadata
         step = entry.visit.step
         return None if step is None else self._engine.context.codec.unpack(step.header.metadata)
+
+
+class ServedLog:
+    """The log of a thread of a served store: the server reads each page."""
+
+    def __init__(self, caller: ThreadCaller, first_parents: bool, where: str | None) -> None:
+        self._caller = caller
+        self._options: dict[str, Any] = {"first_parents": first_parents, "where": where}
+        self._first: LogPage | None = None
+        self._ended = False
+        self.cursor: str | None = None
+
+    def start(self, at: Revision | None, all_branches: bool, cursor: str | None) -> None:
+        """Read the first page, so that what is wrong is reported now."""
+        self._first = self._read(_FIRST, at=at, all_branches=all_branches, cursor=cursor)
+
+    def page(self, limit: int) -> LogPage:
+        """Return the next checkpoints."""
+        found, self._first = self._first, None
+        if found is None:
+            found = LogPage([], None, False) if self._ended else self._read(limit, cursor=self.cursor)
+        return found
+
+    def _read(self, limit: int, **options: Any) -> LogPage:
+        found: LogPage = self._caller.call("read_log_page", limit, **self._options, **options)
+        self.cursor, self._ended = found.cursor, found.cursor is None
+        return found
+
+
+def read_log_page(
+    thread: Thread,
+    limit: int,
+    *,
+    first_parents: bool = False,
+    where: str | None = None,
+    at: Revision | None = None,
+    all_branches: bool = False,
+    cursor: str | None = None,
+) -> LogPage:
+    """Read a page of a log for another process: with what the log shows of each step, and not the step itself."""
+    reader = LogReader(thread, first_parents=first_parents, where=where)
+    reader.start(at, all_branches=all_branches, cursor=cursor)
+    entries = reader.page(max(1, min(limit, _MORE)))
+    return LogPage([each._replace(visit=_details(reader, each)) for each in entries], reader.cursor, reader.damaged)
+
+
+def _details(reader: LogReader, entry: LogEntry) -> LogDetails:
+    return LogDetails(entry.summary(), entry.summary(hidden=True), entry.message, entry.changed, reader.metadata(entry))
 
 
 def _parse_cursor(cursor: str) -> list[Position]:
@@ -185,6 +287,9 @@ def _parse_cursor(cursor: str) -> list[Position]:
 
 def branch_names(thread: Thread) -> dict[int, str]:
     """Return the names of branches by number, without reading anything else of them. Raises `NotFoundError`."""
+    if (caller := caller_of(thread)) is not None:
+        served: dict[int, str] = caller.call("branch_names")
+        return served
 
     async def read() -> dict[int, str]:
         async with thread_access(thread._handle, thread._line, ["read"]):
@@ -197,6 +302,9 @@ def branch_names(thread: Thread) -> dict[int, str]:
 
 def short_ids(thread: Thread, ids: Sequence[str]) -> dict[str, str]:
     """Return prefixes of ids that are unique in their thread."""
+    if (caller := caller_of(thread)) is not None:
+        served: dict[str, str] = caller.call("short_ids", list(ids))
+        return served
 
     async def read() -> dict[str, str]:
         async with thread_access(thread._handle, thread._line, ["read"]):

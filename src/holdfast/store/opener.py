@@ -6,6 +6,7 @@ import os
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from holdfast._lazy import load, missing_extra
 from holdfast.backends.config import encryption_settings, resolve
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
@@ -16,13 +17,16 @@ from holdfast.engine.checked_rows import CHECKSUMS, RowCodec, clear_refused
 from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import check_name
-from holdfast.errors import ConfigError, InvalidError, NotFoundError
+from holdfast.errors import ConfigError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 
 if TYPE_CHECKING:
     from holdfast.security.encryption.settings import Encryption
 
 S = TypeVar("S", bound=StoreOperations)
+
+_REMOTE = ("holdfast.interfaces.http.remote", "open_remote")
+"""An interface above this one opens served stores; it is imported when one is opened."""
 
 
 def open(  # noqa: A001 - reads as holdfast.open
@@ -44,7 +48,11 @@ def open(  # noqa: A001 - reads as holdfast.open
     memory of the cache. `project` says whether readable rows are written beside the log; by default, the backend
     decides. `encryption` says where the key of an encrypted store is (`holdfast.encryption.Encryption`): by default,
     `$HOLDFAST_ENCRYPTION`, or `encryption` of the store in that file. Further options are those of the backend.
+
+    An `https://` address is that of a served store. Its `token` is that option, or `$HOLDFAST_TOKEN`.
     """
+    if is_served(address := resolve(url)):
+        return _open_served(address, tenant, codec, project, encryption, options)
     return run(_open(Store, url, tenant, cache_bytes, codec, project, encryption, options))
 
 
@@ -63,13 +71,21 @@ def aopen(
 
 
 def open_existing(
-    location: str | None = None, *, tenant: str = "", read_only: bool = True, create: bool = False
+    location: str | None = None,
+    *,
+    tenant: str = "",
+    read_only: bool = True,
+    create: bool = False,
+    token: str = "",
 ) -> Store:
-    """Open a store by a URL, a path or a name; without any, the default one. Only `create` creates one.
+    """Open a store by a URL, a path or a name; without any, the default one. Only `create` creates one. `token` is for
+    a served one.
 
     Raises `NotFoundError` with the code `no-store` if there is none.
     """
     url = resolve(location)
+    if is_served(url):
+        return open(url, tenant=tenant, token=token)
     path = url_to_path(next(store_parts(url), ""))
     if not create and path is not None and not path.exists():
         raise NotFoundError(
@@ -81,6 +97,23 @@ def open_existing(
         )
     options: dict[str, Any] = {"read_only": True} if read_only and backend_for(url).takes_read_only else {}
     return open(url, tenant=tenant, encryption=configured_encryption(location), **options)
+
+
+def is_served(url: str) -> bool:
+    """Whether a URL is the address of a server that serves a store."""
+    return url.startswith(("https://", "http://"))
+
+
+def _open_served(
+    url: str, tenant: str, codec: Codec, project: bool | None, encryption: Any, options: dict[str, Any]
+) -> Store:
+    if project is not None or encryption:
+        raise ConfigError("a served store is projected and encrypted where it is, and not by who uses it", where=url)
+    try:
+        opened: Store = load(*_REMOTE)(url, tenant, codec, options)
+    except ImportError as error:
+        raise missing_extra("ui", error) from error
+    return opened
 
 
 def configured_encryption(name: str | os.PathLike[str] | None) -> Encryption | None:
@@ -135,6 +168,8 @@ async def _open(
     if project is not None and type(project) is not bool:
         raise ConfigError(f"project is True or False, not {project!r}")
     url = resolve(name)
+    if is_served(url):
+        raise UnsupportedError("a served store cannot be opened for asyncio", where=url, hint="Use holdfast.open")
     rows = CHECKSUMS if encryption is False else _row_codec(encryption or configured_encryption(name))
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))

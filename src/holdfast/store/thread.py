@@ -423,6 +423,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         strategy: str | None = None,
         resolve: Resolve | None = None,
         metadata: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
     ) -> Checkpoint[S]:
         """Merge what another branch, or any revision, changed since the common ancestor into a branch.
 
@@ -432,13 +433,16 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         `MISSING` or `UNRESOLVED`, or rules by path, as in `{"messages": "union"}`. The rest is resolved by `strategy`:
         `"ours"`, `"theirs"`, or `"union"`, which has the items of both in lists. What is left then raises
         `ConflictError` with all `conflicts`, and nothing is saved. Values are compared: if both sides turn a counter
-        from 1 to 2, it is 2.
-
-        If others add to the branch meanwhile, they are merged with; a checkpoint that `into` names must be the last.
+        from 1 to 2, it is 2. If others add to the branch meanwhile, they are merged with; a checkpoint that `into`
+        names must be the last. With `dry_run` nothing is saved, and the head of the branch is returned with the state
+        that the merge would have.
         """
         from holdfast.history import merge
 
         metadata = validation.require_mapping(metadata or {}, "metadata")
+        if dry_run:
+            preview = merge.preview_merge(self._engine, self._line, theirs, into, strategy=strategy, resolve=resolve)
+            return self._checkpoint(*await preview)
         head = await merge.merge(
             self._engine, self._line, theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
         )

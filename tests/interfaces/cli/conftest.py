@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from tests.interfaces.cli import kit
+from tests.interfaces.http.kit import ServedStore
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +60,61 @@ def url(filled_file: Path, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/agents.db"
 
 
+NOT_SERVED = frozenset(
+    {
+        # They write or read files beside the store, or run where it is.
+        "test_an_export_is_checked_without_the_store",
+        "test_an_export_of_an_altered_audit_tells",
+        "test_work_once_runs_what_is_due_and_tells",
+        "test_work_waits_for_jobs_and_ends_with_ctrl_c",
+    }
+)
+"""Tests of commands that a served store refuses: `test_served.py` has what they say."""
+
+DAILY_SERVED = frozenset(
+    {
+        "test_the_history_of_the_latest",
+        "test_what_the_latest_checkpoint_changed",
+        "test_a_grant_is_given_used_and_revoked",
+    }
+)
+"""Tests that the ordinary run makes over HTTP, too."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests of commands on a served store, too."""
+    name = metafunc.function.__name__
+    if (
+        "served_mode" in metafunc.fixturenames
+        and name not in NOT_SERVED
+        and not metafunc.module.__name__.endswith(LOCAL)
+    ):
+        marks = () if name in DAILY_SERVED else (pytest.mark.nightly,)
+        metafunc.parametrize("served_mode", ["file", pytest.param("served", marks=marks)], indirect=True)
+
+
+LOCAL = ("test_copying", "test_snapshot", "test_schema", "test_served", "test_completion", "test_frame", "test_doctor")
+"""Modules about files, the installation and the command line itself."""
+
+
 @pytest.fixture
-def hf(url: str) -> Callable[..., kit.Result]:
+def served_mode(request: pytest.FixtureRequest) -> str:
+    """How commands use the store: `file`, or `served`, over HTTP."""
+    mode: str = getattr(request, "param", "file")
+    return mode
+
+
+@pytest.fixture
+def hf(url: str, served_mode: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., kit.Result]]:
     """Runs a command on that store: `hf("log", "t1")`."""
+    with ExitStack() as stack:
+        location = url
+        if served_mode == "served":
+            served = stack.enter_context(ServedStore(stack.enter_context(holdfast.open(url)), write=True))
+            monkeypatch.setenv("HOLDFAST_TOKEN", served.token)
+            location = served.url
 
-    def run(*arguments: str | Path, typed: str = "") -> kit.Result:
-        return kit.run(*arguments, store=url, typed=typed)
+        def run(*arguments: str | Path, typed: str = "") -> kit.Result:
+            return kit.run(*arguments, store=location, typed=typed)
 
-    return run
+        yield run

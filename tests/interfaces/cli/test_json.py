@@ -152,6 +152,7 @@ audit
 audit verify
 audit export audit.jsonl
 audit check audit.jsonl
+audit archive segment.jsonl --older-than 0s
 sensitive scan
 prune t1 --keep-last 3 --dry-run
 prune --all --keep-last 3 --orphans --yes

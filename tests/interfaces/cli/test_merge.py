@@ -60,6 +60,16 @@ def test_clashes_are_told_by_place(hf: Hf, url: str) -> None:
     assert state(url) == before
 
 
+def test_a_dry_run_shows_what_would_change_and_saves_nothing(hf: Hf, url: str) -> None:
+    before = state(url)
+    shown = hf("merge", "t", "draft", "-s", "theirs", "--dry-run")
+    assert shown.code == 0
+    assert "theirs" in shown.out
+    assert hf("merge", "t", "draft", "-s", "theirs", "--dry-run", "--json").records
+    assert hf("merge", "t", "draft", "--dry-run").code == 4
+    assert state(url) == before
+
+
 def test_strategies(hf: Hf, url: str) -> None:
     assert hf("merge", "t", "draft", "-s", "union").code == 4
     done = hf("merge", "t", "draft", "-X", "theirs", "--resolve", "plan=union", "-m", "because")

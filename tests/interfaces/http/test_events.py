@@ -214,33 +214,68 @@ async def _many_streams(url: str, token: str, pid: int, store: holdfast.Store) -
     return statistics.median(times), len(received), int(resident[1]) * 1024
 
 
+_BROWSE = """
+import sys, threading, time
+from holdfast.interfaces.http.client import HttpClient
+
+def browse(number):
+    with HttpClient(sys.argv[1], sys.argv[2]) as client:
+        while not stop.wait(0.5):
+            client.get_log(f"chat-{number}", limit=20)
+            client.get_value(f"chat-{number}", "HEAD")
+            looks.append(number)
+
+stop, looks = threading.Event(), []
+readers = [threading.Thread(target=browse, args=(number,)) for number in range(8)]
+for each in readers:
+    each.start()
+print("started", flush=True)
+sys.stdin.read()
+stop.set()
+for each in readers:
+    each.join()
+print(len(looks), set(looks) == set(range(8)), flush=True)
+"""
+"""Eight people who browse, each with a look of two requests every half second. They are in a process of their own, as
+browsers are: in that of the writers, they would take turns with them in the interpreter."""
+
+
 @pytest.mark.nightly
 def test_readers_hardly_slow_writers(tmp_path: Path) -> None:
-    """Eight people who browse, each with two requests a second, and eight writers that do nothing else."""
+    """Eight people who browse, and eight writers that do nothing else."""
     file = tmp_path / "agents.db"
     with holdfast.open(file) as store:
         for number in range(8):
             store.put(f"chat-{number}", {"messages": ["hello"] * 50, "n": 0})
-        rates: dict[bool, list[float]] = {False: [], True: []}
+        alone: list[float] = []
+        watched: list[float] = []
         with running_server(file) as (_, url, token):
-            for turn in range(10):  # turn about, since other programs run, too
-                with_readers = turn % 2 == 1
-                rates[with_readers].append(_write_rate(store, url, token, with_readers))
-    # The best of each: other programs on the machine can only make it slower.
-    assert max(rates[True]) > 0.9 * max(rates[False]), rates
+            # The best of each counts: other programs on the machine can only make it slower. While they are too many
+            # for either to come near its best, more turns are taken.
+            while len(alone) < 5 or (len(alone) < 15 and max(watched) <= 0.9 * max(alone)):
+                alone.append(_write_rate(store))
+                with _browsing(url, token):
+                    watched.append(_write_rate(store))
+    assert max(watched) > 0.9 * max(alone), (alone, watched)
 
 
-def _write_rate(store: holdfast.Store, url: str, token: str, with_readers: bool) -> float:
-    stop, problems, saved = threading.Event(), list[BaseException](), [0] * 8
-
-    def read(number: int) -> None:
+@contextmanager
+def _browsing(url: str, token: str) -> Iterator[None]:
+    command = [sys.executable, "-c", _BROWSE, url, token]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            with HttpClient(url, token) as client:
-                while not stop.wait(0.5):
-                    client.get_log(f"chat-{number}", limit=20)
-                    client.get_value(f"chat-{number}", "HEAD")
-        except BaseException as error:
-            problems.append(error)
+            assert process.stdout.readline() == "started\n"
+            yield
+        finally:
+            process.stdin.close()
+        looks, all_looked = process.stdout.readline().split()
+        assert (int(looks) >= 8, all_looked, process.wait(SECONDS)) == (True, "True", 0)
+
+
+def _write_rate(store: holdfast.Store) -> float:
+    stop, problems, saved = threading.Event(), list[BaseException](), [0] * 8
 
     def write(number: int) -> None:
         try:
@@ -251,7 +286,6 @@ def _write_rate(store: holdfast.Store, url: str, token: str, with_readers: bool)
             problems.append(error)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    threads += [threading.Thread(target=read, args=(number,)) for number in range(8) if with_readers]
     start = time.perf_counter()
     for each in threads:
         each.start()

@@ -43,7 +43,27 @@ READS = (
     "/alerts",
     "/verify",
     "/audit",
+    "/scopes/agent:writer/keys/draft",
+    "/hooks/executions",
+    "/schemas",
+    "/erasures",
+    "/backups",
 )
+
+ELSEWHERE = {
+    ("GET", f"/api/v1{path}")
+    for path in (
+        "/agents/{id}",
+        "/agents/{id}/transitions",
+        "/artifacts/{id}",
+        "/artifacts/{id}/changes",
+        "/backups/{name}/verification",
+        "/jobs/{name}",
+        "/keys",
+        "/sessions/{id}",
+    )
+}
+"""Operations that `test_records.py` tries: they need an agent, an id, a repository or a key."""
 
 
 def test_every_operation_that_reads_fits_the_document(served: ServedStore) -> None:
@@ -57,7 +77,8 @@ def test_every_operation_that_reads_fits_the_document(served: ServedStore) -> No
         for path, operations in DOCUMENT["paths"].items()
         if "application/json" in operations.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
     }
-    assert reading - checked == {("GET", "/api/v1/agents/{id}/transitions")}  # no agent is here: see the test of agents
+    assert reading - checked <= ELSEWHERE
+    assert reading >= ELSEWHERE
 
 
 def test_threads_come_in_pages(served: ServedStore) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
@@ -26,9 +25,8 @@ OTHERS = tuple(kind for kind in places.KINDS if kind not in HOLDFAST)
 
 
 def holdfast_saver(kind: str, folder: Path) -> HoldfastSaver:
-    """A saver on a store of a kind; "serialized" has one on SQLite that uses LangGraph's serializer."""
-    serde = JsonPlusSerializer() if kind == "serialized" else None
-    return HoldfastSaver.from_conn_string(places.place("sqlite" if serde else kind, folder), serde=serde)
+    """A saver on a store of a kind."""
+    return HoldfastSaver.from_conn_string(places.place(kind, folder))
 
 
 class Keeping(SerializerProtocol):

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START
 
 import holdfast
@@ -25,8 +24,8 @@ def store() -> Iterator[holdfast.Store]:
         yield opened
 
 
-def talking(store: holdfast.Store, *, serialized: bool = False) -> tuple[Any, HoldfastSaver]:
-    saver = HoldfastSaver(store, serde=JsonPlusSerializer() if serialized else None)
+def talking(store: holdfast.Store) -> tuple[Any, HoldfastSaver]:
+    saver = HoldfastSaver(store)
     nodes = {"a": says("a"), "b": says("b")}
     return Session(saver, asynchronous=False).graph(Log, nodes, ((START, "a"), ("a", "b"))), saver
 
@@ -35,9 +34,8 @@ def log_of(graph: Any) -> list[str]:
     return list(graph.get_state(on("t")).values["log"])
 
 
-@pytest.mark.parametrize("serialized", [False, True], ids=["plain", "serialized"])
-def test_a_graph_goes_on_with_the_branch_that_was_switched_to(store: holdfast.Store, serialized: bool) -> None:
-    graph, saver = talking(store, serialized=serialized)
+def test_a_graph_goes_on_with_the_branch_that_was_switched_to(store: holdfast.Store) -> None:
+    graph, saver = talking(store)
     graph.invoke({"log": ["one"]}, on("t"))
     store.thread("t").fork("draft")
     graph.invoke({"log": ["two"]}, on("t"))

@@ -42,9 +42,7 @@ async def report_on(kind: str, folder: Path) -> CapabilityReport:
     return await validate(RegisteredCheckpointer(name=kind, factory=fresh))
 
 
-@pytest.mark.parametrize(
-    "kind", mostly_nightly([*HOLDFAST, "serialized", *OTHERS], daily=(*HOLDFAST, "serialized", "postgres"))
-)
+@pytest.mark.parametrize("kind", mostly_nightly([*HOLDFAST, *OTHERS], daily=(*HOLDFAST, "postgres")))
 def test_conformance(kind: str, tmp_path: Path) -> None:
     results = asyncio.run(report_on(kind, tmp_path)).results
     assert [failure for result in results.values() for failure in result.failures] == []

@@ -74,10 +74,7 @@ def compared(name: str, kind: str, folder: Path, *, asynchronous: bool) -> None:
     """Compare what a scenario shows on a store of a kind with what it shows on LangGraph's saver in memory."""
     folder.mkdir()
     ours = record_of(name, kind, folder, asynchronous=asynchronous)
-    if kind == "serialized":
-        same(with_tuples_as_lists(ours), with_tuples_as_lists(yardstick(name, "langgraph", asynchronous)))
-    else:
-        same(ours, yardstick(name, "exact", asynchronous))
+    same(ours, yardstick(name, "exact", asynchronous))
 
 
 @BY_MODULE
@@ -89,7 +86,7 @@ def test_as_in_memory(module: ModuleType, tmp_path: Path, subtests: pytest.Subte
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "serialized"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @CALLED
 @BY_MODULE
 def test_as_in_memory_in_every_way(
@@ -133,7 +130,7 @@ ON_EVERY_STORE = {"a_subgraph_that_stops": True, "deltas_on_exit": False, "fan_o
 
 def on_every_store() -> list[Any]:
     """Each of these scenarios on each store: in the ordinary run, each store has one of them."""
-    kinds = ("memory", "serialized", *OTHERS)
+    kinds = ("memory", *OTHERS)
     return [
         pytest.param(kind, name, marks=[] if number % len(ON_EVERY_STORE) == turn else pytest.mark.nightly)
         for number, kind in enumerate(kinds)

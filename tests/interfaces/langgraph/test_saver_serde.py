@@ -1,7 +1,8 @@
-"""A saver with a serializer of the user's own, and one on a thread that the store itself saved to."""
+"""A saver takes no serializer; and one on a thread that the store itself saved to."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START
 
 import holdfast
-from holdfast.errors import NotFoundError, UnsupportedError
+from holdfast.errors import ConfigError, NotFoundError, UnsupportedError
+from holdfast.interfaces.langgraph.contents import SerializedValue
 from holdfast.langgraph import HoldfastSaver
 from tests.interfaces.langgraph.calls import Caller, write
 from tests.interfaces.langgraph.scenarios.basics import Log, says
@@ -27,80 +29,57 @@ class Turned(CipherProtocol):
         return "turned", plaintext[::-1]
 
     def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
-        assert ciphername == "turned"
         return ciphertext[::-1]
 
 
-class Noting(JsonPlusSerializer):
-    """Notes what it dumps."""
+class Recorder(JsonPlusSerializer):
+    """LangGraph's serializer, and what it was called with."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.dumped: list[Any] = []
+    called: list[Any] = []
 
-    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        self.dumped.append(obj)
-        return super().dumps_typed(obj)
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        self.called.append(data)
+        return super().loads_typed(data)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_encrypted(asynchronous: bool) -> None:
+@pytest.mark.parametrize("serde", [JsonPlusSerializer(), EncryptedSerializer(Turned()), Recorder()])
+def test_a_serializer_is_refused(serde: Any) -> None:
     with holdfast.open("memory://") as store:
-        saver = Caller(HoldfastSaver(store, serde=EncryptedSerializer(Turned())), asynchronous)
-        saver.put("1", {"x": "a secret", "n": None})
-        write(saver, [("y", ["another secret"])])
-        assert saver.values() == {"x": "a secret", "n": None}
-        assert saver.get().pending_writes == [("task", "y", ["another secret"])]
-        assert saver.listed(None)[0].checkpoint["channel_values"] == {"x": "a secret", "n": None}
-        kept = store.get("t").state["x"]
-        assert b"a secret" not in kept.data
-        assert b"a secret"[::-1] in kept.data
-        without = Caller(HoldfastSaver(store), asynchronous)
-        for read in (without.get, lambda: without.listed(None)):
-            with pytest.raises(UnsupportedError, match=r"serializer of its own.*HoldfastSaver\(store, serde=…\)"):
+        with pytest.raises(ConfigError, match=type(serde).__name__) as refused:
+            HoldfastSaver(store, serde=serde)
+        assert refused.value.code == "serde-refused"
+    with pytest.raises(ConfigError, match="takes no serializer"):
+        HoldfastSaver.from_conn_string("memory://", serde=serde)
+
+
+def test_what_a_serializer_dumped_is_never_decoded(tmp_path: Any) -> None:
+    """CVE-2025-64439: the payload is stored as another saver would have it, and every way of reading is tried."""
+    canary = tmp_path / "owned"
+    payload = {"lc": 2, "type": "constructor", "id": ["pathlib", "Path", "mkdir"], "args": [str(canary)]}
+    stored = SerializedValue("json", json.dumps(payload).encode())
+    with holdfast.open("memory://") as store:
+        saver = Caller(HoldfastSaver(store), False)
+        saver.saver.serde = Recorder()  # as a program may do: LangGraph's base class has it
+        saver.put("1", {"x": stored})
+        write(saver, [("y", stored)])
+        for read in (saver.get, lambda: saver.listed(None)):
+            with pytest.raises(UnsupportedError, match="serializer of its own"):
                 read()
-
-
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_a_channel_is_dumped_when_its_version_changes(asynchronous: bool) -> None:
-    serde = Noting()
-    with holdfast.open("memory://") as store:
-        saver = Caller(HoldfastSaver(store, serde=serde), asynchronous)
-        saver.put("1", {"x": "x1", "y": "y1"}, versions={"x": 1, "y": 1})
-        assert serde.dumped == ["x1", "y1"]
-        saver.put(
-            "2", {"x": "x1", "y": "y2", "z": "z1"}, parent="1", versions={"x": 1, "y": 2, "z": 1}, new={"y": 2, "z": 1}
-        )
-        assert serde.dumped == ["x1", "y1", "y2", "z1"]
-        saver.put("3", {"x": "x1", "z": "z1"}, parent="2", versions={"x": 1, "y": 3, "z": 1}, new={"y": 3})
-        assert serde.dumped == ["x1", "y1", "y2", "z1"]
-        assert saver.values("3") == {"x": "x1", "z": "z1"}
-        assert saver.values("2") == {"x": "x1", "y": "y2", "z": "z1"}
-        saver.put("4", {"x": "x1"}, parent="gone", versions={"x": 1}, new={})
-        assert saver.values("4") == {"x": "x1"}
-
-
-@pytest.mark.parametrize("before", ["no checkpoint of LangGraph's", "no value", "value removed"])
-def test_a_value_that_is_not_there_is_dumped(before: str) -> None:
-    with holdfast.open("memory://") as store:
-        saver = Caller(HoldfastSaver(store, serde=JsonPlusSerializer()), False)
-        if before == "no checkpoint of LangGraph's":
-            store.put("t", {"x": "plain"}, id="1")
-        else:
-            saver.put("1", {} if before == "no value" else {"x": 1}, versions={"x": 1})
-        if before == "value removed":
-            store.update("t", {}, remove=["x"], id="1a")
-        saver.put("2", {"x": 2}, parent=store.get("t").id, versions={"x": 1})
-        assert saver.values("2") == {"x": 2}
+        assert store.get("t").state["x"] == stored, "the bytes can still be got"
+        saver.put("2", {"x": 1}, parent="1")
+        write(saver, [("y", stored)], id="2")
+        with pytest.raises(UnsupportedError, match="channel 'y'"):
+            saver.get()
+    assert Recorder.called == []
+    assert not canary.exists()
 
 
 # Together with the store ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("serialized", [False, True], ids=["plain", "serialized"])
-def test_a_graph_goes_on_from_what_the_store_saved(serialized: bool) -> None:
+def test_a_graph_goes_on_from_what_the_store_saved() -> None:
     with holdfast.open("memory://") as store:
-        saver = HoldfastSaver(store, serde=JsonPlusSerializer() if serialized else None)
+        saver = HoldfastSaver(store)
         graph = Session(saver, asynchronous=False).graph(
             Log, {"a": says("a"), "b": says("b")}, ((START, "a"), ("a", "b")), interrupt_before=["b"]
         )

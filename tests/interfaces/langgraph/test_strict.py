@@ -20,7 +20,7 @@ KEPT = {
 
 
 TYPES = {"known": "Known", "models": "list", "colour": "Colour", "message": "HumanMessage"}
-KINDS = ("sqlite", "serialized", "langgraph")
+KINDS = ("sqlite", "langgraph")
 
 
 def test_strict(tmp_path: Path) -> None:

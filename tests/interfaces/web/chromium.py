@@ -13,6 +13,14 @@ from pathlib import Path
 INSTALL = "apt-get install chromium (Debian, Ubuntu), or python -m playwright install chromium"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _SECONDS = 600
+ARGUMENTS = (
+    "--no-sandbox",  # the tests may run as root
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
 
 
 def find_browser() -> str | None:

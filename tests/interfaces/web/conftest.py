@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,8 @@ import pytest
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
-from tests.interfaces.web.chromium import INSTALL, find_browser
-from tests.interfaces.web.kit import fill_odd, fill_thread
-
-_ARGUMENTS = (
-    "--no-sandbox",  # the tests may run as root
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
+from tests.interfaces.web.chromium import ARGUMENTS, INSTALL, find_browser
+from tests.interfaces.web.kit import fill_store
 
 
 @pytest.fixture(scope="module")  # it keeps an event loop running in this thread, which other tests must not find
@@ -32,7 +24,7 @@ def browser() -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=find_browser(), args=list(_ARGUMENTS))
+            browser = playwright.chromium.launch(executable_path=find_browser(), args=list(ARGUMENTS))
         except Error as error:
             what = f"there is no Chromium to test the pages in. Install one: {INSTALL}\n{error}"
             if os.environ.get("CI"):
@@ -43,13 +35,23 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdfast.Store]:
-    """A store with a conversation of 120 steps, and odd threads."""
-    with holdfast.open(tmp_path_factory.mktemp("web") / "agents.db") as store:
-        fill_thread(store, "chat-1", 120)
-        fill_odd(store)
-        for number in range(3):
-            store.put(f"support-{number}", {"count": number})
+def filled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store that has a conversation of 120 steps, odd threads, and something for every view."""
+    folder = tmp_path_factory.mktemp("web")
+    with holdfast.open(folder / "agents.db") as store:
+        fill_store(store, folder)
+    return folder
+
+
+def copy_filled(factory: pytest.TempPathFactory, folder: Path) -> Path:
+    """The file of a copy of that store."""
+    return Path(shutil.copytree(folder, factory.mktemp("copy") / "filled"), "agents.db")
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory, filled_folder: Path) -> Iterator[holdfast.Store]:
+    """A copy of that store."""
+    with holdfast.open(copy_filled(tmp_path_factory, filled_folder)) as store:
         yield store
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from pathlib import Path
+from typing import Any, TypedDict
+from urllib.parse import quote
 
 import holdfast
+from holdfast.agents import Machine
+from holdfast.errors import HoldfastError
+from holdfast.schemas import Migration, Schema, SchemaSet, add
 from holdfast.store import CheckpointStore, run
 
 QUESTIONS = (
@@ -95,3 +101,188 @@ def fill_odd(store: holdfast.Store) -> None:
     thread.label(HOSTILE, "c1")
     thread.fork("<i>branch", at="c1")
     thread.pin("c1", reason=HOSTILE)
+    store.state(agent=HOSTILE).set(HOSTILE, HOSTILE)
+    store.state(agent=HOSTILE).set(HOSTILE, [HOSTILE])
+    store.sessions.start(HOSTILE, user=HOSTILE, metadata={HOSTILE: HOSTILE}).state[HOSTILE] = HOSTILE
+    made = store.artifacts.register(
+        b"x", id="odd", type=HOSTILE, producer=HOSTILE, name=HOSTILE, metadata={HOSTILE: HOSTILE}
+    )
+    with store.artifacts.using(made.id):
+        store.state(agent=HOSTILE).set("linked", 1)
+    store.jobs.add(HOSTILE, "verify", schedule="0 3 * * *")
+    agent = Baker().attach(store, HOSTILE)
+    agent.start()
+    agent.conversation.append({"role": HOSTILE, "content": HOSTILE})
+    agent.transition("knead", 1)
+
+
+class Baker(holdfast.PersistentAgent, name="web-baker", on_incomplete="manual"):
+    """An agent with a machine, one of whose transitions a crash can interrupt."""
+
+    loaves: int = 0
+
+    machine = Machine("idle", "kneading", "baking", "cooling", "closed", final=["closed"])
+    machine.add("knead", "idle", "kneading", action="mix")
+    machine.add("rest", "kneading", "kneading")
+    machine.add("bake", "kneading", "baking", action="heat")
+    machine.add("cool", "baking", "cooling")
+    machine.add("sell", "cooling", "idle")
+    machine.add("close", "*", "closed")
+
+    def mix(self, count: int) -> None:
+        self.loaves += count
+        self.conversation.append({"role": "user", "content": f"{count} loaves, please"})
+        self.conversation.append({"role": "assistant", "content": f"I knead the dough of **{self.loaves}** loaves."})
+
+    def heat(self, degrees: int) -> None:
+        if degrees < 0:
+            raise KeyboardInterrupt  # as if the process ended here
+        if degrees < 200:
+            raise ValueError("the oven is cold")
+
+
+def fill_agents(store: holdfast.Store) -> None:
+    """Agents in several states; one failed a transition, and one was interrupted by a crash."""
+    for number in range(4):
+        baker = Baker().attach(store, f"baker-{number}")
+        baker.start()
+        for day in range(number + 1):
+            baker.transition("knead", 12 + day)
+            baker.transition("rest")
+            try:
+                baker.transition("bake", 180 if day == 1 else 230)
+            except ValueError:
+                baker.transition("bake", 230)
+            baker.transition("cool")
+            if day < number:
+                baker.transition("sell")
+    crashed = Baker().attach(store, "baker-crashed")
+    crashed.start()
+    crashed.transition("knead", 3)
+    with contextlib.suppress(KeyboardInterrupt):
+        crashed.transition("bake", -1)
+
+
+class NoteV1(TypedDict):
+    """The first form of notes."""
+
+    text: str
+
+
+class NoteV2(TypedDict):
+    """The second form of notes."""
+
+    text: str
+    language: str
+
+
+def fill_rest(store: holdfast.Store, backups: Path) -> None:
+    """State of scopes, sessions, artifacts, schemas with a migration, backups with a drill, jobs and denials."""
+    plan = store.state(agent="researcher")
+    for number in range(4):
+        plan["plan"] = {"goal": "tides", "done": number, "note": f"After {number} of 4 sources the tide is clear."}
+    plan["sources"] = ["Teagle 2017", "Steneck 2002"]
+    store.state(workflow="w1", step="fetch")["cursor"] = "page-12"
+    store.state()["limits"] = {"tokens": 40_000}
+    store.state(user="alice")["language"] = "en"
+    with store.sessions.start("visit-1", user="alice", metadata={"channel": "web"}) as session:
+        session.state["seen"] = 3
+        report = store.artifacts.register(b"kelp,70\n", type="table", producer="researcher", name="species.csv")
+        with store.artifacts.using(report.id):
+            plan["table"] = report.id
+    store.sessions.start("visit-2", user="bob").state["cart"] = ["dulse"]
+    schemas = SchemaSet(
+        Schema("note", "1.0.0", NoteV1),
+        Schema("note", "2.0.0", NoteV2),
+        Migration("note", "1.0.0", "2.0.0", add("language", default="en")),
+    )
+    store.schemas.attach(schemas, "note@1.0.0", threads="note-*")
+    for number in range(3):
+        store.put(f"note-{number}", {"text": f"note {number}"})
+    store.schemas.up(schemas, "note")
+    repository = store.backups(backups)
+    repository.create(reason="before the storm")
+    repository.schedule("every 1h")
+    store.put("support-0", {"count": 100})
+    repository.create()
+    repository.drill()
+    store.jobs.add("nightly", "verify", schedule="0 3 * * *")
+    store.jobs.run("nightly")
+    store.jobs.add("tidy", "prune", schedule="every 1d", settings={"keep_last": 100})
+    with contextlib.suppress(HoldfastError):
+        store.as_identity("user:eve").thread("chat-1").get()
+
+
+VIEWS = {
+    "overview": "/",
+    "threads": "/threads",
+    "search": "/search?q=haptera",
+    "conversation": "/threads/chat-1",
+    "state": "/threads/chat-1/00000050?tab=state",
+    "diff": "/threads/chat-1/00000050?tab=diff&a=00000040",
+    "pending": "/threads/chat-1?tab=pending",
+    "metadata": "/threads/chat-1?tab=metadata",
+    "inspect": "/threads/chat-1/00000050/inspect?path=plan.done",
+    "scopes": "/state",
+    "scope": "/state/agent%3Aresearcher",
+    "key": "/state/agent%3Aresearcher/plan",
+    "agents": "/agents",
+    "agent": "/agents/baker-3",
+    "incomplete": "/agents/baker-crashed",
+    "sessions": "/sessions",
+    "session": "/sessions/visit-1",
+    "artifacts": "/artifacts",
+    "schemas": "/schemas?count=1",
+    "schema": "/schemas/note%402.0.0",
+    "backups": "/backups",
+    "restore": "/backups?backup=1",
+    "jobs": "/jobs",
+    "job": "/jobs/nightly",
+    "audit": "/audit",
+    "verify": "/verify?level=hashes",
+    "metrics": "/metrics/plots",
+}
+"""An address of each view, of a store that `fill_store` filled."""
+
+_ODD = quote(HOSTILE, safe="")
+ODD_VIEWS = (
+    "/",
+    "/threads",
+    "/search?q=owned",
+    f"/search?q={_ODD}",
+    *(f"/threads/{_ODD}/c1{query}" for query in ("", "?tab=state", "?tab=metadata")),
+    f"/threads/{_ODD}/c2?tab=diff&a=c1",
+    f"/threads/{_ODD}/c2/inspect?path=text",
+    "/state",
+    f"/state/agent%3A{quote(quote(HOSTILE, safe=''), safe='')}",
+    f"/agents?prefix={_ODD}",
+    f"/agents/{_ODD}",
+    f"/sessions?user={_ODD}",
+    f"/sessions/{_ODD}",
+    f"/artifacts?type={_ODD}",
+    "/artifacts/odd",
+    "/jobs",
+    f"/jobs/{_ODD}",
+    f"/audit?thread={_ODD}",
+    f"/verify?level=hashes&thread={_ODD}",
+)
+"""Addresses of what `fill_odd` made."""
+
+ACTION_VIEWS = {
+    "fork": "/threads/chat-1/00000050/actions/fork?branch=retry",
+    "edit": "/threads/chat-1/00000050/actions/edit?branch=retry&path=plan.goal&value=%22rest%22",
+    "restore-step": "/threads/chat-1/00000050/actions/restore",
+    "merge": "/threads/chat-1/00000050/actions/merge?theirs=shorter",
+    "prune": "/threads/chat-1/00000050/actions/prune?keep_last=10",
+}
+"""An address of some actions, of the same store where it may be changed."""
+
+
+def fill_store(store: holdfast.Store, folder: Path) -> None:
+    """Everything that pages show."""
+    fill_thread(store, "chat-1", 120)
+    fill_odd(store)
+    for number in range(3):
+        store.put(f"support-{number}", {"count": number})
+    fill_agents(store)
+    fill_rest(store, folder / "backups")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 import time
@@ -15,21 +16,12 @@ import pytest
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
-from tests.interfaces.web.kit import HOSTILE, fill_thread
+from tests.interfaces.web.kit import HOSTILE, VIEWS, fill_thread
 
 pytestmark = pytest.mark.nightly
 
-VIEWS = {
-    "overview": "/",
-    "threads": "/threads",
-    "search": "/search?q=haptera",
-    "conversation": "/threads/chat-1",
-    "state": "/threads/chat-1/00000050?tab=state",
-    "diff": "/threads/chat-1/00000050?tab=diff&a=00000040",
-    "pending": "/threads/chat-1?tab=pending",
-    "metadata": "/threads/chat-1?tab=metadata",
-    "inspect": "/threads/chat-1/00000050/inspect?path=plan.done",
-}
+
+STEPS = int(os.environ.get("HOLDFAST_WEB_STEPS", "100000"))
 
 
 def text_of(page: Any, selector: str) -> str:
@@ -238,3 +230,54 @@ def test_a_thread_of_5000_steps_is_quick(browser: Any, long_thread: ServedStore)
     assert statistics.median(page.evaluate(measure, "ArrowLeft") for _ in range(15)) < 200
     assert re.search(r"#24\d\d", page.title())
     context.close()
+
+
+_OBSERVE = """
+    window.longest = 0; window.shifted = 0;
+    new PerformanceObserver((list) => {
+        for (const each of list.getEntries()) window.longest = Math.max(window.longest, each.duration);
+    }).observe({type: "longtask", buffered: true});
+    new PerformanceObserver((list) => {
+        for (const each of list.getEntries()) if (!each.hadRecentInput) window.shifted += each.value;
+    }).observe({type: "layout-shift", buffered: true});
+"""
+
+
+@pytest.mark.nightly
+def test_100_000_steps_and_50_mb_do_not_freeze_a_page(tmp_path: Path, browser: Any) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        thread = store.thread("long")
+        thread.put({"n": 0}, id="0")
+        for number in range(1, STEPS):
+            thread.update({"n": number}, id=str(number))
+        rows = [{"number": number, "text": "kelp " * 100} for number in range(100_000)]
+        store.put("large", {"rows": rows, "text": "kelp " * 400_000})
+        with ServedStore(store, page_routes) as served:
+            context = browser.new_context(viewport={"width": 1440, "height": 900})
+            page = context.new_page()
+            page.add_init_script(_OBSERVE)
+            page.goto(f"{served.url}/login?token={served.token}")
+
+            def check() -> None:
+                assert page.evaluate("window.longest") < 200
+                assert page.evaluate("window.shifted") < 0.05
+
+            page.goto(f"{served.url}/threads/long")
+            for _ in range(5):  # older steps load as one scrolls
+                count = page.locator(".row[data-id]").count()
+                page.locator("[data-history]").evaluate("list => list.scrollTo(0, list.scrollHeight)")
+                page.wait_for_function("count => document.querySelectorAll('.row[data-id]').length > count", arg=count)
+            check()
+            page.locator("[data-slider]").evaluate(
+                "slider => { slider.value = 500; slider.dispatchEvent(new Event('change', {bubbles: true})); }"
+            )
+            page.wait_for_selector(".row[aria-current][data-id='500']")
+            assert page.locator(".row[data-id]").count() < 200
+            check()
+            page.goto(f"{served.url}/threads/large?tab=state")
+            page.locator("summary", has_text="rows").click()
+            page.wait_for_selector(".tree .tree .key >> text=49")
+            page.locator("[data-more-values]").click()
+            page.wait_for_selector(".tree .key >> text=99")
+            check()
+            context.close()

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
 
 import pytest
+from click.testing import CliRunner
 
 import holdfast
+from holdfast.interfaces.cli.main import cli
 from holdfast.interfaces.http.client import HttpClient
 from holdfast.interfaces.web.lanes import Lanes
 from holdfast.interfaces.web.page_renderer import rich_text, static_version
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import SECONDS, Answer, ServedStore
-from tests.interfaces.web.kit import HOSTILE
+from tests.interfaces.web.kit import HOSTILE, ODD_VIEWS, VIEWS, fill_agents
 
 
 def signed_in(served: ServedStore) -> dict[str, str]:
@@ -31,18 +37,10 @@ def get(served: ServedStore, path: str, **headers: str) -> Answer:
 
 
 PAGES = (
-    "/",
-    "/threads",
+    *VIEWS.values(),
     "/threads?prefix=chat&sort=updated",
-    "/search?q=haptera",
-    "/threads/chat-1",
-    "/threads/chat-1/00000050",
-    "/threads/chat-1/00000050?tab=state",
-    "/threads/chat-1/00000050?tab=diff&a=00000040",
-    "/threads/chat-1?tab=pending",
-    "/threads/chat-1?tab=metadata",
     "/threads/chat-1/00000050/value?path=messages",
-    "/threads/chat-1/00000050/inspect?path=plan.done",
+    "/artifacts/odd",
 )
 
 
@@ -100,6 +98,78 @@ def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> Non
     assert "History" in inspected
 
 
+def test_every_command_that_a_page_shows_is_one(served: ServedStore) -> None:
+    seen = set()
+    for path in VIEWS.values():
+        for text in re.findall(r"<code>(holdfast [^<]*)</code>", get(served, path).text):
+            words = shlex.split(html.unescape(text))[1:]
+            if words[0] != "explain":
+                seen.add(words[0])
+                result = CliRunner().invoke(cli, [*words, "--help"])  # refused if an option is not known
+                assert result.exit_code == 0, (path, text, result.output)
+    assert len(seen) > 12
+
+
+def test_the_palette_finds_names_and_words(served: ServedStore) -> None:
+    def find(text: str) -> list[str]:
+        answer = get(served, f"/search?q={quote(text)}", **{"X-Fragment": "find"})
+        assert "<html" not in answer.text
+        return re.findall(r'href="([^"]+)"', answer.text)
+
+    assert find("chat")[0] == "/threads/chat-1"
+    assert "/threads/support-1" in find("port-1")
+    assert "/agents/baker-2" in find("baker")
+    assert "/state/agent%3Aresearcher" in find("agent:res")
+    assert any(href.startswith("/threads/chat-1/") for href in find("haptera"))
+    assert "/audit" in find("audit")
+    assert find("label:(") == []
+
+
+def test_an_agent_that_was_left_half_done_is_resolved_by_a_form(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        fill_agents(store)
+        with ServedStore(store, page_routes, write=True) as served:
+            own = {**signed_in(served), "Origin": served.url, "Content-Type": "application/x-www-form-urlencoded"}
+            page = served.request("GET", "/agents/baker-crashed", token=None, headers=own).text
+            csrf = re.findall(r'data-csrf="([0-9a-f]+)"', page)[0]
+            assert "the state is kneading again" in page
+
+            def send(**fields: str) -> int:
+                body = urlencode({"csrf": csrf, **fields}).encode()
+                return served.request("POST", "/agents/baker-crashed/resolve", body, token=None, headers=own).status
+
+            assert send(how="back", typed="baker-crashed", csrf="0") == 403
+            assert send(how="back", typed="baker") == 400
+            assert send(how="sideways", typed="baker-crashed") == 400
+            assert store.agents.load("baker-crashed").pending is not None
+            assert send(how="back", typed="baker-crashed") == 303
+            assert store.agents.load("baker-crashed").pending is None
+
+
+def test_sensitive_data_is_sent_in_clear_only_if_the_caller_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", base64.b64encode(bytes(32)).decode())
+    secret = "ghp_" + "x7Kq2mWv9" * 4
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.sensitive.protect()
+        store.put("chat", {"messages": [{"role": "user", "content": f"my token is {secret}"}]}, id="a")
+        store.access.grant("user:eve", "read", thread="chat")
+        token = store.access.issue_token("user:eve").secret
+        with ServedStore(store, page_routes, write=True) as served:
+            eve = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
+            for query in ("?tab=conversation", "?tab=state", "/inspect?path=messages[0].content"):
+                path = f"/threads/chat/a{query}"
+                stored = get(served, path).text
+                assert secret not in stored
+                assert "redacted · show" in stored
+                assert secret in get(served, f"{path}&clear=1").text
+                refused = served.request("GET", f"{path}&clear=1", token=None, headers=eve).text
+                assert secret not in refused
+                assert "redacted:" in refused
+        assert store.audit.query(action="reveal")
+
+
 def test_nothing_is_shown_without_a_session(served: ServedStore) -> None:
     for path in PAGES:
         answer = served.request("GET", path, token=None)
@@ -140,17 +210,15 @@ def test_signing_out_ends_the_session_and_needs_its_page(served: ServedStore) ->
 
 
 def test_stored_markup_is_shown_as_text(served: ServedStore) -> None:
-    name = quote(HOSTILE, safe="")
-    pages = [f"/threads/{name}/c1{query}" for query in ("", "?tab=state", "?tab=metadata")]
-    pages += ["/", "/threads", "/search?q=owned", f"/search?q={name}"]
-    pages += [f"/threads/{name}/c2?tab=diff&a=c1", f"/threads/{name}/c2/inspect?path=text"]
-    for path in pages:
+    for path in ODD_VIEWS:
         answer = get(served, path)
+        assert answer.status == 200, path
         found = read(answer)
         assert found.suspicious == [], path
         assert all(src and src.startswith("/static/") for src in found.scripts), path
         assert not {src for src in found.images if not src.startswith("/static/")}, path
-    shown = get(served, f"/threads/{name}/c1").text
+        assert "&lt;script&gt;" in answer.text or path == "/verify", path
+    shown = get(served, f"/threads/{quote(HOSTILE, safe='')}/c1").text
     assert "&lt;script&gt;" in shown
     assert "مرحبا" in shown
 
@@ -217,6 +285,13 @@ def test_lanes_join_at_forks_and_merges() -> None:
     assert resumed.waiting == ""
 
 
+def load_page(url: str, token: str) -> None:
+    """Load a page with a token in the header."""
+    request = Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urlopen(request, timeout=SECONDS) as answer:
+        assert answer.status == 200, url
+
+
 def test_opening_a_store_changes_no_byte(tmp_path: Path) -> None:
     file = tmp_path / "agents.db"
     with holdfast.open(file) as store:
@@ -241,6 +316,19 @@ def test_opening_a_store_changes_no_byte(tmp_path: Path) -> None:
                 client.search("hello")
                 client.query_audit()
                 client.list_items("agent:a")
+            for path in (
+                "",
+                "threads/chat",
+                "state",
+                "state/agent%3Aa/key",
+                "agents",
+                "sessions",
+                "artifacts",
+                "schemas",
+            ):
+                load_page(base + path, token)
+            for path in ("backups", "jobs", "audit", "verify?level=decode", "metrics/plots", "search?q=hello"):
+                load_page(base + path, token)
         finally:
             process.terminate()
             process.wait(SECONDS)
@@ -256,6 +344,9 @@ def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
 def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         store.put("secret", {"text": "of the owner"})
+        store.state(agent="other")["secret"] = "secret"
+        store.sessions.start("secret-session", user="bob")
+        store.artifacts.register(b"x", name="secret.txt")
         store.as_identity("user:alice").thread("mine").put({"messages": [{"role": "user", "content": "hello"}]})
         token = store.access.issue_token("user:alice").secret
         with ServedStore(store, page_routes) as served:
@@ -264,8 +355,14 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
             def load(path: str) -> Answer:
                 return served.request("GET", path, token=None, headers=cookie)
 
-            for path in ("/", "/threads", "/threads/mine", "/threads/mine?tab=state", "/search?q=hello"):
+            own = ("/", "/threads", "/threads/mine", "/threads/mine?tab=state", "/search?q=hello")
+            for path in (*own, "/state", "/state/agent%3Aother", "/agents", "/sessions", "/artifacts"):
                 answer = load(path)
-                assert answer.status == 200, path
-                assert "secret" not in answer.text
+                assert answer.status in (200, 403, 404), path
+                assert answer.status == 200 or path not in own, path
+                assert "secret" not in answer.text, path
+            for path in ("/schemas", "/backups", "/jobs", "/audit", "/verify?level=hashes", "/metrics/plots"):
+                assert load(path).status == 403, path
+                assert f'href="{path.partition("?")[0]}"' not in load("/").text
+                assert f'href="{path.partition("?")[0]}"' in get(served, "/").text
             assert load("/threads/secret").status == 404

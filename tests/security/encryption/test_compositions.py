@@ -21,6 +21,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
+from holdfast.security.encryption.key_rows import SUBJECT, KeyRow
 from holdfast.store.store import Store
 from tests.security.encryption.planted import contents_of, find_planted, plant, planted, rows_of
 from tests.servers.places import place
@@ -196,3 +197,46 @@ def test_a_shared_cache_in_redis(tmp_path: Path) -> None:
             other.update("chat", {"n": 40})
         assert store.get("chat").state["n"] == 40
     assert find_planted(names, contents_of(tmp_path)) == set()
+
+
+def subject_keys(url: str) -> set[bytes]:
+    """Return the keys of persons in a store, as they are stored."""
+    raw = open_raw(url)
+    rows = run(raw.read([Scan(KEYS, ())]))[0]
+    run(raw.close())
+    return {KeyRow.of(row).wrapped for row in rows if row.key[2] == SUBJECT}
+
+
+@pytest.mark.parametrize("kind", mostly_nightly(["mirror", "write-behind"], daily=["mirror"]))
+@pytest.mark.parametrize("away", [False, True], ids=["copied", "away"])
+def test_an_erasure_destroys_the_keys_of_a_person_in_the_copy(kind: str, away: bool, tmp_path: Path) -> None:
+    (first, other), keys = parts(kind, tmp_path), Encryption(LocalKeys(KEY))
+    url = url_of(kind, first, other, patience="1")
+    with holdfast.open(url, encryption=keys) as store:
+        store.put("letters", {"text": "of u-1"}, metadata={"subject": "u-1"})
+        store.put("notes", {"text": "of u-2"}, metadata={"subject": "u-2"})
+    before = subject_keys(first)
+    assert len(before) == 2
+    assert subject_keys(other) == before, "a copy has the keys, or it could not replace its store"
+    with holdfast.open(url, encryption=keys) as store:
+        if away:
+            store._engine.context.stored.inner._sender.stop(120)  # type: ignore[attr-defined]
+        certificate = store.erasure.erase("u-1").certificate
+        assert certificate is not None
+        assert certificate.keys_destroyed == 1
+        assert any("lags behind" in each for each in certificate.unreachable) == away
+    if away:
+        assert subject_keys(other) == before, "and the certificate says so"
+        with holdfast.open(url, encryption=keys) as store:  # it catches up, and what is left of it is removed
+            again = store.erasure.erase("u-1").certificate
+            assert again is not None
+            assert not any("lags behind" in each for each in again.unreachable)
+    (left,) = subject_keys(first)
+    assert subject_keys(other) == {left}
+    (gone,) = before - {left}
+    files = list(contents_of(tmp_path))
+    assert any(left in each for each in files)
+    assert not any(gone in each for each in files), "neither in a table, nor in a journal, a log or a free page"
+    with holdfast.open(other, encryption=keys) as copy:
+        assert copy.get("notes").state == {"text": "of u-2"}
+        assert [each.thread for each in copy.threads()] == ["notes"]

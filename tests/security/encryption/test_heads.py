@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Delete
+from holdfast.backends.interface import Delete, Put, Row, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import STEPS
+from holdfast.backends.tables import REFS, STEPS
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import CorruptError, DeniedError, InvalidError
 from holdfast.maintenance import StoreHeads
@@ -91,3 +91,63 @@ def test_files_of_heads_are_encrypted_and_authentic(tmp_path: Path, encryption: 
             with pytest.raises(CorruptError) as caught:
                 store.maintenance.load_heads(bad)
             assert caught.value.code == "tampered"
+
+
+def raw_refs(path: Path) -> list[Row]:
+    """Return the tags and labels of the threads of a store, as they are stored."""
+    raw = run(backend_for(f"sqlite:///{path}").open(f"sqlite:///{path}"))
+    found = run(raw.read([Scan(REFS, ("",))]))[0]
+    run(raw.close())
+    return [row for row in found if row.key[2] in ("tag", "label")]
+
+
+def replace_refs(path: Path, rows: list[Row]) -> None:
+    """Put rows into the database in place of those that are there, as somebody does who has only the file."""
+    raw = run(backend_for(f"sqlite:///{path}").open(f"sqlite:///{path}"))
+    now = run(raw.read([Scan(REFS, ("",))]))[0]
+    removed = [Delete(REFS, row.key) for row in now if row.key[2] in ("tag", "label")]
+    run(raw.apply([*removed, *(Put(REFS, row) for row in rows)]))
+    run(raw.close())
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["shown", "hidden"])
+def test_heads_find_an_old_tag_that_was_put_back(hidden: bool, tmp_path: Path) -> None:
+    path, encryption = tmp_path / "a.db", Encryption(LocalKeys(b"t" * 32), hide_names=hidden)
+
+    def codes(heads: StoreHeads) -> list[str]:
+        with holdfast.open(path, encryption=encryption) as store:
+            report = store.maintenance.verify(heads=heads)
+            return [each.code.value for each in report.findings]
+
+    with holdfast.open(path, encryption=encryption) as store:
+        thread = store.thread("t")
+        for number in range(3):
+            thread.put({"n": number})
+        thread.tag("approved", at=0)
+        thread.label("draft", at=1)
+        first = store.maintenance.heads()
+    old = raw_refs(path)
+    with holdfast.open(path, encryption=encryption) as store:
+        store.thread("t").tag("approved", at=2, move=True)
+        store.thread("t").unlabel("draft")
+        second = store.maintenance.heads()
+        second.save(tmp_path / "heads.json")
+        second = store.maintenance.load_heads(tmp_path / "heads.json")
+    new = raw_refs(path)
+    assert codes(second) == []
+    with holdfast.open(path, encryption=encryption) as store:
+        store.thread("t").put({"n": 3}, tag="released")  # which only appends
+    assert codes(second) == ["changed-names"]
+    both = raw_refs(path)
+    replace_refs(path, [*old, *(row for row in both if row not in new and row.key not in {each.key for each in old})])
+    with holdfast.open(path, encryption=encryption) as store:
+        assert store.maintenance.verify().ok, "it looks right, as it once was"
+        assert store.get("t", "approved").state == {"n": 0}
+    assert sorted(set(codes(second))) == ["changed-names", "replayed-name"]
+    assert codes(second).count("replayed-name") == 2
+    replace_refs(path, both)
+    assert codes(second) == ["changed-names"]
+    with holdfast.open(path, encryption=encryption) as store:
+        store.thread("t").tag("approved", at=1, move=True)  # on purpose
+    assert codes(second) == ["changed-names"]
+    assert "replayed-name" not in codes(first), "the tag was moved since: it cannot be told"

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.backends.interface import Create, Delete, Row, Scan
+from holdfast.backends.interface import Create, Delete, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import KEYS, LINES, STEPS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import wrap
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.checked_rows import CheckedBackend, select_rows
 from holdfast.engine.namespaces import thread_name
 from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnsupportedError
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.security.encryption.hidden_names import HIDDEN
+from holdfast.security.encryption.hidden_names import HIDDEN, NamedBackend
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from tests.security.encryption.planted import contents_of, find_planted, rows_of
@@ -271,3 +275,49 @@ def test_digests_of_fields_do_not_tell_which_fields_are_equal(tmp_path: Path) ->
     run(raw.close())
     assert tokens["", "one"] == tokens["", "three"] != ""
     assert len({tokens["", "one"], tokens["", "two"], tokens["other", "one"], tokens["other", "two"]}) == 4
+
+
+@pytest.mark.parametrize(
+    "kind", mostly_nightly(["sqlite", "memory", "postgres", "mongodb", "redis", "file", "s3"], daily=["sqlite"])
+)
+def test_a_list_follows_what_others_do_and_a_page_reads_a_page(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, expected, read = Random(7), set[str](), [0]
+
+    class Counting(Wrapper):
+        """Counts the rows of lines that are read."""
+
+        async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+            found = await super().read(queries)
+            read[0] += sum(len(rows) for query, rows in zip(queries, found, strict=True) if query.space is LINES)
+            return found
+
+    create = NamedBackend.__init__
+    monkeypatch.setattr(NamedBackend, "__init__", lambda self, inner: create(self, Counting(inner)))
+    url = place(kind, tmp_path)
+    with ExitStack() as stack:
+        store = stack.enter_context(holdfast.open(url, encryption=HIDING))
+        other = store if kind == "memory" else stack.enter_context(holdfast.open(url, encryption=HIDING))
+        for number in range(150):
+            expected.add(name := f"thread {rng.randrange(10**6)} {number}")
+            other.put(name, {"n": number})
+        store.state(user="u1")["n"] = 1
+        assert [each.thread for each in store.threads().all()] == sorted(expected)
+        for _ in range(30):
+            if rng.random() < 0.4:
+                expected.discard(name := rng.choice(sorted(expected)))
+                other.delete(name)
+            else:
+                expected.add(name := f"thread {rng.randrange(10**6)}")
+                rng.choice([store, other]).put(name, {"n": 1})
+            if rng.random() < 0.3:  # deleted and created again
+                other.delete(name)
+                other.put(name, {"n": 2})
+                expected.add(name)
+            start = rng.choice(sorted(expected))
+            read[0] = 0
+            page = store.threads(limit=10, cursor=start)
+            assert [each.thread for each in page] == sorted(each for each in expected if each > start)[:10]
+            assert read[0] < 60, "a page, and what has changed"
+        assert [each.thread for each in store.threads().all()] == sorted(expected)

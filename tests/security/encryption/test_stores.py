@@ -148,7 +148,7 @@ def test_what_would_be_in_the_clear_is_refused_by_name(tmp_path: Path) -> None:
     keys = LocalKeys(generate_key())
     with holdfast.open(tmp_path / "a.db", encryption=Encryption(keys)) as store:
         store.put("t", {"text": "planted"})
-        for act in (store.maintenance.build_index, lambda: store.export(tmp_path / "file")):
+        for act in (store.maintenance.build_index, lambda: store.export(tmp_path / "file", format="json")):
             with pytest.raises(UnsupportedError) as caught:
                 act()
             assert caught.value.code == "clear-refused"

@@ -13,7 +13,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import KEYS, TABLES
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import DeniedError
-from holdfast.security.encryption.key_rows import BY_SUBJECT, KeyRow
+from holdfast.security.encryption.key_rows import KeyRow
 from holdfast.security.encryption.subject_keys import subject_digest
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
@@ -201,5 +201,5 @@ def by_subject(store: Store, user: str) -> set[str]:
     rows: Any = store._engine.context.rows
     keys, tenant = rows.store_keys, run(rows.store_keys.require_tenant(""))
     found = run(keys.backend.read([Scan(KEYS, ())]))[0]
-    by = BY_SUBJECT + subject_digest(tenant, user)
-    return {row.line for row in map(KeyRow.of, found) if row.wrapped_by == by}
+    by = subject_digest(tenant, user)
+    return {row.line for row in map(KeyRow.of, found) if row.subject == by}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import holdfast
+from holdfast.encryption import Encryption, LocalKeys
+from holdfast.engine import leases
 from holdfast.errors import ConflictError
 from holdfast.store import erasure
 from tests.security.erasure.people import few_states, found_in, opened_rows, plant, plant_few, states_of
+from tests.support.kills import MOMENTS, Moment, kill, kill_at_write, run_in_child
 from tests.support.nightly import mostly_nightly
 
 _NIGHTLY = 100
@@ -38,8 +39,9 @@ _FEW = ["u-1 chat", "group", "certificate"]
 
 @pytest.fixture(autouse=True)
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an erasure be resumed soon after its process died."""
+    """Let an erasure, and the rewriting of a line, be resumed soon after its process died."""
     monkeypatch.setattr(erasure, "_LIFE", 0.3)
+    monkeypatch.setattr(leases, "_LIFE_NS", 3 * 10**8)
 
 
 @pytest.mark.parametrize("expected", mostly_nightly([_PHASES, _FEW], daily=[_FEW]), ids=len)
@@ -63,18 +65,21 @@ def test_an_erasure_is_resumed_wherever_it_was_killed(expected: list[str], tmp_p
 
 
 @pytest.mark.nightly
-def test_erasures_that_are_killed_at_any_moment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encryption", [False, Encryption(LocalKeys(b"1" * 32))], ids=["plain", "encrypted"])
+def test_erasures_that_are_killed_at_any_moment(encryption: Encryption | Literal[False], tmp_path: Path) -> None:
     rng, struck, number = random.Random(22), Counter[str](), 0
     while struck.total() < _NIGHTLY:
         path = tmp_path / f"{number}.db"
         number += 1
-        with holdfast.open(path) as store:
+        with holdfast.open(path, encryption=encryption) as store:
             plant(store)
             before = states_of(store, "u-2")
-        while phase := _erase_in_child(path, seconds=rng.uniform(0.01, 0.6)):
+        last = 40  # what comes first is there only once
+        while phase := _erase_in_child(path, encryption, write=rng.randint(1, last), moment=rng.choice(MOMENTS)):
             struck[phase.split()[0]] += 1
-        with holdfast.open(path) as store:
-            (certificate,) = store.erasure.certificates()
+            last = 80
+        with holdfast.open(path, encryption=encryption) as store:
+            certificate = store.erasure.certificates()[0]  # one that was killed after its last write has another
             assert (certificate.erased["threads"], certificate.erased["agents"]) == (2, 1)
             assert found_in(opened_rows(store))["u-1"] == set()
             assert states_of(store, "u-2") == before
@@ -82,47 +87,34 @@ def test_erasures_that_are_killed_at_any_moment(tmp_path: Path) -> None:
             assert store.audit.verify().findings == []
             assert store.jobs.list() == []
         assert found_in([path.read_bytes()])["u-1"] == set()
-    assert len(struck) >= 6, struck
+    assert struck.keys() >= {"begin", "u-1", "session", "group", "histories", "audit"}, struck
 
 
-def _erase_in_child(path: Path, *, spared: Collection[str] | None = None, seconds: float = 0.0) -> str:
-    """Erase in a process that is killed when it reports anything but what is spared, or after some seconds. Returns the
-    last thing that it reported, or `begin`; empty if it was faster."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(read)
-        _erase_and_die(path, spared, seconds, write)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        reported = pipe.read().decode().split("\n")[:-1]
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0, reported
-    if not os.WIFSIGNALED(status):
-        return ""
-    return reported[-1] if reported else "begin"
+def _erase_in_child(
+    path: Path,
+    encryption: Encryption | Literal[False] = False,
+    *,
+    spared: Collection[str] | None = None,
+    write: int = 0,
+    moment: Moment = "after",
+) -> str:
+    """Erase in a process that is killed when it reports anything but what is spared, or at a write. Returns the last
+    thing that it reported, or `begin`; empty if it was faster."""
 
-
-def _erase_and_die(path: Path, spared: Collection[str] | None, seconds: float, write: int) -> None:
-    """Erase, in a child."""
-    code = 1
-    try:
-        timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        timer.daemon = True
-
+    def work(report: Callable[[str], None]) -> None:
         def progress(done: int, total: int | None, what: str) -> None:
-            os.write(write, f"{what}\n".encode())
+            report(what)
             if spared is not None and what not in spared:
-                os.kill(os.getpid(), signal.SIGKILL)
+                kill()
 
-        with holdfast.open(path) as store:
+        if write:
+            kill_at_write(write, moment)
+        with holdfast.open(path, encryption=encryption) as store:
             while True:
                 with suppress(ConflictError):  # the lease of the process before has not ended
-                    if seconds and not timer.is_alive():
-                        timer.start()
                     store.erasure.erase("u-1", progress=progress)
-                    code = 0
-                    break
+                    return
                 time.sleep(0.05)
-    finally:
-        os._exit(code)
+
+    reported, killed = run_in_child(work)
+    return "" if not killed else reported[-1] if reported else "begin"

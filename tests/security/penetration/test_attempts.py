@@ -101,16 +101,21 @@ def test_e4_the_store_is_rolled_back_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_e5_an_older_version_of_a_tag_is_put_back(store: Store) -> None:
-    """Not found: a row that changes in place has no version that a reader knows. It is documented."""
+    """Not found by reading: a row that changes in place has no version that a reader knows. Found given heads."""
     store.put("t", {"n": 1}, id="1")
     store.thread("t").tag("released", at="1")
     old = run(database(store).read([Scan(REFS, ("", "t"))]))[0]
     store.put("t", {"n": 2}, id="2")
     store.thread("t").tag("released", at="2", move=True)
     assert store.get("t", at="released").state == {"n": 2}
+    heads = store.maintenance.heads()
     run(database(store).apply([Put(REFS, row) for row in old]))
     with reopened(store) as again:
         assert again.get("t", at="released").state == {"n": 1}
+        assert again.maintenance.verify().ok
+        found = again.maintenance.verify(heads=heads)
+    assert not found.ok
+    assert "replayed-name" in {each.code.value for each in found.findings}
 
 
 def test_e6_what_is_saved_is_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,7 +131,7 @@ def test_e6_what_is_saved_is_in_no_log(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_e7_files_beside_the_store_have_it_in_the_clear(tmp_path: Path) -> None:
-    """Backups are sealed. An export, and what is meant for others to read, is refused unless it is allowed by name."""
+    """Backups and exports are sealed. What is meant for others to read is refused unless it is allowed by name."""
     names = planted(20)
     with holdfast.open(tmp_path / "a.db", encryption=KEYS_1) as store:
         plant(store, names)
@@ -134,13 +139,16 @@ def test_e7_files_beside_the_store_have_it_in_the_clear(tmp_path: Path) -> None:
         assert store.backups(tmp_path / "backups").verify(level="decode").ok
         assert store.backups(tmp_path / "backups").drill().ok
         assert find_planted(names, contents_of(tmp_path)) == set()
+        store.export(tmp_path / "sealed.jsonl", kinds="all")
         with pytest.raises(HoldfastError) as caught:
-            store.export(tmp_path / "export.jsonl")
+            store.export(tmp_path / "export.jsonl", format="json")
         assert caught.value.code == "clear-refused"
         assert find_planted(names, contents_of(tmp_path)) == set()
     with holdfast.open(tmp_path / "plain.db", encryption=False) as plain:  # the control
         plant(plain, names)
         plain.backups(tmp_path / "plain").create()
+        plain.export(tmp_path / "plain.jsonl")
+    assert find_planted(names, [(tmp_path / "plain.jsonl").read_bytes()])
     assert find_planted(names, contents_of(tmp_path / "plain"))
 
 
@@ -156,19 +164,23 @@ def test_e8_a_key_file_that_others_can_read(tmp_path: Path) -> None:
 
 
 def test_e9_snapshots_of_an_agent_of_an_encrypted_store(store: Store, tmp_path: Path) -> None:
-    """Refused, as exports are: a snapshot is a file in the clear. (Found by this test; it was written before.)"""
+    """Encrypted, with a key of the file that the master key encrypts. (Found by this test: it was in the clear.)"""
+    planted_note = {"note": ["plantednotex0001q"]}
     agent = Noted().attach(store, "n")
     agent.note = "plantednotex0001q"
     agent.save()
-    with pytest.raises(HoldfastError) as caught:
-        snapshots.snapshot(agent, tmp_path / "n.hfsnap")
-    assert caught.value.code == "clear-refused"
+    snapshots.snapshot(agent, tmp_path / "sealed.hfsnap")
+    store.audit.export(tmp_path / "audit.jsonl")
+    assert not find_planted(planted_note, contents_of(tmp_path))
+    with holdfast.open("memory://", encryption=False) as thief, pytest.raises(HoldfastError) as caught:
+        snapshots.restore(tmp_path / "sealed.hfsnap", store=thief)
+    assert caught.value.code == "key-missing"
     with holdfast.open(tmp_path / "b.db", encryption=Encryption(LocalKeys(b"1" * 32), clear=["export"])) as allowed:
         agent = Noted().attach(allowed, "n")
         agent.note = "plantednotex0001q"
         agent.save()
         snapshots.snapshot(agent, tmp_path / "n.hfsnap")
-    assert find_planted({"note": ["plantednotex0001q"]}, [(tmp_path / "n.hfsnap").read_bytes()])  # the control
+    assert find_planted(planted_note, [(tmp_path / "n.hfsnap").read_bytes()])  # the control
 
 
 # Access --------------------------------------------------------------------------------------------------------------

@@ -122,7 +122,8 @@ async def snapshot(
 
     `target` is a path that ends in `.hfsnap`, or a URL: `s3://bucket/agent.hfsnap`, `gs://…`, `az://…`; `options` are
     those of the service, as for `holdfast.open`. The file is written completely or not at all, and durable when this
-    returns. `config` names a thread of an agent with a checkpointer, whose state is included.
+    returns. `config` names a thread of an agent with a checkpointer, whose state is included. The content of an agent
+    of an encrypted store is encrypted, unless the store was opened with `clear=["export"]`.
 
     Secrets are never written: fields that a class declares in `lc_secrets` are left out, and their values are refused
     anywhere else, as are the values of `secrets`. Fields with names like secrets, and texts with keys in well-known
@@ -158,7 +159,8 @@ async def snapshot(
         scan.check_texts(content.tree, "content")
         scan.check_texts(description, "description")
         scan.check_texts(content.name, "name")
-        data = strict_json.write({"kind": content.kind, "content": content.tree}) + b"\n"
+        tree = content.tree if content.key is None else contents.seal_tree(content.key, content.tree)
+        data = strict_json.write({"kind": content.kind, "content": tree}) + b"\n"
         if len(data) > limit:
             raise SnapshotTooLargeError(
                 f"the content has {len(data):,} bytes, and the limit is {limit:,}",

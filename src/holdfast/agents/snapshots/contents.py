@@ -14,6 +14,7 @@ from holdfast.errors import ConfigError, SnapshotCorruptError, SnapshotInvalidEr
 
 if TYPE_CHECKING:
     from holdfast.agents.storage.agent_line import AgentLine
+    from holdfast.security.encryption.file_key import FileKey
 
 _PACKAGES = ("holdfast", "langchain", "langchain-core", "langgraph", "langgraph-checkpoint")
 
@@ -27,6 +28,8 @@ class SnapshotContent(NamedTuple):
     tree: Any
     tools: tuple[str, ...] = ()
     middleware: tuple[str, ...] = ()
+    key: FileKey | None = None
+    """The key that the tree is encrypted with in the file."""
 
 
 class RestoreOptions(NamedTuple):
@@ -62,8 +65,10 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
         from holdfast.agents.snapshots import holdfast_agents
 
         version = value.version if isinstance(value, holdfast_agents.StoredAgent) else None
-        document, record = await holdfast_agents.export_agent(line, version, scan)
-        return SnapshotContent("persistent", record.kind, record.id, document)
+        document, record, key = await holdfast_agents.export_agent(line, version, scan)
+        if key is None:
+            return SnapshotContent("persistent", record.kind, record.id, document)
+        return SnapshotContent("persistent", "agent", "", document, key=key)
     _require("langchain_core")
     if _is_graph(value):
         from holdfast.agents.snapshots import langchain_agents
@@ -99,6 +104,13 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
     name = getattr(value, "name", None)
     label = name if isinstance(name, str) else ""
     return SnapshotContent("langchain", type(value).__name__, label, dump(value, "value", scan))
+
+
+def seal_tree(key: FileKey, tree: Any) -> dict[str, Any]:
+    """Return a tree as one that is encrypted with the key of the file."""
+    from holdfast.agents.snapshots.holdfast_agents import seal_tree
+
+    return seal_tree(key, tree)
 
 
 async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOptions, where: str) -> Any:
@@ -162,6 +174,7 @@ async def _restore_holdfast_agent(tree: Any, options: RestoreOptions, where: str
         raise SnapshotInvalidError(
             "an agent of Holdfast is restored into a store", where=where, hint="restore(…, store=holdfast.open(…))"
         )
+    tree = await holdfast_agents.open_tree(tree, options.store, where)
     name = holdfast_agents.class_of(tree, where)
     if options.live:
         registry.get(name)  # its error says what to import, before anything is written

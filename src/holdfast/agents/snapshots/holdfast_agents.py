@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from holdfast.agents.snapshots import strict_json
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.snapshots.strict_json import check_fields
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.json_document import export_document, import_document
 from holdfast.agents.storage.record import CONVERSATION, PENDING, AgentRecord
-from holdfast.engine.checked_rows import clear_refused
+from holdfast.backends.interface import BlockingCall
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -24,9 +25,13 @@ from holdfast.errors import (
     TooLargeError,
     UnsupportedError,
 )
+from holdfast.security.encryption.file_key import FileKey, master_keys, new_file_key, open_file_key
 from holdfast.state.api import ScopedOperations
 
 _FIELDS = {"holdfast": str, "format": int, "id": str, "version": int, "checkpoint": str, "updated": str, "state": dict}
+
+_SEALED, _PURPOSE = "sealed", "snapshot"
+"""The field of an encrypted tree with its key, which the master key of the store encrypts."""
 
 _SETTINGS = ("configuration", "fields", "context", "metadata")
 """The channels that hold settings."""
@@ -48,14 +53,13 @@ class StoredAgent(NamedTuple):
     """The version; by default the newest."""
 
 
-async def export_agent(line: AgentLine, version: int | None, scan: SecretScan) -> tuple[dict[str, Any], AgentRecord]:
-    """Return a version of an agent as a tree of JSON, and its record. Raises `NotFoundError`.
-
-    A snapshot is a file in the clear: of an encrypted store, it is refused unless exports are allowed.
-    """
+async def export_agent(
+    line: AgentLine, version: int | None, scan: SecretScan
+) -> tuple[dict[str, Any], AgentRecord, FileKey | None]:
+    """Return a version of an agent as a tree of JSON, its record, and the key to encrypt the tree with, if it is that
+    of an encrypted store. Raises `NotFoundError`."""
     await line.allow("read")
-    if not line.handle.engine.context.rows.may_be_clear("export"):
-        raise clear_refused("export")
+    key = await new_file_key(line.handle.engine, _PURPOSE)
     point = await line.require_step(version)
     record = await line.read_record(point)
     if record.pending is not None:
@@ -70,7 +74,22 @@ async def export_agent(line: AgentLine, version: int | None, scan: SecretScan) -
     for part in _DATA:
         scan.check_names(document["state"].get(part), part, is_message=True)
     await line.handle.guard.saw(line.scope, ())
-    return document, record
+    return document, record, key
+
+
+def seal_tree(key: FileKey, tree: Any) -> dict[str, Any]:
+    """Return a tree as one that is encrypted with the key of the file."""
+    return {_SEALED: dict(key.wrapped), "content": key.seal(strict_json.write(tree), 0)}
+
+
+async def open_tree(tree: Any, store: Any, where: str) -> Any:
+    """Return a tree, decrypted with the master key of the store that it is restored into if it is encrypted."""
+    if type(tree) is not dict or _SEALED not in tree:
+        return tree
+    check_fields(tree, {_SEALED: dict, "content": str}, where)
+    keys = master_keys(_require_store(store)._handle.engine)
+    call: BlockingCall[FileKey] = BlockingCall(lambda: open_file_key(tree[_SEALED], _PURPOSE, keys, where))
+    return strict_json.read((await call).unseal(tree["content"], 0, where), where)
 
 
 def class_of(tree: Any, where: str) -> str:
@@ -98,11 +117,15 @@ async def import_agent(tree: Any, line: AgentLine, where: str) -> AgentRecord:
 
 def line_of(store: Any, id: str) -> AgentLine:
     """Return the line of an agent. Raises `SnapshotInvalidError` if the store or the id is none."""
+    try:
+        return AgentLine(_require_store(store)._handle, id)
+    except InvalidError as error:
+        raise SnapshotInvalidError(error.what, where=error.where, hint=error.hint) from error
+
+
+def _require_store(store: Any) -> ScopedOperations:
     if not isinstance(store, ScopedOperations):
         raise SnapshotInvalidError(
             f"a {type(store).__name__} is no store of Holdfast", hint="restore(…, store=holdfast.open(…))"
         )
-    try:
-        return AgentLine(store._handle, id)
-    except InvalidError as error:
-        raise SnapshotInvalidError(error.what, where=error.where, hint=error.hint) from error
+    return store

@@ -77,7 +77,9 @@ class PostgresBackend(ServerBackend):
     @property
     def capabilities(self) -> Capabilities:
         durable = self._schema_state is not None and self._schema_state.durable
-        return Capabilities(durable, shared=True, max_body=_MAX_BODY, max_batch=_MAX_BODY, words=True)
+        return Capabilities(
+            durable, shared=True, max_body=_MAX_BODY, max_batch=_MAX_BODY, words=True, joint_batches=True
+        )
 
     async def match_words(self, match: WordMatch) -> WordMatches:
         if cannot_match(match):

@@ -88,6 +88,8 @@ _ALL = (
     Family("drill_age_seconds", "gauge", "How long ago that was.", ("repository",)),
     Family("drill_ok", "gauge", "Whether the last drill succeeded.", ("repository",)),
     Family("storage_bytes", "gauge", "The size of the store."),
+    Family("repository_bytes", "gauge", "The size of a repository of backups when it was last known.", ("repository",)),
+    Family("repository_limit_bytes", "gauge", "The storage limit of a repository; 0 if it has none.", ("repository",)),
     Family("alert_state", "gauge", "The state of an alert: 0 is fine, 1 pending, 2 firing.", ("rule",)),
     Family("up", "gauge", "Whether the store answers."),
 )

@@ -127,6 +127,7 @@ class SQLiteBackend(Backend):
             max_body=900_000_000,
             max_batch=1 << 30,
             words=True,
+            joint_batches=True,
         )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:

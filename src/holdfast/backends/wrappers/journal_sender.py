@@ -193,7 +193,7 @@ class JournalSender:
         rows = self._rows(cursor.number)
         if not rows:
             if self._stop_at is not None:
-                self._trim()
+                self.trim()
             return False
         if rows[0].key[2] != cursor.number + 1:
             if self._load_cursor() == cursor:
@@ -207,7 +207,7 @@ class JournalSender:
             return True
         self._send(cursor, rows)
         if self.sent - self._trimmed >= _TRIM:
-            self._trim()
+            self.trim()
         return True
 
     def _load_cursor(self) -> ReplicaCursor:
@@ -282,11 +282,11 @@ class JournalSender:
 
     def _trim_when_idle(self) -> None:
         try:
-            self._trim()
+            self.trim()
         except HoldfastError as error:
             self.trouble = str(error)
 
-    def _trim(self) -> None:
+    def trim(self) -> None:
         """Remove sent rows from the journal, except its last one."""
         while True:
             sent, (last,) = run(

@@ -192,10 +192,11 @@ class ReplicatingBackend(Wrapper):
         await self.remote.tidy()
 
     async def purge(self) -> list[str]:
-        """Purge both stores, the copy when it has got everything."""
+        """Purge both stores, the copy when it has got everything, and the journal of what it got."""
         if not await self._wait_caught_up():
-            lag = f"the copy {self.remote.url}, which lags behind: {self._sender.trouble}"
+            lag = f"the copy {self.remote.url}, which lags behind, and the journal: {self._sender.trouble}"
             return [*await self.inner.purge(), lag]
+        await BlockingCall(self._sender.trim)
         return [*await self.inner.purge(), *await self.remote.purge()]
 
     async def status(self) -> dict[str, int | float | str]:

@@ -7,14 +7,13 @@ was killed resumes with what is missing when it is started again.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Batch, Change, Create, Delete, Expect, Get, Put, Row
 from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
@@ -22,7 +21,6 @@ from holdfast.backends.tables import (
     EVENTS,
     FOLDS,
     LINES,
-    LINKS,
     METADATA,
     NODES,
     OBJECTS,
@@ -34,15 +32,27 @@ from holdfast.backends.tables import (
     Scalar,
     Table,
 )
-from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.copy.copy_report import CopyProgress, CopyRegistries, CopyReport, OnCopyProgress
-from holdfast.engine.copy.row_writer import BATCH_ROWS, ConcurrentChange, RowWriter
+from holdfast.engine.copy.line_rows import (
+    COPIED,
+    Listing,
+    branch_heads,
+    digest,
+    is_mark,
+    listing,
+    of_steps,
+    outline,
+    protects,
+)
+from holdfast.engine.copy.line_writer import LineWriter
+from holdfast.engine.copy.row_writer import ConcurrentChange, JointBatch
+from holdfast.engine.copy_mark import start_copy
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.projection.rows import clear_state
-from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, SUBJECT, Line, StepRef, open_writes, write_row
+from holdfast.engine.row_format import HOLD, PIN, Line, StepRef, open_writes, write_row
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -52,11 +62,6 @@ from holdfast.errors import (
     QuotaError,
     UnsupportedError,
 )
-
-_NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
-"""Tables that are copied before the steps, in this order."""
-
-_ALL = (*_NEEDED, STEPS)
 
 _EXCLUSIVE = (STEPS, FOLDS, BRANCHES, REFS)
 """Tables where another writer may create the same key during the copy, which is not overwritten."""
@@ -69,9 +74,6 @@ _PASSES = 10
 
 _COMPARISONS = 5
 """How often a line is compared in full before it counts as one that keeps changing."""
-
-
-_Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
 
 
 @dataclass
@@ -114,10 +116,14 @@ class StoreCopier:
         self._prepare = prepare
         self._rules = CopyRules()
         self._only: Sequence[Line] | None = None
+        self._extended: Set[Line] = frozenset()
+        """Lines whose rest becomes visible all at once."""
         self.written: set[Line] = set()
         """Lines that were copied in this run."""
         self._rows = 0
         self._bytes = 0
+        self._joint: JointBatch | None = None
+        """Collects the batches of several lines, if that is cheaper."""
 
     async def copy(self, tenant: str | None, only: Sequence[Line] | None = None) -> CopyReport:
         """Copy all lines of a tenant, or of all tenants; or only some lines.
@@ -183,9 +189,11 @@ class StoreCopier:
         lines: Sequence[Line],
         commit: Apply | None = None,
         check: Callable[[Line], Awaitable[None]] | None = None,
+        extended: Sequence[Line] = (),
     ) -> tuple[int, int]:
-        """Copy lines that the target does not have, all or none: they become visible in one batch, which `commit`
-        applies, if given, with other changes. Returns the number of rows and of bytes that were written.
+        """Copy lines that the target does not have, and the rest of `extended` ones, of which it has a part, all or
+        none: they become visible in one batch, which `commit` applies, if given, with other changes. Returns the number
+        of rows and of bytes that were written.
 
         Each line is compared with the source at the end; unless that never changes, and `check` verifies a line in it
         before it is copied.
@@ -194,37 +202,58 @@ class StoreCopier:
         has such a line when it ends.
         """
         batches: list[Change] = []
+        joint = JointBatch(self._engine.context)
+        if self._target.capabilities.joint_batches:
+            self._joint = joint
 
         async def collect(batch: Batch) -> None:
             batches.extend(batch)
 
-        self._only, self._apply = lines, lambda _: collect
+        every = [*lines, *extended]
+        self._only, self._apply, self._extended = every, lambda _: collect, frozenset(extended)
         try:
-            for number, line in enumerate(lines, 1):
+            if self._joint is not None:
+                await self._mark(lines, joint)
+            for number, line in enumerate(every, 1):
                 if check is not None:
                     await check(line)
                 if not await self._copy(line):
                     raise ConflictError("a thread changed while it was copied", where=f"thread {line}")
-                self._report("copied", number, len(lines), line)
+                self._report("copied", number, len(every), line)
+            await joint.flush()
+            self._check_batch(batches)
             if (batches or commit) and await (commit or self._engine.context.apply)(batches) is not None:
                 raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again")
-        except HoldfastError:
+        except (HoldfastError, ConcurrentChange) as error:
             for line in lines:
-                await self._target.apply(
-                    [Expect(LINES, tuple(line), None), *(Delete(table, tuple(line)) for table in _ALL)]
-                )
-            raise
-        for line in lines:
+                with suppress(ConcurrentChange):
+                    await self._writer(line, []).clear()
+            if isinstance(error, HoldfastError):
+                raise
+            raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again") from None
+        finally:
+            self._joint = None
+        for line in every:
             self._engine.context.cache.drop_all(line)
         if check is not None:
-            for line in lines:
+            for line in every:
                 await self._engine.projector.follow(line)
                 await self._engine.indexer.follow(line)
             return self._rows, self._bytes
-        differing = await self._verify(lines)
+        differing = await self._verify(every)
         if differing:
             raise ConflictError("a thread changed while it was copied", where=f"thread {differing[0]}")
         return self._rows, self._bytes
+
+    def _check_batch(self, batch: Batch) -> None:
+        """Check that the target can apply the last batch."""
+        size = sum(len(each.row.body) for each in batch if isinstance(each, Create | Put))
+        if size > self._target.capabilities.max_batch:
+            raise UnsupportedError(
+                f"what is added to threads that exist has {size} bytes, more than the store writes at once",
+                where=self._target.url,
+                hint="Copy or restore fewer threads at a time, or into a store that does not have them",
+            )
 
     def _report(self, phase: str, done: int, total: int, line: Line) -> None:
         if self._progress is not None:
@@ -252,7 +281,7 @@ class StoreCopier:
         if self._source.capabilities.max_body <= limit:
             return
         for line in await self._lines(tenant):
-            size = sum(StepRef.of(row).size for heads in await _heads(self._source, line) for row in heads)
+            size = sum(StepRef.of(row).size for heads in await branch_heads(self._source, line) for row in heads)
             if size > limit // 2:
                 for table in (STEPS, OBJECTS, NODES):
                     async for row in scan_rows(self._source, table, line):
@@ -273,7 +302,7 @@ class StoreCopier:
         (existing,) = await self._target.read([Get(LINES, [tuple(line)])])
         if not existing:
             return True
-        steps, target_steps = [await _listing(store, STEPS, line) for store in (self._source, self._target)]
+        steps, target_steps = [await listing(store, STEPS, line) for store in (self._source, self._target)]
         if found[0].columns[0] == existing[0].columns[0] and all(
             key in target_steps and _is_copy_of(StepRef.of(Row(key, target_steps[key])), StepRef.of(Row(key, columns)))
             for key, columns in steps.items()
@@ -288,7 +317,7 @@ class StoreCopier:
         (existing,) = await self._target.read([Get(LINES, [tuple(line)])])
         if not found or not existing:
             raise ConflictError("only one of the stores has it", where=f"thread {line}")
-        steps, target_steps = [await _listing(store, STEPS, line) for store in (self._source, self._target)]
+        steps, target_steps = [await listing(store, STEPS, line) for store in (self._source, self._target)]
         _check_history(line, found[0], existing[0], steps, target_steps, self._target.url)
 
     # One line -------------------------------------------------------------------------------------------------
@@ -298,7 +327,7 @@ class StoreCopier:
 
         Steps are never changed without the line's own row, and what they need is stored with them.
         """
-        return await _outline(self._source, line) == await _outline(self._target, line)
+        return await outline(self._source, line) == await outline(self._target, line)
 
     async def _copy(self, line: Line) -> bool:
         """Copy what the target lacks of a line. Returns False if the line was deleted or changed during the copy."""
@@ -309,11 +338,15 @@ class StoreCopier:
         if existing and line in self.written and existing[0].columns[0] != found[0].columns[0]:
             await self._engine.lines.delete(line)  # deleted in the source, and created again
             existing = []
+        writer = self._writer(line, existing)
+        try:
+            await writer.begin()
+        except ConcurrentChange:
+            return False
         # The target is listed first: whatever another copy adds to it afterwards is in the source. Then the steps: what
         # they need exists when they do, and later ones are left for the next pass.
-        target = {table: await _listing(self._target, table, line) for table in _ALL}
-        steps = await _listing(self._source, STEPS, line)
-        writer = _LineWriter(self._engine.context, line, existing[0].columns if existing else None)
+        target = {table: await listing(self._target, table, line) for table in COPIED}
+        steps = await listing(self._source, STEPS, line)
         if existing:
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
             if now != found:
@@ -323,15 +356,15 @@ class StoreCopier:
         try:
             if existing and (existing != found or steps != target[STEPS]):
                 await writer.write(_hide_stale(line, steps, target[STEPS]))
-            for table in _ALL:
-                source = steps if table is STEPS else _of_steps(table, await _listing(self._source, table, line), steps)
+            for table in COPIED:
+                source = steps if table is STEPS else of_steps(table, await listing(self._source, table, line), steps)
                 missing = source
                 if table is WRITES:
                     missing, source = await self._copy_last_writes(source, steps, target[table], writer)
                 await self._copy_table(table, missing, target[table], writer)
                 # Rows of a failed copy, or that the line no longer has.
                 writer.deletions += (
-                    Delete(table, key) for key in target[table] if key not in source and not _protects(table, key)
+                    Delete(table, key) for key in target[table] if key not in source and not protects(table, key)
                 )
             await writer.flush()
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
@@ -343,7 +376,7 @@ class StoreCopier:
         except (UnsupportedError, QuotaError):
             if not existing:
                 with suppress(ConcurrentChange):  # another copy of it made it visible
-                    await writer.write([Delete(table, tuple(line)) for table in _ALL])
+                    await writer.clear()
             raise
         finally:
             self._rows += writer.rows
@@ -354,9 +387,21 @@ class StoreCopier:
         await self._engine.indexer.follow(line)
         return True
 
+    async def _mark(self, lines: Sequence[Line], joint: JointBatch) -> None:
+        """Mark lines that do not exist as copied, all before their rows, whose batches have the marks as conditions."""
+        for line in lines:
+            if changes := await start_copy(self._engine.context, line, self._source.url):
+                await joint.apply([Expect(LINES, tuple(line), None), *changes])
+        await joint.flush()
+
+    def _writer(self, line: Line, existing: Sequence[Row]) -> LineWriter:
+        columns = existing[0].columns if existing else None
+        source, collects = self._source.url, line in self._extended
+        return LineWriter(self._engine.context, line, columns, source, collects=collects, joint=self._joint)
+
     async def _copy_last_writes(
-        self, source: _Listing, steps: _Listing, target: _Listing, writer: _LineWriter
-    ) -> tuple[_Listing, _Listing]:
+        self, source: Listing, steps: Listing, target: Listing, writer: LineWriter
+    ) -> tuple[Listing, Listing]:
         """Copy the pending writes after the last step of each branch, as of one moment: a newer step, which is left for
         the next pass, may take them over meanwhile. Returns the writes that are left to copy, and all of the copy."""
         line = writer.line
@@ -370,7 +415,7 @@ class StoreCopier:
             taken = [] if next_step is None else open_writes(next_step, self._engine.context.max_bytes)
             found = {row.key: row for row in (*(write_row(line, tip.id, write) for write in taken), *rows)}
             for row in found.values():
-                if _is_mark(WRITES, row.key) or target.get(row.key) != row.columns:
+                if is_mark(WRITES, row.key) or target.get(row.key) != row.columns:
                     self._check_size(line, WRITES, row)
                     await writer.put(Put(WRITES, row))
             copied.update((row.key, row.columns) for row in found.values())
@@ -378,12 +423,12 @@ class StoreCopier:
         rest = {key: columns for key, columns in source.items() if key[2] not in ids}
         return rest, {**rest, **copied}
 
-    async def _copy_table(self, table: Table, source: _Listing, target: _Listing, writer: _LineWriter) -> None:
+    async def _copy_table(self, table: Table, source: Listing, target: Listing, writer: LineWriter) -> None:
         replaced = self._rules.replaced_events if table is EVENTS else frozenset()
         missing = [
             key
             for key, columns in source.items()
-            if _is_mark(table, key) or target.get(key) != columns or (writer.line, str(key[2])) in replaced
+            if is_mark(table, key) or target.get(key) != columns or (writer.line, str(key[2])) in replaced
         ]
         start, page = 0, _FIRST_PAGE
         while start < len(missing):
@@ -421,7 +466,7 @@ class StoreCopier:
         for attempt in range(_COMPARISONS):
             if attempt:
                 copied = await self._copy(line)
-            source, target = await _digest(self._source, line), await _digest(self._target, line)
+            source, target = await digest(self._source, line), await digest(self._target, line)
             if source == target:
                 return True
             # Others may write to both at the same time: only a difference that did not change, and that copying did not
@@ -469,98 +514,7 @@ async def copy_to_url(
         await backend.close()
 
 
-class _LineWriter(RowWriter):
-    """Writes rows of one line into a store, as long as the line's row there does not change."""
-
-    def __init__(self, context: EngineContext, line: Line, columns: tuple[Scalar, ...] | None) -> None:
-        super().__init__(context, lambda: [Expect(LINES, tuple(line), self._columns)])
-        self.line = line
-        self._columns = columns
-        self.deletions: list[Change] = []
-        """Deletions that are applied last."""
-
-    async def finish(self, row: Row, apply: Apply | None) -> None:
-        """Write the line's row, which makes it visible or current, and apply the deletions."""
-        if self._columns is None:
-            await self._remove()  # it is not visible yet
-        if self._columns != row.columns:
-            await self.write([Create(LINES, row) if self._columns is None else Put(LINES, row)], apply)
-            self._columns = row.columns
-            self.rows += 1
-            self.bytes += len(row.body)
-        await self._remove()
-
-    async def _remove(self) -> None:
-        for start in range(0, len(self.deletions), BATCH_ROWS):
-            await self.write(self.deletions[start : start + BATCH_ROWS])
-        self.deletions = []
-
-
-async def _outline(backend: Backend, line: Line) -> list[list[Row]]:
-    """Return a line's row, branches, refs, pending writes, and the last step of each branch."""
-    found = await backend.read(
-        [
-            Get(LINES, [tuple(line)]),
-            Scan(BRANCHES, tuple(line)),
-            Scan(REFS, tuple(line)),
-            Scan(WRITES, tuple(line), bodies=False),
-        ]
-    )
-    lines, branches, refs, writes = found
-    marks = [row.key for row in writes if _is_mark(WRITES, row.key)]
-    heads = await _heads(backend, line)
-    (marked,) = await backend.read([Get(WRITES, marks)]) if marks else ([],)
-    plain = [[row._replace(body=b"") for row in each] for each in (lines, branches, _copied_refs(refs), writes, *heads)]
-    return [*plain, sorted(marked)]
-
-
-async def _heads(backend: Backend, line: Line) -> list[list[Row]]:
-    """Return the last step of each branch, if it has one."""
-    (branches,) = await backend.read([Scan(BRANCHES, tuple(line))])
-    numbers = [0, *(row.key[2] for row in branches)]
-    return await backend.read([Scan(STEPS, (*line, n), reverse=True, limit=1, bodies=False) for n in numbers])
-
-
-def _copied_refs(refs: Sequence[Row]) -> list[Row]:
-    """Return references without leases, which are about work in progress in one store, and without pins and holds."""
-    return [row for row in refs if row.key[2] != LEASE and not _protects(REFS, row.key)]
-
-
-def _protects(table: Table, key: Key) -> bool:
-    """Return whether a row is a pin or a hold. They are copied, but never removed from the target."""
-    return table is REFS and key[2] in (PIN, HOLD)
-
-
-def _is_mark(table: Table, key: Key) -> bool:
-    """Return whether a row is a write that may replace another."""
-    return table is WRITES and int(key[4]) < 0
-
-
-async def _listing(backend: Backend, table: Table, line: Line) -> dict[Key, tuple[Scalar, ...]]:
-    """Return the keys and columns of a line's rows."""
-    return {
-        row.key: row.columns
-        async for row in scan_rows(backend, table, line, bodies=False)
-        if table is not REFS or row.key[2] != LEASE
-    }
-
-
-def _of_steps(table: Table, listing: _Listing, steps: _Listing) -> _Listing:
-    """Return the rows that belong to some steps. Others are newer."""
-    if table is FOLDS:
-        return {key: columns for key, columns in listing.items() if key in steps}
-    if table is REFS:
-        ids = {columns[0] for columns in steps.values()}
-        kinds = (HOLD, OWNER, SUBJECT)
-        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] in kinds}
-    if table is EVENTS:
-        # They stay when their steps are pruned; and ids increase.
-        last = max((str(columns[0]) for columns in steps.values()), default="")
-        return {key: columns for key, columns in listing.items() if str(key[2]) <= last}
-    return listing
-
-
-def _hide_stale(line: Line, steps: _Listing, target: _Listing) -> list[Change]:
+def _hide_stale(line: Line, steps: Listing, target: Listing) -> list[Change]:
     """Return the changes that hide what is out of date of a line: its state, and steps that were removed."""
     removed = {columns[0] for columns in target.values()} - {columns[0] for columns in steps.values()}
     return clear_state(line) + [
@@ -568,7 +522,7 @@ def _hide_stale(line: Line, steps: _Listing, target: _Listing) -> list[Change]:
     ]
 
 
-def _check_history(line: Line, source: Row, target: Row, steps: _Listing, target_steps: _Listing, url: str) -> None:
+def _check_history(line: Line, source: Row, target: Row, steps: Listing, target_steps: Listing, url: str) -> None:
     """`ConflictError` if the line in the target is another one, or has steps of its own."""
     hint = "Delete the thread there, or copy to another store"
     if (source.columns[0], source.body) != (target.columns[0], target.body):
@@ -584,7 +538,7 @@ def _check_history(line: Line, source: Row, target: Row, steps: _Listing, target
             )
 
 
-def _check_protected(line: Line, steps: _Listing, target: Mapping[Table, _Listing], url: str) -> None:
+def _check_protected(line: Line, steps: Listing, target: Mapping[Table, Listing], url: str) -> None:
     """Check that no pruned step is pinned or held in the target. `DeniedError` if one is."""
     pruned = {columns[0] for key, columns in target[STEPS].items() if columns[0] and not steps.get(key, columns)[0]}
     for key, columns in target[REFS].items() if pruned else ():
@@ -599,27 +553,6 @@ def _check_protected(line: Line, steps: _Listing, target: Mapping[Table, _Listin
 def _is_copy_of(copy: StepRef, original: StepRef) -> bool:
     """Return whether a step in the target is the one in the source, and not pruned if that is not."""
     return copy.hash == original.hash and (original.pruned or not copy.pruned)
-
-
-async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
-    """Return the number of rows of a line in each table, and a digest of them, whichever way they are stored."""
-    digests = []
-    backend, codec = storage_of(backend)
-    for table in (LINES, *_ALL):
-        digest, count, unordered = hashlib.sha256(), 0, list[bytes]()
-        async for stored in scan_rows(backend, table, line):
-            row = codec.salvage(table, stored)
-            if table is not REFS or _copied_refs([row]):
-                count += 1
-                key = repr((row.key, row.columns)).encode(errors="surrogatepass")
-                if table in (REFS, LINKS):  # an encrypted store has them in another order
-                    unordered.append(key + hashlib.sha256(row.body).digest())
-                    continue
-                digest.update(key)
-                digest.update(hashlib.sha256(row.body).digest())
-        digest.update(b"".join(sorted(unordered)))
-        digests.append((count, digest.hexdigest()))
-    return digests
 
 
 def _damage(damaged: Mapping[Line, CorruptError], url: str) -> CorruptError:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put
+from holdfast.backends.interface import Change, Create, Expect, Get, Put
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Key
 from holdfast.engine.context import Apply
 from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
+from holdfast.engine.copy_mark import COPY, remove_remains
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import OWNER, SUBJECT, Line, StepRef, info_row, is_about_step, origin_mark
@@ -39,7 +40,7 @@ class LineCopier:
         """Copy lines under new names, all or none. `ConflictError` if a line has such a name already. `apply` applies
         the last batch. If `owned`, a copied thread has the same owner."""
         self._owned = owned
-        leases = {new: Lease(self._engine.context, new, "copy") for new in names.values()}
+        leases = {new: Lease(self._engine.context, new, COPY) for new in names.values()}
         async with AsyncExitStack() as stack:  # releases all of them, even if one fails
             for lease in leases.values():
                 stack.push_async_callback(lease.release)
@@ -49,7 +50,9 @@ class LineCopier:
                     copied = await self._copy_all(names, leases, apply or self._engine.context.apply)
                 except QuotaError:
                     for new, lease in leases.items():
-                        await self._backend.apply([*_conditions(new, lease), *_clear(new)])
+                        await self._backend.apply(
+                            [*_conditions(new, lease), *await remove_remains(self._engine.context, new)]
+                        )
                     raise
                 if copied:
                     for new in names.values():
@@ -79,7 +82,7 @@ class LineCopier:
     async def _copy(self, old: Line, new: Line, lease: Lease) -> list[Change]:
         """Copy all rows that are not visible without steps; returns the changes that make the copy visible."""
         writer = RowWriter(self._engine.context, lambda: _conditions(new, lease))
-        await writer.write(_clear(new))  # left by a copy that failed
+        await writer.write(await remove_remains(self._engine.context, new))  # left by a copy that failed
         # Pending writes before the steps, which may take them over meanwhile; and after them, those that others stored.
         async for row in scan_rows(self._backend, WRITES, old):
             await writer.put(Put(WRITES, rename_row(row, new)))
@@ -114,8 +117,3 @@ class LineCopier:
 def _conditions(new: Line, lease: Lease) -> list[Change]:
     """Return the conditions that nobody else writes a line."""
     return [lease.condition(), Expect(LINES, tuple(new), None)]
-
-
-def _clear(new: Line) -> list[Change]:
-    """Return the changes that remove what steps of a line need."""
-    return [Delete(table, tuple(new)) for table in _DEPENDENT]

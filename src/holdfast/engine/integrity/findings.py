@@ -80,6 +80,7 @@ class FindingCode(StrEnum):
     PRUNED_SINCE = "pruned-since"
     RENAMED_BRANCH = "renamed-branch"
     CHANGED_NAMES = "changed-names"
+    REPLAYED_NAME = "replayed-name"
     CHANGED_WRITES = "changed-writes"
     NOT_COMPARED = "not-compared"
 

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import CliContext, command, group, limit_option
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.interfaces.cli.base import (
+    CliContext,
+    command,
+    dry_run_option,
+    group,
+    kinds_option,
+    limit_option,
+    parse_kinds,
+)
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE, THREAD
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from holdfast.interfaces.cli.formatting import clock, plural, safe
@@ -52,6 +60,7 @@ def audit(session: CliContext, limit: int, after: str | None, actor: str | None,
     holdfast audit --thread chat-1 --correlation req-1
     holdfast audit verify
     holdfast audit export audit.jsonl && holdfast audit check audit.jsonl
+    holdfast audit archive audit-1.jsonl --older-than 90d
     """
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
@@ -107,7 +116,8 @@ def verify(session: CliContext, heads_file: str | None) -> None:
 @command("export")
 @click.argument("file", type=click.Path(dir_okay=False))
 def export(session: CliContext, file: str) -> None:
-    """Write the audit to a file that can be checked without the store: JSON, a line for each step.
+    """Write the audit to a file that can be checked without the store: JSON, a line for each step. That of an encrypted
+    store is encrypted, too.
 
     \b
     holdfast audit export audit.jsonl
@@ -122,21 +132,53 @@ def export(session: CliContext, file: str) -> None:
         session.out.line(done.digest)
 
 
+@command("archive")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--older-than", required=True, metavar="AGE", help="Records of at least this age: 90d, 1y.")
+@kinds_option("Records in lines of this kind, in place of all but agents; may be repeated.")
+@dry_run_option
+def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, ...], dry_run: bool) -> None:
+    """Move old records of the audit to a file, a segment of the archive. The audit still verifies without them.
+
+    `holdfast audit check` checks a segment. That of an encrypted store is encrypted, too.
+
+    \b
+    holdfast audit archive audit-2031.jsonl --older-than 90d
+    """
+    if not Path(file).absolute().parent.is_dir():
+        raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
+    audit = session.open(write=not dry_run).audit
+    done = audit.archive(file, older_than=older_than, kinds=parse_kinds(kinds), dry_run=dry_run)
+    if session.json:
+        session.emit(done)
+        return
+    verb = "Would archive" if dry_run else "Archived"
+    session.note(f"{verb} {plural(done.rows, 'row')} of {plural(done.steps, 'step')} in segment {done.segment}.")
+    if done.held:
+        session.note(f"Left as they are, since a legal hold protects them: {', '.join(map(safe, done.held))}")
+    if not dry_run and done.steps:
+        session.out.line(done.digest)
+
+
 @command("check")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--heads", "heads_file", metavar="FILE", help="Compare with heads that `holdfast heads` exported.")
-def check(session: CliContext, file: str, heads_file: str | None) -> None:
-    """Check an exported audit, without a store.
+@click.option("--keys", metavar="PROVIDER", help="The master key of an encrypted store, such as environment.")
+def check(session: CliContext, file: str, heads_file: str | None, keys: str | None) -> None:
+    """Check an exported audit, without a store. That of an encrypted store needs the master key.
 
     The exit code is 5 if the file is damaged, 6 if its content is not what was written.
 
     \b
     holdfast audit check audit.jsonl
+    holdfast audit check audit.jsonl --keys file:/etc/holdfast.key
     """
     from holdfast.security import check_audit
 
     try:
-        checked = check_audit(file, _heads(heads_file))
+        checked = check_audit(file, _heads(heads_file), keys=keys)
+    except HoldfastError:  # some are errors of the system, too
+        raise
     except FileNotFoundError:
         raise NotFoundError("there is no such file", where=file) from None
     except OSError as error:
@@ -167,5 +209,5 @@ def _report(session: CliContext, findings: Sequence[AuditFinding], verified: str
     out.line(out.style(f"{result} ({verified})", "red" if findings else "green"))
 
 
-for _each in (verify, export, check):
+for _each in (verify, export, archive, check):
     audit.add_command(_each)

@@ -354,6 +354,14 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
 @click.option("--keep-yearly", type=_COUNT, metavar="N", help="Keep the last of each of the last N years.")
 @click.option("--max-size", "max_bytes", type=SizeType(), metavar="SIZE", help="Drop the oldest until the rest fits.")
 @click.option("--grace", default="1d", show_default=True, metavar="AGE", help="How long unused packs stay.")
+@click.option(
+    "--max-unused",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    metavar="PART",
+    help="Repack packs of which more is not needed; 1 for none.",
+)
 @click.option("--break-locks", is_flag=True, help="End backups that are being made: for locks that a crash left.")
 @dry_run_option
 @yes_option
@@ -362,6 +370,7 @@ def prune(
     repository: str,
     of: str | None,
     grace: str,
+    max_unused: float,
     break_locks: bool,
     dry_run: bool,
     yes: bool,
@@ -369,18 +378,21 @@ def prune(
 ) -> None:
     """Remove old backups by a policy, and packs that nothing needs.
 
-    A backup is kept if any rule keeps it. The newest of each store, pinned ones, and the last one before a migration
-    are always kept. Packs are deleted by a later call, when they have been unused for --grace.
+    A backup is kept if any rule keeps it. The newest of each store, pinned ones, the last one before a migration, and
+    the only way to what is under a legal hold are always kept. Packs are deleted by a later call, when they have been
+    unused for --grace. Those that are mostly unused are repacked.
 
     \b
     holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
     backups = _open_any(session, repository) if dry_run else _open_to_record(session, repository)
     given = {name: value for name, value in rules.items() if value is not None}
-    planned = backups.prune(store=of, grace=grace, dry_run=True, **given)
+    planned = backups.prune(store=of, grace=grace, max_unused=max_unused, dry_run=True, **given)
     if not dry_run:
         session.confirm(f"Remove {plural(planned.removed, 'backup')} permanently?", yes=yes)
-    report = planned if dry_run else backups.prune(store=of, grace=grace, break_locks=break_locks, **given)
+    report = planned
+    if not dry_run:
+        report = backups.prune(store=of, grace=grace, max_unused=max_unused, break_locks=break_locks, **given)
     if session.json:
         verdicts = [each._asdict() for each in report.verdicts]
         session.emit({**report._asdict(), "verdicts": verdicts, "locks": [each.name for each in report.locks]})
@@ -389,7 +401,8 @@ def prune(
         word = "keep" if each.kept else "would remove" if dry_run else "removed"
         session.out.line(f"{word} {each.id}: {', '.join(each.reasons)}")
     session.out.line(
-        f"{plural(report.deleted, 'pack')} deleted, {size(report.freed)}; {report.recorded} more after {grace}"
+        f"{plural(report.deleted, 'pack')} deleted, {size(report.freed)}; {report.recorded} more after {grace};"
+        f" {report.repacked} repacked"
     )
 
 
@@ -429,7 +442,7 @@ def pin(session: CliContext, backup: str, repository: str, of: str | None, reaso
     \b
     holdfast backup pin 12 -m 'end of the year' -r backups
     """
-    backups = _open_any(session, repository)
+    backups = _open_to_record(session, repository)
     if remove:
         backups.unpin(backup, store=of)
     else:

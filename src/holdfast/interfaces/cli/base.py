@@ -30,6 +30,7 @@ class CliContext:
     def __init__(self) -> None:
         self.store_name: str | None = None
         self.tenant = ""
+        self.token = ""
         self.json = False
         self.pager = True
         self.color = "auto"
@@ -60,7 +61,7 @@ class CliContext:
 
         read_only = not (write or create)
         return self._stack.enter_context(
-            open_existing(location, tenant=self.tenant, read_only=read_only, create=create)
+            open_existing(location, tenant=self.tenant, read_only=read_only, create=create, token=self.token)
         )
 
     @property
@@ -169,6 +170,7 @@ def shared_options() -> list[click.Option]:
     return [
         _shared("--store", field="store_name", metavar="URL", help="The store: a URL, a path, or stores.NAME."),
         _shared("--tenant", field="tenant", metavar="NAME", help="The tenant."),
+        _shared("--token", field="token", metavar="TOKEN", help="The token for a served store; or $HOLDFAST_TOKEN."),
         _shared("--json", field="json", is_flag=True, flag_value=True, help="Write JSON, one object to a line."),
         _shared("--no-pager", field="pager", is_flag=True, flag_value=False, help="Do not page the output."),
         _shared("--color", field="color", type=click.Choice(COLORS), help="Use colours."),
@@ -195,7 +197,7 @@ def _help_option() -> click.Option:
     )
 
 
-SHARED_NAMES = frozenset({"store", "tenant", "json", "no_pager", "color", "quiet", "verbose"})
+SHARED_NAMES = frozenset({"store", "tenant", "token", "json", "no_pager", "color", "quiet", "verbose"})
 
 
 class CliCommand(click.Command):

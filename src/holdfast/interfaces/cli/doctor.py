@@ -31,7 +31,7 @@ def doctor(session: CliContext, full: bool) -> None:
     from holdfast.store import examine
 
     failed, missing = 0, False
-    for check in examine(session.store_name, tenant=session.tenant, full=full):
+    for check in examine(session.store_name, tenant=session.tenant, full=full, token=session.token):
         failed += not check.ok
         missing = missing or (check.code in ("store-there", "store-named") and not check.ok)
         if session.json:

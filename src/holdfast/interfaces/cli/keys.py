@@ -131,7 +131,7 @@ def reencrypt(session: CliContext) -> None:
 
 @command("destroy")
 @click.argument("id", metavar="ID")
-@click.option("--wait", metavar="TIME", default="7d", show_default=True, help="How long it can be saved.")
+@click.option("--wait", metavar="TIME", default="7d", show_default=True, help="How long it can be saved; 7d or more.")
 @click.option("--cancel", is_flag=True, help="Keep a key that was to be destroyed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def destroy(session: CliContext, id: str, wait: str, cancel: bool, yes: bool) -> None:

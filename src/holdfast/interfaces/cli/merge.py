@@ -32,6 +32,7 @@ STRATEGIES = ("ours", "theirs", "union")
 )
 @click.option("-i", "--interactive", is_flag=True, help="Ask for each conflict.")
 @click.option("-m", "--message", help="A message for the metadata.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would change; nothing is saved.")
 def merge(
     session: CliContext,
     thread: str,
@@ -41,6 +42,7 @@ def merge(
     resolve: tuple[str, ...],
     interactive: bool,
     message: str | None,
+    dry_run: bool,
 ) -> None:
     """Merge a branch.
 
@@ -65,13 +67,20 @@ def merge(
             strategy=strategy,
             resolve=rules or None,
             metadata=None if message is None else {"message": message},
+            dry_run=dry_run,
         )
     except ConflictError as error:
         if error.conflicts:
             _show(session, error.conflicts)
             error.hint = "Resolve them with --strategy, --resolve PATH=STRATEGY or --interactive"
         raise
-    if session.json:
+    if dry_run:
+        found = store.thread(thread).diff(before, state=merged.state).without_internal()
+        if session.json:
+            session.emit(found.to_json())
+        else:
+            session.out.line(safe(found.text()) if found else "Nothing would change.")
+    elif session.json:
         session.emit(merged)
     elif merged.id == before:
         session.out.line("Already up to date.")

@@ -232,17 +232,14 @@ def delete(
             raise NotFoundError("there is no such key", where=f"key {keys[0]!r} of {scope}")
         count = 1
     else:
-        with store.transaction() as transaction:
-            state = transaction.state(scope)
-            for key in dict.fromkeys(keys):
-                if not state.has(key):
-                    raise NotFoundError(
-                        "there is no such key",
-                        where=f"key {key!r} of {scope}",
-                        hint="Nothing was deleted; see state list",
-                    )
-                state.delete(key)
-        count = len(transaction.written)
+        unique = list(dict.fromkeys(keys))
+        for key in unique:
+            if key not in state:
+                raise NotFoundError(
+                    "there is no such key", where=f"key {key!r} of {scope}", hint="Nothing was deleted; see state list"
+                )
+        state.batch({}, delete=unique)
+        count = len(unique)
     record = {"scope": scope, "keys": list(keys) or None, "deleted": count, "dry_run": dry_run}
     session.tell(f"{'Would delete' if dry_run else 'Deleted'} {plural(count, 'key')} of {scope}.", record)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -21,9 +22,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
-from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
 from holdfast.interfaces.http import inputs
+from holdfast.interfaces.http.admin_routes import ADMIN
 from holdfast.interfaces.http.authentication import CSRF_HEADER, Authenticator, cookie_value, unauthenticated
+from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.events import EventHub
 from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
@@ -31,15 +34,24 @@ from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_p
 from holdfast.interfaces.http.protection import ProtectedApp, RateLimit
 from holdfast.interfaces.http.routes import API, Route, decode_body, decode_params
 from holdfast.interfaces.http.service import Call, Caller, Service
+from holdfast.interfaces.http.state_routes import STATES
 from holdfast.interfaces.http.store_reads import STORE
 from holdfast.interfaces.http.thread_reads import THREADS
 from holdfast.interfaces.http.thread_writes import WRITES
+from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER, SERVER_HEADER
 from holdfast.interfaces.http.values import StateParts, file_of
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
 
 _log = logging.getLogger("holdfast.http")
 
-ROUTES: tuple[Route, ...] = (*STORE.routes, *THREADS.routes, *WRITES.routes)
+ROUTES: tuple[Route, ...] = (
+    *STORE.routes,
+    *THREADS.routes,
+    *WRITES.routes,
+    *STATES.routes,
+    *ADMIN.routes,
+    *CALLING.routes,
+)
 """All operations of the API."""
 
 _THREADS_AT_WORK = 16
@@ -61,6 +73,7 @@ class Server:
         self._rate = RateLimit(service.options.rate, service.options.burst)
         self._wrong = RateLimit(0.2, _MAX_SIGN_INS)
         self._answers = RepeatedChanges()
+        self._run_id = secrets.token_hex(8)
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def work(self, function: Callable[[], Any]) -> Any:
@@ -113,8 +126,20 @@ class Server:
         run = partial(_run, route, arguments)
         key = request.headers.get("idempotency-key", "")
         if route.writes and key:
+            self._check_run(request)
             run = partial(self._answers.once, (caller.key, key[:200]), (str(request.url), body), run)
-        return json_response(await self.work(run), route.status, request)
+        response = json_response(await self.work(run), route.status, request)
+        response.headers[SERVER_HEADER] = self._run_id
+        return response
+
+    def _check_run(self, request: Request) -> None:
+        """Refuse a change that was sent to another run of the server before, which may have made it."""
+        expected = request.headers.get(EXPECTED_SERVER_HEADER, self._run_id)
+        if expected != self._run_id:
+            raise OutcomeUnknownError(
+                "the server was started again, and does not know whether the change was made",
+                hint="Read what the change concerns, and repeat it if it was not made",
+            )
 
     async def content(self, request: Request) -> Response:
         """Send a value of a state as a file, or a range of it."""
@@ -129,20 +154,14 @@ class Server:
             return file_of(StateParts(found.state).value(parse_path(params.path)))
 
         data, media = await self.work(read)
-        headers = {
-            "content-disposition": "attachment",
-            "accept-ranges": "bytes",
-            "cache-control": "private, no-cache",
-            "content-security-policy": "sandbox; default-src 'none'",
-        }
-        bounds = parse_range(request.headers.get("range", ""), len(data))
-        if bounds is None:
-            return Response(data, media_type=media, headers=headers)
-        start, stop = bounds
-        if start >= stop:
-            return Response(status_code=416, headers={**headers, "content-range": f"bytes */{len(data)}"})
-        headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
-        return Response(data[start:stop], 206, media_type=media, headers=headers)
+        return _file_response(data, media, request)
+
+    async def artifact(self, request: Request) -> Response:
+        """Send the content of an artifact, or a range of it."""
+        call = Call(self.service, await self.authenticate(request))
+        params = decode_params(inputs.IdParams, request.path_params, _query(request))
+        data: bytes = await self.work(lambda: call.store.artifacts.read(params.id))
+        return _file_response(data, "application/octet-stream", request)
 
     async def metrics(self, request: Request) -> Response:
         """Send the metrics of the store, as text for Prometheus."""
@@ -242,6 +261,24 @@ class RepeatedChanges:
         return result
 
 
+def _file_response(data: bytes, media: str, request: Request) -> Response:
+    """Return bytes as a file, which no browser renders, or the range of it that a request asks for."""
+    headers = {
+        "content-disposition": "attachment",
+        "accept-ranges": "bytes",
+        "cache-control": "private, no-cache",
+        "content-security-policy": "sandbox; default-src 'none'",
+    }
+    bounds = parse_range(request.headers.get("range", ""), len(data))
+    if bounds is None:
+        return Response(data, media_type=media, headers=headers)
+    start, stop = bounds
+    if start >= stop:
+        return Response(status_code=416, headers={**headers, "content-range": f"bytes */{len(data)}"})
+    headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+    return Response(data[start:stop], 206, media_type=media, headers=headers)
+
+
 def _run(route: Route, arguments: list[Any]) -> bytes:
     return msgspec.json.encode(route.run(*arguments))
 
@@ -329,6 +366,7 @@ def api_routes(server: Server) -> list[BaseRoute]:
         StarletteRoute("/health/live", reporting(health.live)),
         StarletteRoute("/health/ready", reporting(health.ready)),
         StarletteRoute(f"{API}/threads/{{thread}}/checkpoints/{{at}}/content", reporting(server.content)),
+        StarletteRoute(f"{API}/artifacts/{{id}}/content", reporting(server.artifact)),
     ]
     for path in dict.fromkeys(route.path for route in ROUTES):
         # One endpoint for all methods of a path, so that another method is answered with 405.

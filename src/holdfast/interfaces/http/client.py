@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from holdfast.interfaces.http import inputs, models
-from holdfast.interfaces.http.transport import HttpTransport
+from holdfast.interfaces.http.record_client import RecordClient
 
 
-class HttpClient(HttpTransport):
+class HttpClient(RecordClient):
     """The operations of a served store: `HttpClient("http://127.0.0.1:8765", token)`. Errors are those of a store.
 
     Changes take `if_match`, the id of the checkpoint that the caller has read as HEAD, and `key`, by which a change
@@ -355,6 +355,7 @@ class HttpClient(HttpTransport):
         *,
         into: str = "HEAD",
         strategy: Literal["ours", "theirs", "union"] | None = None,
+        resolve: dict[str, Literal["ours", "theirs", "union"]] | None = None,
         if_match: str = "",
         key: str = "",
     ) -> models.CheckpointModel:
@@ -364,7 +365,7 @@ class HttpClient(HttpTransport):
             "POST",
             "/threads/{thread}/merges",
             params,
-            inputs.MergeRequest(theirs=theirs, into=into, strategy=strategy),
+            inputs.MergeRequest(theirs=theirs, into=into, strategy=strategy, resolve=resolve or {}),
             models.CheckpointModel,
             if_match=if_match,
             key=key,

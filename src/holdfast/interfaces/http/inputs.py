@@ -203,6 +203,8 @@ class MergeRequest(Input):
     theirs: str
     into: str = "HEAD"
     strategy: Literal["ours", "theirs", "union"] | None = None
+    resolve: dict[str, Literal["ours", "theirs", "union"]] = {}
+    """How to resolve conflicts at or below a path."""
 
 
 class SwitchRequest(Input):
@@ -296,3 +298,133 @@ class SilenceRequest(Input):
     """For how long nothing is sent about a rule, such as `2h`; `0` to send again."""
 
     duration: str
+
+
+# State, sessions, artifacts, agents -------------------------------------------------------------------------------
+
+
+class CheckpointRequest(Input):
+    """A state to save as a new checkpoint, as JSON."""
+
+    state: dict[str, Any]
+    tag: str | None = None
+    branch: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class UpdateRequest(Input):
+    """Changes of a state: values by path, and paths to remove."""
+
+    changes: dict[str, Any] = {}
+    remove: list[str] = []
+    branch: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class KeyParams(Input):
+    """A key of a scope. The global scope is named `global`."""
+
+    scope: str
+    key: str
+
+
+class ItemRequest(Input):
+    """The value of a key, as JSON, and how long it lasts, such as `2h`."""
+
+    value: Any
+    ttl: str | None = None
+
+
+class IdPageParams(PageParams, kw_only=True):
+    """The id of an artifact, and a page of what belongs to it."""
+
+    id: str
+
+
+class IdParams(Input):
+    """The id of a session, an artifact or an agent."""
+
+    id: str
+
+
+class SessionRequest(Input):
+    """A session to start."""
+
+    session: str | None = None
+    """Its id; by default, a new one."""
+    user: str | None = None
+    metadata: dict[str, Any] = {}
+    ttl: str | None = None
+    idle: str | None = None
+    on_end: Literal["delete", "archive", "keep"] = "delete"
+
+
+class EndRequest(Input):
+    """Why a session ends."""
+
+    reason: str = ""
+
+
+class ResolutionRequest(Input):
+    """How to resolve a change of an agent that is half-done."""
+
+    how: Literal["back", "forward"]
+
+
+# Hooks, jobs, erasure, backups ------------------------------------------------------------------------------------
+
+
+class HookParams(PageParams):
+    """Which executions of hooks to list."""
+
+    hook: str | None = None
+    scope: str | None = None
+    key: str | None = None
+
+
+class NameParams(Input):
+    """The name of a job, or of a repository."""
+
+    name: str
+
+
+class ErasureRequest(Input):
+    """Whose data to erase. Nothing is erased unless `dry_run` is false, and `confirm` repeats the name."""
+
+    subject: str
+    dry_run: bool = True
+    confirm: str = ""
+
+
+class BackupRequest(Input):
+    """Why a backup is made."""
+
+    reason: str = ""
+
+
+class RepositoryParams(Input):
+    """A repository, and how thoroughly it is verified."""
+
+    name: str
+    level: str | None = None
+
+
+# Calls of the Python API ------------------------------------------------------------------------------------------
+
+
+class CallParams(Input):
+    """An operation of a part of the store."""
+
+    part: str
+    operation: str
+
+
+class CallRequest(Input):
+    """The arguments of a call, in the form of `Codec.to_json`."""
+
+    names: list[Any] = []
+    """Of a thread, its name; of a state, the text of its scope."""
+    arguments: list[Any] = []
+    options: dict[str, Any] = {}
+    identity: str = ""
+    """For the store's owner: the identity to act as; empty for the owner."""

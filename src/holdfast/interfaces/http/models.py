@@ -565,6 +565,12 @@ class PruneReportModel(Model):
     bytes: int
 
 
+class CallResultModel(Model):
+    """The result of a call of the Python API, in the form of `Codec.to_json`."""
+
+    result: Any
+
+
 class DoneModel(Model):
     """A change that has no other result, or the ids that it concerned."""
 

@@ -31,7 +31,20 @@ def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(API + route.path, {})[route.method.lower()] = _operation(route, by_type, components)
-    paths[f"{API}/threads/{{thread}}/checkpoints/{{at}}/content"] = {"get": _content(components)}
+    paths[f"{API}/threads/{{thread}}/checkpoints/{{at}}/content"] = {
+        "get": _content(
+            "get_content",
+            "Read a value of a state as a file, or a range of its bytes.",
+            _parameters(components["ContentParams"], ["thread", "at"]),
+        )
+    }
+    paths[f"{API}/artifacts/{{id}}/content"] = {
+        "get": _content(
+            "get_artifact_content",
+            "Read the content of an artifact, or a range of its bytes.",
+            _parameters(components["IdParams"], ["id"]),
+        )
+    }
     paths[f"{API}/events"] = {"get": _events()}
     paths["/metrics"] = {"get": _metrics()}
     paths["/health/live"] = {"get": _health("check_live", "Say that the server answers.")}
@@ -98,15 +111,14 @@ def _headers(route: Route) -> list[dict[str, Any]]:
     return [{"name": name, "in": "header", "required": False, "schema": {"type": "string"}} for name in names]
 
 
-def _content(components: dict[str, Any]) -> dict[str, Any]:
-    summary = "Read a value of a state as a file, or a range of its bytes."
+def _content(name: str, summary: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
     body = {"description": summary, "content": {"*/*": {"schema": {"type": "string"}}}}
     return {
-        "operationId": "get_content",
+        "operationId": name,
         "summary": summary,
         "tags": ["read"],
         "parameters": [
-            *_parameters(components["ContentParams"], ["thread", "at"]),
+            *parameters,
             {"name": "Range", "in": "header", "required": False, "schema": {"type": "string"}},
         ],
         "responses": {

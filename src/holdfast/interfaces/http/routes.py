@@ -35,11 +35,8 @@ class Route(NamedTuple):
     result: Any
     status: int
     media: str
-
-    @property
-    def writes(self) -> bool:
-        """Whether it changes the store."""
-        return self.method != "GET"
+    writes: bool
+    """Whether it changes the store."""
 
     @property
     def path_names(self) -> list[str]:
@@ -57,9 +54,9 @@ class RouteTable:
         """Add a route that reads."""
         return self._add("GET", path, 200, media)
 
-    def post(self, path: str, *, status: int = 201) -> Callable[[F], F]:
-        """Add a route that changes something."""
-        return self._add("POST", path, status)
+    def post(self, path: str, *, status: int = 201, reads: bool = False) -> Callable[[F], F]:
+        """Add a route that changes something; or that `reads`, and whose parameters do not fit into an address."""
+        return self._add("POST", path, status, reads=reads)
 
     def put(self, path: str) -> Callable[[F], F]:
         """Add a route that sets something."""
@@ -69,7 +66,9 @@ class RouteTable:
         """Add a route that removes something."""
         return self._add("DELETE", path, 200)
 
-    def _add(self, method: str, path: str, status: int, media: str = "application/json") -> Callable[[F], F]:
+    def _add(
+        self, method: str, path: str, status: int, media: str = "application/json", *, reads: bool = False
+    ) -> Callable[[F], F]:
         def decorate(function: F) -> F:
             hints = get_type_hints(function)
             names = list(inspect.signature(function).parameters)
@@ -87,6 +86,7 @@ class RouteTable:
                     hints["return"],
                     status,
                     media,
+                    method != "GET" and not reads,
                 )
             )
             return function

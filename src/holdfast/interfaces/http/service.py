@@ -6,7 +6,7 @@ import threading
 from typing import NamedTuple
 
 from holdfast import __version__
-from holdfast.errors import DeniedError
+from holdfast.errors import DeniedError, UnsupportedError
 from holdfast.interfaces.http.models import ServiceInfoModel
 from holdfast.store import IdentityView, Store
 
@@ -56,6 +56,10 @@ class Service:
     """A store that is served."""
 
     def __init__(self, store: Store, options: ServiceOptions | None = None) -> None:
+        if type(store) is not Store:
+            raise UnsupportedError(
+                "a served store is not served again", hint="Open its own address, or serve it where it is"
+            )
         self.store = store
         self.options = ServiceOptions() if options is None else options
         self._views: dict[tuple[str, bool], IdentityView] = {}
@@ -92,6 +96,16 @@ class Call:
     def store(self) -> Store | IdentityView:
         """The store as the caller sees it."""
         return self.service.view(self.caller)
+
+    def acting_as(self, identity: str) -> Call:
+        """Return the call as one of an identity. Only the store's owner can act as another."""
+        if identity == self.caller.identity:
+            return self
+        if self.caller.identity:
+            raise DeniedError(
+                f"{self.caller.identity} may not act as another", hint="Use a token of the identity to act as"
+            )
+        return Call(self.service, self.caller._replace(identity=identity), self.if_match)
 
     @property
     def owned(self) -> Store:

@@ -8,6 +8,7 @@ from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import fields_of
 from holdfast.interfaces.http.values import small_json
+from holdfast.jobs import Job, JobRun
 from holdfast.store import Alert
 
 STORE = RouteTable()
@@ -94,25 +95,18 @@ def list_transitions(call: Call, params: inputs.AgentParams) -> models.PageModel
 @STORE.get("/jobs")
 def list_jobs(call: Call, params: inputs.NoParams) -> models.JobListModel:  # noqa: ARG001
     """List the jobs of the store with their last runs."""
-    return models.JobListModel(
-        items=[
-            models.JobModel(
-                **fields_of(
-                    models.JobModel,
-                    job,
-                    runs=[
-                        models.JobRunModel(
-                            started=run.started,
-                            ended=run.ended,
-                            outcome=run.outcome,
-                            message=run.error or run.summary,
-                        )
-                        for run in job.runs
-                    ],
-                )
-            )
-            for job in call.owned.jobs.list()
-        ]
+    return models.JobListModel(items=[to_job(each) for each in call.owned.jobs.list()])
+
+
+def to_job(job: Job) -> models.JobModel:
+    """Return a job as a response."""
+    return models.JobModel(**fields_of(models.JobModel, job, runs=[to_run(each) for each in job.runs]))
+
+
+def to_run(run: JobRun) -> models.JobRunModel:
+    """Return a run of a job as a response."""
+    return models.JobRunModel(
+        started=run.started, ended=run.ended, outcome=run.outcome, message=run.error or run.summary
     )
 
 

@@ -39,7 +39,7 @@ _IMAGES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;
 
 def fields_of(kind: type[msgspec.Struct], found: Any, **others: Any) -> dict[str, Any]:
     """Return the fields of a model that an object has under the same names."""
-    names = [each.name for each in msgspec.structs.fields(kind) if each.name not in others]
+    names = [name for name in kind.__struct_fields__ if name not in others]  # `structs.fields` evaluates their types
     return {name: _plain(getattr(found, name)) for name in names} | others
 
 
@@ -245,12 +245,13 @@ def to_diff(diff: Diff) -> models.DiffModel:
         old=sides[0],
         new=sides[1],
         summary=[models.ChannelSummaryModel(**each._asdict()) for each in diff.summary],
-        changes=[_change(each) for each in diff.changes[:MAX_CHANGES]],
+        changes=[to_change(each) for each in diff.changes[:MAX_CHANGES]],
         total=len(diff.changes),
     )
 
 
-def _change(change: HistoryChange) -> models.ChangeModel:
+def to_change(change: HistoryChange) -> models.ChangeModel:
+    """Return a change as a response, with its values as text."""
     has_old = change.kind in ("remove", "change")
     has_new = change.kind in ("add", "change", "move")
     old, old_whole = long_text(change.old, _LONGEST) if has_old else (None, True)
@@ -285,7 +286,7 @@ def get_history(call: Call, params: inputs.PathParams) -> models.PageModel[model
     """List the checkpoints that changed the value at a path, the latest first."""
     page = call.store.thread(params.thread).history(params.path, params.at, limit=params.limit, cursor=params.cursor)
     items = [
-        models.ValueChangeModel(writer=_writer(each.writer), changes=[_change(change) for change in each.changes])
+        models.ValueChangeModel(writer=_writer(each.writer), changes=[to_change(change) for change in each.changes])
         for each in page
     ]
     return models.PageModel(items=items, next=page.next)

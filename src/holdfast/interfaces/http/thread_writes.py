@@ -47,7 +47,9 @@ def restore(call: Call, params: inputs.ThreadParams, body: inputs.RestoreRequest
 @WRITES.post("/threads/{thread}/merges")
 def merge(call: Call, params: inputs.ThreadParams, body: inputs.MergeRequest) -> models.CheckpointModel:
     """Merge a branch, or any revision, into another branch."""
-    return to_checkpoint(_open(call, params.thread).merge(body.theirs, body.into, strategy=body.strategy))
+    rules: dict[str, Any] = {**body.resolve}
+    thread = _open(call, params.thread)
+    return to_checkpoint(thread.merge(body.theirs, body.into, strategy=body.strategy, resolve=rules or None))
 
 
 @WRITES.post("/threads/{thread}/switches")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Mapping
+import time
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -18,6 +18,18 @@ from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import API
 
 _TIMEOUT = 60.0
+
+_ATTEMPTS = 4
+"""How often a request is sent that may be repeated."""
+
+_PAUSE = 0.1
+"""How many seconds pass before the second attempt; four times as many before each further one."""
+
+SERVER_HEADER = "Holdfast-Server"
+"""The run of the server that answers, which has a name of its own."""
+
+EXPECTED_SERVER_HEADER = "Holdfast-Expected-Server"
+"""The run of the server that a change was sent to before. Another does not know whether it was made."""
 
 
 class HttpTransport:
@@ -34,6 +46,7 @@ class HttpTransport:
         self._timeout = timeout
         self._local = threading.local()
         self._opened: list[HTTPConnection] = []
+        self._server = ""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._host}:{self._port or ''}>"
@@ -59,8 +72,12 @@ class HttpTransport:
         *,
         if_match: str = "",
         key: str = "",
+        repeat: bool = False,
     ) -> Any:
-        """Send a request, and return its result. Errors of the server are raised as they were there."""
+        """Send a request, and return its result. Errors of the server are raised as they were there.
+
+        With `repeat`, a request that was not answered is sent again: one that reads, or a change with a `key`.
+        """
         given = {name: value for name, value in msgspec.to_builtins(params).items() if value is not None}
         address = self._base + API + path
         for name in list(given):
@@ -74,30 +91,41 @@ class HttpTransport:
         content = None
         if body is not None:
             content, headers["Content-Type"] = msgspec.json.encode(body), "application/json"
-        status, data = self._exchange(method, address, content, headers)
+        status, data = self._exchange(method, address, content, headers, _ATTEMPTS if repeat else 1)
         if status >= 400:
             raise _error(data, status)
         return msgspec.json.decode(data, type=result)
 
-    def _exchange(self, method: str, address: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        connection: HTTPConnection | None = getattr(self._local, "connection", None)
-        # The server closes idle connections. Only a read is sent again: a change may have been made.
-        attempts = 2 if method == "GET" and connection is not None else 1
-        while True:
-            attempts -= 1
+    def _exchange(
+        self, method: str, address: str, body: bytes | None, headers: dict[str, str], attempts: int
+    ) -> tuple[int, bytes]:
+        if method == "GET" and getattr(self._local, "connection", None) is not None:
+            attempts = max(2, attempts)  # the server closes idle connections
+        for attempt in range(attempts):
+            last = attempt == attempts - 1
             try:
                 connection = self._connect()
-                connection.request(method, address, body, dict(headers))
+                connection.request(method, address, body, headers)
                 response: HTTPResponse = connection.getresponse()
-                return response.status, response.read()
+                data = response.read()
             except (OSError, HTTPException) as error:
                 self._drop()
-                if attempts < 1:
+                # A server that was never reached is not waited for.
+                if last or not self._server:
                     raise UnavailableError(
                         f"the server does not answer: {error}",
                         where=f"{self._host}:{self._port or ''}",
                         code="unreachable",
                     ) from error
+            else:
+                if last or attempt == 0 or not _is_under_way(response.status, data):
+                    self._server = response.headers.get(SERVER_HEADER) or self._server
+                    return response.status, data
+            if "Idempotency-Key" in headers:
+                # Only the server that may have made the change knows whether it did.
+                headers = {**headers, EXPECTED_SERVER_HEADER: self._server}
+            time.sleep(_PAUSE * 4**attempt)
+        raise AssertionError("unreachable")
 
     def _connect(self) -> HTTPConnection:
         connection: HTTPConnection | None = getattr(self._local, "connection", None)
@@ -118,6 +146,11 @@ class HttpTransport:
             self._local.connection = None
             if connection in self._opened:
                 self._opened.remove(connection)
+
+
+def _is_under_way(status: int, data: bytes) -> bool:
+    """Whether the answer is that the same change is being made."""
+    return status == 409 and b'"under-way"' in data
 
 
 def _text(value: Any) -> str:

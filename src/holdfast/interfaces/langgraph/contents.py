@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from langgraph.checkpoint.base import Checkpoint
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.store import SavedCheckpoint
@@ -22,7 +21,7 @@ _OWN = frozenset({"id", "ts", "channel_values", "channel_versions", "versions_se
 
 @dataclass(frozen=True, slots=True)
 class SerializedValue:
-    """A value as a serializer of the user's own dumped it."""
+    """A value as a serializer of the user's own dumped it. It is never decoded."""
 
     type: str
     data: bytes
@@ -76,19 +75,10 @@ def version_entry(channel: str) -> str:
     return f"{_VERSION}{channel}"
 
 
-def serialize(serde: SerializerProtocol, value: Any) -> SerializedValue:
-    """Dump a value with a serializer."""
-    kind, data = serde.dumps_typed(value)
-    return SerializedValue(kind, bytes(data))
-
-
-def deserialize(serde: SerializerProtocol | None, value: Any, channel: str) -> Any:
-    """Return a value as it was given to the saver."""
-    if type(value) is not SerializedValue:
-        return value
-    if serde is None:
+def refuse_serialized(value: Any, channel: str) -> None:
+    """Raise `UnsupportedError` if a value is what a serializer dumped: none is ever called with stored bytes."""
+    if type(value) is SerializedValue:
         raise UnsupportedError(
-            f"channel {channel!r} was saved with a serializer of its own",
-            hint="Make the saver with the same one: HoldfastSaver(store, serde=…)",
+            f"channel {channel!r} was saved with a serializer of its own, and Holdfast does not run one on stored data",
+            hint="Its bytes are in the state of the checkpoint: store.get(thread).state",
         )
-    return serde.loads_typed((value.type, value.data))

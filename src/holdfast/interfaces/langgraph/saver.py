@@ -6,7 +6,6 @@ import builtins
 import copy
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Self, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -23,7 +22,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPACK_ENABLED
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from holdfast.errors import InvalidError
+from holdfast.errors import ConfigError, InvalidError
 from holdfast.interfaces.langgraph import contents, names, tasks
 from holdfast.schemas import ValidationMode
 from holdfast.store import (
@@ -77,8 +76,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     Values are kept by Holdfast's codec, item by item. Like LangGraph's serializer, it takes values that cannot be read
     back as they were, with one warning for each class: subclasses of str, int, float, list and dict are read as these,
     and objects whose class is defined in a function as `OpaqueValue` with their fields. With `strict=True` they are
-    refused. With a `serde` of your own values are kept as it dumps them, each channel whole whenever its version
-    changes.
+    refused. A `serde` is refused, too: it would be called with stored bytes, and LangGraph's imports and calls what
+    these name.
 
     With a `schema`, the state of the graph has a version: a `SchemaSet`, a `Schema`, or the state class itself. A
     thread that an older graph saved is upgraded when it is read, in the middle of an interrupt too; nodes that were
@@ -103,18 +102,21 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
                 f"a saver is made on an open store, not on {type(store).__name__}",
                 hint="Pass what holdfast.open returned, or use HoldfastSaver.from_conn_string(url)",
             )
-        super().__init__(serde=serde)
+        if serde is not None:
+            raise ConfigError(
+                f"a saver takes no serializer, and {type(serde).__name__} was given: it would decode what is stored, "
+                "and whoever can write to the store would choose which code runs",
+                where="serde=",
+                hint="Leave it out: Holdfast's codec stores the same values. Register classes of your own with "
+                "codec.register, and encrypt with holdfast.open(…, encryption=…)",
+                code="serde-refused",
+            )
+        super().__init__()
         self.store = store
-        self._dumps = None if serde is None else self.serde
         self._owned = False
         self._classes: frozenset[tuple[str, ...]] | None = None
         self._strict = strict
         self._schemas = None if schema is None else GraphSchemas(schema, subgraphs or {}, validate)
-        if self._schemas is not None and serde is not None:
-            raise InvalidError(
-                "a schema needs values that Holdfast packs, and not those of a serializer of your own",
-                hint="Leave out serde=, or schema=",
-            )
         self._checkpoints = CheckpointStore(
             store,
             default_metadata=_default_metadata,
@@ -191,13 +193,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         for the next step already, since LangGraph saves in the background and goes on with the same objects."""
 
         def stored(channel: str, value: Any) -> Any:
-            make = partial(self._channel, value)
-            return make() if channel in new_versions else FromParent(make, contents.version_entry(channel))
+            if channel in new_versions:
+                return value
+            return FromParent(lambda: value, contents.version_entry(channel))
 
         return {channel: stored(channel, value) for channel, value in contents.values_of(checkpoint).items()}
-
-    def _channel(self, value: Any) -> Any:
-        return value if self._dumps is None else contents.serialize(self._dumps, value)
 
     async def _put_writes(
         self,
@@ -230,8 +230,6 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     put_writes, aput_writes = make_both(_put_writes)
 
     def _written(self, value: Any) -> Any:
-        if self._dumps is not None:
-            return contents.serialize(self._dumps, value)
         # LangGraph reads the errors of tasks back as text.
         return repr(value) if isinstance(value, BaseException) else value
 
@@ -252,8 +250,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         thread_id, namespace = split_name(saved.thread)
         checkpoint = contents.checkpoint_of(saved)
         values = checkpoint["channel_values"]
-        if self._dumps is not None or contents.SerializedValue in map(type, values.values()):
-            values.update((name, contents.deserialize(self._dumps, value, name)) for name, value in values.items())
+        for name, value in values.items():
+            contents.refuse_serialized(value, name)
         return CheckpointTuple(
             names.config_of(thread_id, namespace, saved.id),
             checkpoint,
@@ -263,7 +261,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         )
 
     def _writes(self, writes: Sequence[PendingWrite]) -> builtins.list[tuple[str, str, Any]]:
-        return [(task, channel, contents.deserialize(self._dumps, value, channel)) for task, channel, value in writes]
+        for _, channel, value in writes:
+            contents.refuse_serialized(value, channel)
+        return [tuple(write) for write in writes]
 
     def list(
         self,
@@ -330,7 +330,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         for channel, history in histories.items():
             result[channel] = {"writes": self._writes(history.writes)}
             if history.has_seed:
-                result[channel]["seed"] = contents.deserialize(self._dumps, history.seed, channel)
+                contents.refuse_serialized(history.seed, channel)
+                result[channel]["seed"] = history.seed
         return result
 
     get_delta_channel_history, aget_delta_channel_history = make_both(_get_delta_channel_history)
@@ -386,13 +387,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BaseCheckpointSaver[int]:
         """A copy on the same store that, in LangGraph's strict mode, revives objects of these classes, too."""
-        if self._dumps is None and self._classes is None:
+        if self._classes is None:
             return self
         clone = copy.copy(self)
-        if self._dumps is not None:
-            clone.serde = clone._dumps = super().with_allowlist(extra_allowlist).serde
-        if self._classes is not None:
-            clone._restrict(self._classes | {tuple(each[:2]) for each in extra_allowlist})
+        clone._restrict(self._classes | {tuple(each[:2]) for each in extra_allowlist})
         return clone
 
     def _restrict(self, classes: frozenset[tuple[str, ...]]) -> None:

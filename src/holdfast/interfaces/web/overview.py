@@ -10,8 +10,9 @@ from holdfast.errors import DeniedError, HoldfastError, InvalidError
 from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.store_reads import get_stats, list_jobs
+from holdfast.interfaces.http.store_reads import get_stats, list_alerts, list_jobs
 from holdfast.interfaces.http.thread_reads import list_threads
+from holdfast.interfaces.web.page_renderer import segment, shell_text
 
 _READ = 2000
 """How many threads are read to find those that changed last."""
@@ -36,6 +37,8 @@ class AttentionItem(NamedTuple):
     what: str
     why: str
     command: str
+    address: str = ""
+    """The page that has more of it."""
 
 
 def overview_values(call: Call) -> dict[str, Any]:
@@ -76,16 +79,23 @@ def _days(threads: Sequence[models.ThreadModel]) -> list[DayBar]:
 
 
 def _attention(call: Call, jobs: Sequence[models.JobModel]) -> list[AttentionItem]:
-    found = []
+    alerts = [] if call.caller.identity else list_alerts(call, inputs.NoParams()).items
+    found = [
+        AttentionItem(f"Alert {each.rule}", each.message, f"holdfast explain {each.rule}", "/jobs")
+        for each in alerts
+        if each.state == "firing"
+    ]
     for job in jobs:
         if job.failures:
             last = job.runs[0].message if job.runs else ""
             why = f"failed {job.failures} times in a row. {last}"
-            found.append(AttentionItem(f"Job {job.name}", why, f"holdfast jobs log {job.name}"))
+            command = f"holdfast jobs log {shell_text(job.name)}"
+            found.append(AttentionItem(f"Job {job.name}", why, command, f"/jobs/{segment(job.name)}"))
     try:
         for agent in call.store.agents.list(pending=True, limit=5):
             what, why = f"Agent {agent.id}", f"left something half-done: {agent.pending}"
-            found.append(AttentionItem(what, why, f"holdfast agent resolve {agent.id}"))
+            command = f"holdfast agent resolve {shell_text(agent.id)}"
+            found.append(AttentionItem(what, why, command, f"/agents/{segment(agent.id)}"))
     except HoldfastError:
         pass  # the agents of others are not shown
     return found

@@ -71,6 +71,7 @@ def environment() -> Environment:
         "shell": shell_text,
     }
     made.globals |= {"static": _static_url, "query": query_text}
+    made.globals["ui"] = made.get_template("parts/macros.html").module
     return made
 
 
@@ -168,3 +169,9 @@ def message_blocks(messages: Sequence[MessageModel], new: set[str]) -> Iterator[
 def render(template: str, **values: Any) -> str:
     """Render a template."""
     return environment().get_template(template).render(**values)
+
+
+def render_main(template: str, **values: Any) -> str:
+    """Render what is in the frame of a page, to replace what is there."""
+    found = environment().get_template(template)
+    return "".join(found.blocks["main"](found.new_context(values)))

@@ -22,9 +22,12 @@ from holdfast.interfaces.http.authentication import cookie_name, cookie_value
 from holdfast.interfaces.http.problems import internal_problem, to_problem
 from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
-from holdfast.interfaces.web import thread_page
+from holdfast.interfaces.web import agent_page, operations_page, session_page, state_page, thread_page
+from holdfast.interfaces.web.actions import ActionForm, action_values
+from holdfast.interfaces.web.finder import find_values
+from holdfast.interfaces.web.metrics_page import MetricsHistory, metrics_values
 from holdfast.interfaces.web.overview import overview_values, thread_list_values
-from holdfast.interfaces.web.page_renderer import query_text, render, segment, static_files
+from holdfast.interfaces.web.page_renderer import query_text, render, render_main, segment, static_files
 
 THEMES = ("auto", "light", "dark")
 _PARTS = {
@@ -34,11 +37,38 @@ _PARTS = {
     "value": "parts/value.html",
     "inspect": "parts/inspect.html",
     "table": "parts/thread_table.html",
+    "action": "parts/action.html",
+    "plan": "parts/plan.html",
+    "find": "parts/find.html",
 }
 """The parts of pages that scripts fetch."""
 
+_RAIL = (
+    ("/", "Overview", False),
+    ("/threads", "Threads", False),
+    ("/state", "State", False),
+    ("/agents", "Agents", False),
+    ("/sessions", "Sessions", False),
+    ("/schemas", "Schemas", True),
+    ("/backups", "Backups", True),
+    ("/jobs", "Jobs", True),
+    ("/audit", "Audit", True),
+    ("/verify", "Verify", True),
+    ("/metrics/plots", "Metrics", True),
+)
+"""The views at the left: address, name, and whether only the store's owner has them."""
+
+
+def rail(caller: Caller) -> list[tuple[str, str]]:
+    """Return the views that a caller has."""
+    return [(address, name) for address, name, of_owner in _RAIL if not (of_owner and caller.identity)]
+
+
 View = Callable[[Call, Request], tuple[str, dict[str, Any]]]
 """What a page shows: its template, and the values in it."""
+
+FormView = Callable[[Call, Request, ActionForm], tuple[str, dict[str, Any]]]
+"""What a page with a form shows, as it is filled in."""
 
 
 class Pages:
@@ -65,12 +95,29 @@ class Pages:
 
         return respond
 
+    def form_page(self, view: FormView) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page with a form that is sent to it again, to show what it would do."""
+
+        async def respond(request: Request) -> Response:
+            form = ActionForm(await _form_fields(request))
+
+            def show(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+                if request.method == "POST":
+                    self._server.authenticator.check_csrf(call.caller, form.text("csrf"))
+                return view(call, request, form)
+
+            return await self.page(show)(request)
+
+        return respond
+
     def _render(self, view: View, caller: Caller, request: Request) -> Response:
         call = Call(self._server.service, caller)
         template, values = view(call, request)
-        part = _PARTS.get(request.headers.get("x-fragment", ""))
+        want = request.headers.get("x-fragment", "")
         common = self._common(request, call)
-        return _html(render(part or template, **common, **values))
+        if want == "main":
+            return _html(render_main(template, **common, **values))
+        return _html(render(_PARTS.get(want, template), **common, **values))
 
     def _common(self, request: Request, call: Call) -> dict[str, Any]:
         return {
@@ -79,6 +126,8 @@ class Pages:
             "csrf": self._server.authenticator.csrf_token(call.caller),
             "address": str(request.url.path),
             "signed_in": True,
+            "rail": rail(call.caller),
+            "narrow": request.cookies.get("holdfast_rail") == "off",
         }
 
     def _failure(self, request: Request, error: HoldfastError | None, caller: Caller) -> Response:
@@ -91,7 +140,8 @@ class Pages:
         info = Call(self._server.service, caller).info() if signed_in else None
         csrf = self._server.authenticator.csrf_token(caller)
         template = "parts/problem.html" if "x-fragment" in request.headers else "error.html"
-        return _html(render(template, **values, signed_in=signed_in, info=info, csrf=csrf), problem.status)
+        values |= {"signed_in": signed_in, "info": info, "csrf": csrf, "rail": rail(caller)}
+        return _html(render(template, **values), problem.status)
 
     async def sign_in(self, request: Request) -> Response:
         """Exchange a token, in the address or in a form, for a cookie."""
@@ -138,10 +188,15 @@ class Redirection(Exception):
         self.address = address
 
 
+async def _form_fields(request: Request) -> dict[str, list[str]]:
+    """Return the fields of the form that was sent, or of the query of an address that fills it in."""
+    text = request.url.query if request.method == "GET" else (await request.body()).decode("ascii", "replace")
+    return parse_qs(text, keep_blank_values=True)
+
+
 async def _form_value(request: Request, name: str) -> str:
     """Return a field of the form that was sent; empty if there is none."""
-    fields = parse_qs((await request.body()).decode("ascii", "replace"))
-    return fields.get(name, [""])[0]
+    return (await _form_fields(request)).get(name, [""])[0]
 
 
 def _theme(request: Request) -> str:
@@ -175,6 +230,8 @@ def _threads(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
 
 def _search(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     query = request.query_params.get("q", "").strip()
+    if _want(request) == "find":
+        return "search.html", {"found": find_values(call, query, rail(call.caller))}
     values: dict[str, Any] = {"q": query, "page": None, "problem": None}
     if query:
         try:
@@ -215,8 +272,85 @@ def _inspect(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "inspect.html", thread_page.inspect_values(call, name, at, request.query_params)
 
 
+def _scopes(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "state.html", state_page.scopes_values(call, request.query_params)
+
+
+def _scope(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "state.html", state_page.scope_values(call, _part(request, "scope"), request.query_params)
+
+
+def _key(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    scope, key = _part(request, "scope"), _part(request, "key")
+    return "state.html", state_page.key_values(call, scope, key, request.query_params)
+
+
+def _agents(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "agents.html", agent_page.agent_list_values(call, request.query_params)
+
+
+def _agent(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "agent.html", agent_page.agent_values(call, _part(request, "id"), request.query_params)
+
+
+def _resolve(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
+    id = _part(request, "id")
+    agent_page.resolve_agent(call, id, form.text("how"), form.text("typed"))
+    raise Redirection(f"/agents/{segment(id)}")
+
+
+def _sessions(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "sessions.html", session_page.session_list_values(call, request.query_params)
+
+
+def _session(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "session.html", session_page.session_values(call, _part(request, "id"))
+
+
+def _artifacts(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "artifacts.html", session_page.artifact_list_values(call, request.query_params)
+
+
+def _artifact(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "artifact.html", session_page.artifact_values(call, _part(request, "id"), request.query_params)
+
+
+def _schemas(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "schemas.html", operations_page.schema_list_values(call, request.query_params)
+
+
+def _schema(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "schema.html", operations_page.schema_values(call, _part(request, "reference"))
+
+
+def _backups(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "backups.html", operations_page.backup_values(call, request.query_params)
+
+
+def _jobs(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    name = _part(request, "name") if "name" in request.path_params else None
+    return "jobs.html", operations_page.job_values(call, name)
+
+
+def _audit(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "audit.html", operations_page.audit_values(call, request.query_params)
+
+
+def _verify(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "verify.html", operations_page.verify_values(call, request.query_params)
+
+
+def _action(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
+    at, action = unquote(request.path_params["at"]), request.path_params["action"]
+    return "action.html", action_values(call, _name(request), at, action, form)
+
+
+def _part(request: Request, name: str) -> str:
+    return unquote(request.path_params[name])
+
+
 def _name(request: Request) -> str:
-    return unquote(request.path_params["thread"])
+    return _part(request, "thread")
 
 
 def _want(request: Request) -> str:
@@ -226,6 +360,10 @@ def _want(request: Request) -> str:
 def page_routes(server: Server) -> Iterable[BaseRoute]:
     """Return the routes of the pages."""
     pages = Pages(server)
+    history = MetricsHistory()
+
+    def metrics(call: Call, request: Request) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
+        return "metrics.html", metrics_values(call, history)
 
     async def nothing(request: Request) -> Response:
         if request.url.path.startswith("/api/"):
@@ -248,5 +386,24 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route("/threads/{thread}/{at}", pages.page(_step)),
         Route("/threads/{thread}/{at}/value", pages.page(_value)),
         Route("/threads/{thread}/{at}/inspect", pages.page(_inspect)),
+        Route("/threads/{thread}/{at}/actions/{action}", pages.form_page(_action), methods=["GET", "POST"]),
+        Route("/state", pages.page(_scopes)),
+        Route("/state/{scope}", pages.page(_scope)),
+        Route("/state/{scope}/{key}", pages.page(_key)),
+        Route("/agents", pages.page(_agents)),
+        Route("/agents/{id}", pages.page(_agent)),
+        Route("/agents/{id}/resolve", pages.form_page(_resolve), methods=["POST"]),
+        Route("/sessions", pages.page(_sessions)),
+        Route("/sessions/{id}", pages.page(_session)),
+        Route("/artifacts", pages.page(_artifacts)),
+        Route("/artifacts/{id}", pages.page(_artifact)),
+        Route("/schemas", pages.page(_schemas)),
+        Route("/schemas/{reference}", pages.page(_schema)),
+        Route("/backups", pages.page(_backups)),
+        Route("/jobs", pages.page(_jobs)),
+        Route("/jobs/{name}", pages.page(_jobs)),
+        Route("/audit", pages.page(_audit)),
+        Route("/verify", pages.page(_verify)),
+        Route("/metrics/plots", pages.page(metrics)),
         Route("/{rest:path}", nothing),
     ]

@@ -22,8 +22,10 @@ from holdfast.interfaces.http.thread_reads import (
     get_thread,
     get_value,
 )
+from holdfast.interfaces.web.actions import may_change, offered
 from holdfast.interfaces.web.lanes import LaneRow, Lanes, width_of
 from holdfast.interfaces.web.page_renderer import message_blocks, short_span
+from holdfast.interfaces.web.redaction import Redaction
 
 log = logging.getLogger("holdfast.web")
 
@@ -140,15 +142,16 @@ def step_values(call: Call, name: str, at: str, params: Params, want: str) -> di
         "interrupts": [each for each in pending if each.interrupt],
         "last": _last_step(detail, found),
         "neighbours": _neighbours(call, name, found),
-        "names": [each.name for each in detail.branches if each.name],
+        "actions": offered(call, found, [each.name for each in detail.branches if each.name]),
     }
+    redaction = values["redaction"] = Redaction(call, name, clear=params.get("clear") == "1")
     if want != "step":
         values["history"] = _history(call, name, params, found)
     try:
-        values |= _tab_values(call, name, checkpoint, tab, a, params)
+        values |= _tab_values(call, name, checkpoint, tab, a, params, redaction)
         if tab == "conversation" and values["conversation"].channel is None and not params.get("tab"):
             values["tab"] = "state"
-            values |= _tab_values(call, name, checkpoint, "state", a, params)
+            values |= _tab_values(call, name, checkpoint, "state", a, params, redaction)
     except CorruptError as error:  # said plainly; the rest of the page works
         values["damage"] = to_problem(error)
     return values
@@ -174,21 +177,28 @@ def _neighbours(call: Call, name: str, found: models.CheckpointDetailModel) -> d
 
 
 def _tab_values(
-    call: Call, name: str, checkpoint: models.CheckpointModel, tab: str, a: str | None, params: Params
+    call: Call,
+    name: str,
+    checkpoint: models.CheckpointModel,
+    tab: str,
+    a: str | None,
+    params: Params,
+    redaction: Redaction,
 ) -> dict[str, Any]:
     at = checkpoint.id
     if tab == "conversation":
         limit = min(500, max(1, _number(params.get("messages"), _MESSAGES)))
-        found = get_messages(call, inputs.MessagesParams(thread=name, at=at, limit=limit))
+        found = redaction.apply(get_messages(call, inputs.MessagesParams(thread=name, at=at, limit=limit)))
         diff = _diff(call, name, at, None)
         new = {each.path for each in diff.changes if each.kind == "add"} if diff is not None else set[str]()
         return {"conversation": found, "blocks": list(message_blocks(found.items, new)), "shown": limit}
     if tab == "state":
         internal = params.get("internal") == "1"
         part = get_value(call, inputs.ValueParams(thread=name, at=at, internal=internal, limit=200))
-        return {"part": part, "internal": internal}
+        return {"part": redaction.apply(part), "internal": internal}
     if tab == "diff":
-        return {"diff": _diff(call, name, at, a), "against": a}
+        diff = _diff(call, name, at, a)
+        return {"diff": None if diff is None else redaction.apply(diff), "against": a}
     if tab == "metadata":
         return {"metadata": json.dumps(checkpoint.metadata, ensure_ascii=False, indent=2)}
     return {}
@@ -214,8 +224,9 @@ def _number(text: str | None, default: int) -> int:
 def value_values(call: Call, name: str, at: str, params: Params) -> dict[str, Any]:
     """Return what a part of a state shows: the value at a path, and a page of what it contains."""
     path, start = params.get("path", ""), _number(params.get("start"), 0)
+    redaction = Redaction(call, name, clear=params.get("clear") == "1")
     part = get_value(call, inputs.ValueParams(thread=name, at=at, path=path, start=start, internal=True))
-    return {"name": name, "at": at, "part": part, "path": path}
+    return {"name": name, "at": at, "part": redaction.apply(part), "path": path, "redaction": redaction}
 
 
 def inspect_values(call: Call, name: str, at: str, params: Params) -> dict[str, Any]:
@@ -225,6 +236,9 @@ def inspect_values(call: Call, name: str, at: str, params: Params) -> dict[str, 
         raise InvalidError("a value is named by its path", hint="Choose one in the state")
     part = get_value(call, inputs.ValueParams(thread=name, at=at, path=path, internal=True, limit=1))
     values: dict[str, Any] = {"name": name, "at": at, "path": path, "part": part, "writer": None, "changes": []}
+    values["editable"] = may_change(call, name)
+    redaction = values["redaction"] = Redaction(call, name, clear=params.get("clear") == "1")
+    values["part"] = redaction.apply(part)
     try:
         wrote = get_blame(call, inputs.PathParams(thread=name, path=path, at=at, limit=1))
         values["writer"] = wrote.items[0].writer if wrote.items else None

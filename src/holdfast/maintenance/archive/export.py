@@ -25,6 +25,7 @@ from holdfast.engine.step_info import StepInfo as StepHead
 from holdfast.engine.types import Checkpoint, Progress
 from holdfast.maintenance.archive.format import (
     EXPORTED,
+    PURPOSE,
     VERSION,
     ArchiveFile,
     ArchiveHeader,
@@ -33,6 +34,7 @@ from holdfast.maintenance.archive.format import (
     row_record,
     thread_record,
 )
+from holdfast.security.encryption.file_key import new_file_key
 
 _CACHE_BYTES = 8 << 20
 _STATES = 32
@@ -79,9 +81,11 @@ async def export_threads(
     """Write the rows of lines to a file. Each line is first copied to a scratch store, which verifies it."""
     threads = records = 0
     changing: list[str] = []
-    archive = ArchiveWriter(file)
+    key = await new_file_key(engine, PURPOSE)
+    archive = ArchiveWriter(file, key)
     try:
-        await archive.write(ArchiveHeader(VERSION, datetime.now(UTC).isoformat(timespec="seconds")))
+        sealed = None if key is None else dict(key.wrapped)
+        await archive.write(ArchiveHeader(VERSION, datetime.now(UTC).isoformat(timespec="seconds"), sealed))
         async with scratch_store(engine) as scratch:
             for number, line in enumerate(lines, 1):
                 report = await StoreCopier(engine, scratch).copy(line.tenant, [line])

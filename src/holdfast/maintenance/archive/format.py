@@ -2,7 +2,8 @@
 
 The first line is a header with the version. Then come threads: a line of type `thread`, its rows, one a line, and a
 line of type `end`. The last line is a checksum of all lines before it. A file whose name ends in `.gz` is compressed;
-reading detects that automatically. `docs/format.md` specifies it.
+reading detects that automatically. Of an encrypted store, all lines after the header are encrypted with a key of the
+file, which is in the header, encrypted by the master key. `docs/format.md` specifies it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import secrets
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import msgspec
 
@@ -39,8 +40,14 @@ from holdfast.backends.tables import (
 from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.row_format import Line, info_of, info_row
 from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.security.encryption.file_key import FileKey, open_file_key
+
+if TYPE_CHECKING:  # it needs an extra
+    from holdfast.security.encryption.provider import KeyProvider
 
 VERSION = 1
+PURPOSE = "export"
+"""What the keys of files are for."""
 
 EXPORTED = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS)
 """The tables whose rows are in the file. The row of the line itself is in the line of type `thread`."""
@@ -62,11 +69,12 @@ class ArchiveLine(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
     """A line of the file."""
 
 
-class ArchiveHeader(ArchiveLine, tag="holdfast-export"):
-    """The first line of a file."""
+class ArchiveHeader(ArchiveLine, tag="holdfast-export", omit_defaults=True):
+    """The first line of a file. With a key, the other lines are encrypted."""
 
     version: int
     time: str
+    sealed: dict[str, str] | None = None
 
 
 class ThreadBegin(ArchiveLine, tag="thread"):
@@ -168,7 +176,10 @@ class ArchiveWriter:
     Under a path, a temporary file is written and then renamed. An open file is written to directly, and stays open.
     """
 
-    def __init__(self, file: ArchiveFile) -> None:
+    def __init__(self, file: ArchiveFile, key: FileKey | None = None) -> None:
+        """With a key, all lines but the first are encrypted."""
+        self._key = key
+        self._number = 0
         self._path: Path | None = None
         self._temporary: Path | None = None
         self._stack = contextlib.ExitStack()
@@ -204,7 +215,9 @@ class ArchiveWriter:
         """Add a line that is encoded already."""
         data = line + b"\n"
         self._digest.update(data)
-        self._buffer += data
+        sealed = self._key is not None and self._number > 0
+        self._buffer += self._key.seal(data, self._number).encode() + b"\n" if self._key and sealed else data
+        self._number += 1
         if len(self._buffer) >= _BUFFER:
             await self._flush()
 
@@ -266,8 +279,10 @@ class ArchiveWriter:
 class ArchiveReader:
     """Reads a file."""
 
-    def __init__(self, file: ArchiveFile, max_bytes: int) -> None:
-        """A file whose rows have bodies of up to `max_bytes`: a line without end would fill the memory."""
+    def __init__(self, file: ArchiveFile, max_bytes: int, keys: KeyProvider | None = None) -> None:
+        """A file whose rows have bodies of up to `max_bytes`: a line without end would fill the memory. `keys` has the
+        master key of the store that it is of, which is needed if that is encrypted."""
+        self._keys = keys
         self._max_line = 2 * max_bytes + _SLACK  # in base64, with a margin
         self._stack = contextlib.ExitStack()
         self.name = str(getattr(file, "name", "the open file"))
@@ -289,23 +304,35 @@ class ArchiveReader:
         """Yield the lines up to the checksum. `CorruptError` if the file is not what was written."""
         await BlockingCall(self._decompress)
         first, threads, rows = True, 0, 0
+        key: FileKey | None = None
+        number = 0
         while True:
             call: BlockingCall[list[bytes]] = BlockingCall(self._read)
             lines = await call
             if not lines:
                 raise self.damaged("it ends early")
-            for line in lines:
+            for position, text in enumerate(lines, 1):
+                line = text if key is None else key.unseal(text.rstrip(b"\n"), number, self.name)
+                number += 1
                 record = self._decode(line, first)
                 if isinstance(record, Checksum):
                     if record != Checksum(self._digest.hexdigest(), threads, rows):
                         raise self.damaged("its checksum is wrong")
+                    if position < len(lines):
+                        raise self.damaged("there is data after its end")
                     await BlockingCall(self._check_end)
                     return
+                if first and isinstance(record, ArchiveHeader) and record.sealed is not None:
+                    key = await self._open_key(record.sealed)
                 self._digest.update(line)
                 threads += isinstance(record, ThreadBegin)
                 rows += isinstance(record, ArchivedRow)
                 first = False
                 yield record
+
+    async def _open_key(self, sealed: dict[str, str]) -> FileKey:
+        call: BlockingCall[FileKey] = BlockingCall(lambda: open_file_key(sealed, PURPOSE, self._keys, self.name))
+        return await call
 
     def _decompress(self) -> None:
         if self._file.peek(2)[:2] == _GZIP:

@@ -50,6 +50,7 @@ from holdfast.maintenance.erasure.ledger_copy import add_digests, takes_ledger
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.security.audit import thread_audit
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
+from holdfast.security.encryption.file_key import master_keys
 
 
 class ArchiveEntry(NamedTuple):
@@ -110,7 +111,7 @@ async def import_threads(
     engine: Engine, file: ArchiveFile, selection: ImportSelection, dry_run: bool, progress: Progress | None
 ) -> ImportReport:
     """Import threads from a file. With `dry_run`, only check whether that would succeed, and which it would import."""
-    archive = ArchiveReader(file, engine.context.max_bytes)
+    archive = ArchiveReader(file, engine.context.max_bytes, master_keys(engine))
     try:
         async with scratch_store(engine) as scratch:
             reader = _Reader(scratch, archive, selection, progress)

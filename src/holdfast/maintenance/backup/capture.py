@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.backends.interface import Get, Query, Row, Scan
+from holdfast.backends.interface import Changes, Get, Query, Row, Scan
 from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.tables import (
     BRANCHES,
@@ -25,18 +25,21 @@ from holdfast.backends.tables import (
     NODES,
     OBJECTS,
     REFS,
+    SIGNING,
     STEPS,
     WRITES,
     Key,
     Scalar,
     Table,
 )
+from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.engine import Engine
 from holdfast.engine.generations import GENERATION
 from holdfast.engine.row_format import LEASE, Line, StepRef
-from holdfast.errors import ConflictError, CorruptError, InvalidError
+from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.maintenance.backup.format import Tip
 from holdfast.maintenance.backup.status import LAST_BACKUP, SETTING
+from holdfast.security.encryption.hidden_names import find_named
 
 SMALL = (BRANCHES, REFS, WRITES, LINKS, JOBS)
 """Tables of which all rows of a line are read at once."""
@@ -54,11 +57,11 @@ AT_ONCE = 200
 
 _FIRST_PAGE = 8
 
-_ATTEMPTS = 40
-"""How often to try to find a moment before everything is read at once."""
-
 _PATIENCE = 3
-"""After how many attempts the names of all lines are read, too."""
+"""After how many attempts to find a moment the names of all lines are read, too."""
+
+_ATTEMPTS = 6
+"""After how many attempts the outlines of all lines are read at once, which always succeeds."""
 
 Known = Callable[[], Awaitable[dict[str, dict[Key, tuple[Scalar, ...]]]]]
 """Returns the keys, without tenant and line, and columns of the rows that the last backup has of a line, by table."""
@@ -83,6 +86,8 @@ class Outline(NamedTuple):
     last_event: str
     keys: tuple[Row, ...] = ()
     """The keys of the line, in an encrypted store."""
+    large: tuple[tuple[Table, tuple[Row, ...]], ...] | None = None
+    """All other rows, if they were read with it."""
 
     @property
     def exists(self) -> bool:
@@ -109,18 +114,32 @@ class Moment(NamedTuple):
     until: int
     token: str
     outlines: dict[Line, Outline | CorruptError]
+    is_complete: bool = False
+    """Whether there are the outlines of all lines: others did not exist."""
 
 
 class LineReader:
-    """Reads outlines and rows of lines, as they are stored."""
+    """Reads outlines and rows of lines, as they are stored: under the stored names, where names are hidden."""
 
     def __init__(self, engine: Engine) -> None:
-        self._stored = engine.context.stored
+        self._named = find_named(engine.context.stored)
+        self._stored = engine.context.stored if self._named is None else self._named.inner
         self._codec = engine.context.rows
         self.has_keys = engine.context.rows.hides_columns
         """Whether lines have keys."""
-        self._branches: dict[Line, tuple[int, ...]] = {}
-        """The numbers of the branches of lines when they were last read."""
+        self._branches: dict[Line, tuple[int, ...] | None] = {}
+        """The numbers of the branches of lines when they were last read; None where they keep changing."""
+        self.reads_whole: Callable[[Line], bool] = lambda _: False
+        """Says of which lines all rows are read with the outline, since they would be gone later."""
+
+    async def changes(self, token: str | None) -> Changes:
+        """Return the lines that changed since a token was issued."""
+        return await self._stored.changes(token)
+
+    async def name(self, line: Line) -> str:
+        """Return the name of a line for people."""
+        name = (line.tenant, line.name)
+        return line.name if self._named is None else (await self._named.names([name]))[name]
 
     async def lines(self, tenant: str | None) -> list[Line]:
         """List the lines of a tenant or of all, and for each tenant the empty name, which has its settings."""
@@ -142,16 +161,34 @@ class LineReader:
         outlines, (listed,) = await self._read_outlines(lines, (names,))
         return outlines, {Line(str(row.key[0]), str(row.key[1])) for row in listed}
 
+    async def all_outlines(self, tenant: str | None) -> dict[Line, Outline | CorruptError]:
+        """Read the outlines of all lines as of one moment, in one read: it reads the keys of all steps."""
+        prefix: Key = () if tenant is None else (tenant,)
+        tables = (LINES, *SMALL, *((KEYS,) if self.has_keys else ()))
+        queries = [*(Scan(table, prefix) for table in tables)]
+        queries += [Scan(table, prefix, bodies=False) for table in (EVENTS, STEPS)]
+        found = await self._stored.read(queries)
+        answers: dict[Line, list[list[Row]]] = {}
+        for place, rows in enumerate(found):
+            for row in rows:
+                own = answers.setdefault(Line(str(row.key[0]), str(row.key[1])), [[] for _ in found])
+                own[place].append(row)
+        outlines: dict[Line, Outline | CorruptError] = {}
+        for line, (*small, events, steps) in answers.items():
+            outlines[line] = await self._try_outline([*small, events[-1:], steps])
+        return outlines
+
     async def _read_outlines(
         self, lines: Sequence[Line], more: Sequence[Query]
     ) -> tuple[dict[Line, Outline | CorruptError], Sequence[Sequence[Row]]]:
         """Read outlines together with the answers to other queries."""
         while True:
             queries: list[Query] = []
-            slices: list[tuple[int, int, tuple[int, ...]]] = []
+            slices: list[tuple[int, int, tuple[int, ...] | None]] = []
             for line in lines:
-                numbers = self._branches.get(line, ())
-                own = _outline_queries(line, numbers, keys=self.has_keys)
+                is_whole = self.reads_whole(line)
+                numbers = None if is_whole else self._branches.get(line, ())
+                own = _outline_queries(line, numbers, keys=self.has_keys, whole=is_whole)
                 slices.append((len(queries), len(queries) + len(own), numbers))
                 queries += own
             try:
@@ -165,12 +202,11 @@ class LineReader:
             for line, (start, stop, numbers) in zip(lines, slices, strict=True):
                 answers = found[start:stop]
                 there = tuple(int(row.key[2]) for row in answers[1])
-                self._branches[line] = there
-                settled = settled and there == numbers
-                try:
-                    outlines[line] = self._outline(answers)
-                except CorruptError as error:
-                    outlines[line] = error
+                if numbers is not None:
+                    # What was created between two reads is read with all steps of its line, so that this ends.
+                    self._branches[line] = there if there == numbers or line not in self._branches else None
+                    settled = settled and there == numbers
+                outlines[line] = await self._try_outline(answers, whole=self.reads_whole(line))
             if settled:
                 return outlines, found[len(queries) :]
 
@@ -185,18 +221,26 @@ class LineReader:
         rest = [line for line in lines if line not in damaged]
         return {**damaged, **(await self.outlines(rest) if rest else {})}
 
-    def _outline(self, answers: Sequence[Sequence[Row]]) -> Outline:
+    async def _try_outline(self, answers: Sequence[Sequence[Row]], *, whole: bool = False) -> Outline | CorruptError:
+        try:
+            return await self._outline(answers, whole=whole)
+        except CorruptError as error:
+            return error
+
+    async def _outline(self, answers: Sequence[Sequence[Row]], *, whole: bool) -> Outline:
         lines, branches, refs, writes, links, jobs, *rest = answers
-        keys = rest.pop(0) if self.has_keys else []
-        events, *ends = rest
-        refs = [row for row in refs if not _is_local(row)]
+        # Certificates are signed by the store that makes them: the key for that is not restored.
+        keys = [row for row in rest.pop(0) if row.key[2] != SIGNING] if self.has_keys else []
+        large = tuple(zip(LARGE, map(tuple, rest), strict=True)) if whole else None
+        events, *ends = (rest[LARGE.index(EVENTS)][-1:], rest[LARGE.index(STEPS)]) if whole else rest
+        refs = [row for row in refs if not await self._is_local(row)]
         small = tuple(zip(SMALL, map(tuple, (branches, refs, writes, links, jobs)), strict=True))
-        for table, rows in ((LINES, lines), *small, (KEYS, keys)):
-            for row in rows:
-                self._check(table, row)
-        steps = [StepRef.of(row) for end in ends for row in end]
-        tips = tuple(Tip(step.branch, step.seq, step.id, step.hash) for step in steps)
-        return Outline(lines[0] if lines else None, small, tips, str(events[0].key[2]) if events else "", tuple(keys))
+        for table, rows in ((LINES, lines), *small, (KEYS, keys), *(large or ())):
+            await self._check(table, rows)
+        last = {step.branch: step for end in ends for step in map(StepRef.of, end)}
+        tips = tuple(Tip(step.branch, step.seq, step.id, step.hash) for step in last.values())
+        last_event = str(events[0].key[2]) if events else ""
+        return Outline(lines[0] if lines else None, small, tips, last_event, tuple(keys), large)
 
     async def rows(
         self, line: Line, outline: Outline, before: tuple[Sequence[Tip], str] | None, known: Known
@@ -209,6 +253,15 @@ class LineReader:
         """
         if outline.row is None:
             return
+        if outline.large is not None:
+            for table, rows in outline.large:
+                existing = (await known()).get(table.name, {})
+                for key in existing.keys() - {row.key[2:] for row in rows}:
+                    yield table, RemovedKey(key)
+                for row in rows:
+                    if existing.get(row.key[2:]) != row.columns:
+                        yield table, row
+            return
         if before is not None and not await self._continues(line, before[0], outline.tips):
             before = None
         folded = False
@@ -216,12 +269,12 @@ class LineReader:
             if before is not None and table in (STEPS, FOLDS, EVENTS):
                 async for row in self._appended(table, line, outline, before):
                     folded = folded or table is FOLDS
-                    self._check(table, row)
+                    await self._check(table, [row])
                     yield table, row
             elif before is None or table is not NODES or folded:
                 async for found in self._missing(table, line, outline, known, appended=before is not None):
                     if isinstance(found, Row):
-                        self._check(table, found)
+                        await self._check(table, [found])
                     yield table, found
         (now,) = await self._stored.read([Get(LINES, [tuple(line)])])
         if not now or now[0].columns != outline.row.columns:
@@ -295,16 +348,38 @@ class LineReader:
                 yield row
             page = next_page(page, found)
 
-    def _check(self, table: Table, row: Row) -> None:
-        if not self._codec.is_intact(table, row):
-            raise CorruptError("a row is damaged", where=f"{table.name} {row.key}")
+    async def _check(self, table: Table, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if not self._codec.is_intact(table, await self._with_name(row)):
+                raise CorruptError("a row is damaged", where=f"{table.name} {row.key}")
+
+    async def _with_name(self, row: Row) -> Row:
+        """Return a row under the name of its line, whose key is in memory: the seal covers the name."""
+        if self._named is None:
+            return row
+        (named,) = await self._named.with_names([row])
+        id = sealed_key_id(row.body)
+        if id and self._named.keys is not None:
+            await self._named.keys.load_ids({id: (str(named.key[0]), str(named.key[1]))})
+        return named
+
+    async def _is_local(self, ref: Row) -> bool:
+        """Return whether a ref is about this store only."""
+        kind = ref.key[2]
+        if kind != SETTING or self._named is None:
+            return _is_local(kind, str(ref.key[3]))
+        try:
+            opened = self._codec.decode(REFS, await self._with_name(ref))
+        except HoldfastError:
+            return False  # which is found when it is checked
+        return _is_local(kind, str(opened.key[3]))
 
 
 class MomentFinder:
     """Finds a moment, and which lines have changed until then."""
 
     def __init__(self, engine: Engine, reader: LineReader, tenant: str | None) -> None:
-        self._backend = engine.context.stored
+        self._url = engine.context.stored.url
         self._clock = engine.context.clock
         self._reader = reader
         self._tenant = tenant
@@ -316,9 +391,9 @@ class MomentFinder:
 
     async def _changes(self, token: str | None) -> tuple[str, set[Line] | None]:
         try:
-            found = await self._backend.changes(token)
+            found = await self._reader.changes(token)
         except InvalidError:  # the token of another kind of store
-            found = (await self._backend.changes())._replace(complete=False)
+            found = (await self._reader.changes(None))._replace(complete=False)
         lines = {Line(*each) for each in found.lines if self._tenant in (None, each[0])}
         return found.token, lines if found.complete else None
 
@@ -343,10 +418,11 @@ class MomentFinder:
             # Threads that were created since do not matter, if that is known.
             if others is not None and (not others or (names and not any(_may_exist(each, names) for each in others))):
                 return Moment(time, until, before, outlines | dict.fromkeys(others, _NOTHING))
-            if changed is None or attempt == _ATTEMPTS - 2:
-                changed = {*await self._reader.lines(self._tenant)}
-            lines |= changed
-        raise ConflictError("the store keeps changing", where=self._backend.url, hint="Try again", code="busy-store")
+            lines |= {*await self._reader.lines(self._tenant)} if changed is None else changed
+        # Others change in every single read.
+        time = self._clock()
+        outlines = await self._reader.all_outlines(self._tenant)
+        return Moment(time, max(time, self._clock()), token, outlines, is_complete=True)
 
 
 def _may_exist(line: Line, names: set[Line]) -> bool:
@@ -354,20 +430,27 @@ def _may_exist(line: Line, names: set[Line]) -> bool:
     return not line.name or line in names
 
 
-def _outline_queries(line: Line, branches: Sequence[int], *, keys: bool) -> list[Query]:
+def _outline_queries(line: Line, branches: Sequence[int] | None, *, keys: bool, whole: bool) -> list[Query]:
+    """Return the queries for an outline, given the numbers of the branches, if they are known; or for all rows."""
     key = tuple(line)
-    return [
+    queries: list[Query] = [
         Get(LINES, [key]),
         *(Scan(table, key) for table in SMALL),
         *([Scan(KEYS, key)] if keys else []),
-        Scan(EVENTS, key, reverse=True, limit=1, bodies=False),
+    ]
+    if whole:
+        return [*queries, *(Scan(table, key) for table in LARGE)]
+    queries.append(Scan(EVENTS, key, reverse=True, limit=1, bodies=False))
+    if branches is None:
+        return [*queries, Scan(STEPS, key, bodies=False)]
+    return [
+        *queries,
         *(Scan(STEPS, (*key, number), reverse=True, limit=1, bodies=False) for number in (0, *branches)),
     ]
 
 
-def _is_local(ref: Row) -> bool:
-    """Return whether a ref is about this store only."""
-    kind, name = ref.key[2], str(ref.key[3])
+def _is_local(kind: Scalar, name: str) -> bool:
+    """Return whether a ref of this kind and name is about this store only."""
     return kind in _LOCAL or (kind == SETTING and (name.startswith(LAST_BACKUP) or name == GENERATION))
 
 

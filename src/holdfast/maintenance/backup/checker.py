@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from contextlib import suppress
 from typing import NamedTuple
 
 from holdfast.engine.engine import Engine
@@ -11,13 +12,27 @@ from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.integrity.verify import verify as verify_line
 from holdfast.engine.namespaces import short_name
 from holdfast.engine.types import Progress
-from holdfast.errors import CorruptError, NotFoundError, UnsupportedError
-from holdfast.maintenance.backup.format import HEADER, PACKS, LineEntry, Manifest, decode_value, open_object, pack_name
+from holdfast.errors import CorruptError, DeniedError, NotFoundError, UnsupportedError
+from holdfast.maintenance.backup.format import (
+    BACKUPS,
+    HEADER,
+    KEYS,
+    KINDS,
+    PACKS,
+    REPOSITORY,
+    LineEntry,
+    Manifest,
+    decode_value,
+    open_object,
+    pack_name,
+)
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.packs import PACK
 from holdfast.maintenance.backup.reader import backup_engine, loader_of
+from holdfast.maintenance.backup.records import list_records, withdrawn_names
+from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
-from holdfast.maintenance.backup.store_record import find_loss, find_store_id
+from holdfast.maintenance.backup.store_record import find_loss, own_chains
 
 _DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
 _AFFECTED = 20
@@ -75,7 +90,7 @@ class RepositoryChecker:
         await self._own_record(home)
         stores = await self._repository.stores() if store is None else [store]
         backups = [only] if only is not None else [each for name in stores for each in await self._chain(name)]
-        packs = {pack_name(pack.id) for each in backups for pack in each.manifest.packs}
+        packs = await self._pack_names({pack.id for each in backups for pack in each.manifest.packs})
         if store is None and only is None:
             packs.update(info.name for info in await self._repository.storage.list_objects(PACKS))
         await self._packs(sorted(packs))
@@ -83,7 +98,10 @@ class RepositoryChecker:
             await self._backup(backup, level)
             if self._progress is not None:
                 self._progress(number, len(backups), backup.id)
-        locks = await self._locks()
+        if store is None and only is None:
+            await self._objects()
+            await self._records(backups)
+        locks, _ = await self._repository.locks()
         return RepositoryReport(
             len(backups),
             len(packs),
@@ -101,31 +119,55 @@ class RepositoryChecker:
         self._found.append(BackupFinding(code, what, where, backup, thread, tuple(steps)))
 
     async def _own_record(self, home: str) -> None:
-        own = await find_store_id(self._like, home)
-        try:
-            problem = None if own is None else await find_loss(self._like, home, self._repository, own)
-        except _DAMAGE:
-            return  # it is found below
-        if problem is not None:
-            self._add(problem.code, problem.what, problem.where)
+        for own in await own_chains(self._like, home):
+            try:
+                problem = await find_loss(self._like, home, self._repository, own)
+            except _DAMAGE:
+                continue  # it is found below
+            if problem is not None:
+                self._add(problem.code, problem.what, problem.where)
 
-    async def _locks(self) -> list[OpenLock]:
-        try:
-            return (await self._repository.locks())[0]
-        except _DAMAGE as error:
-            self._add("damaged-object", error.what, error.where)
-            return []
+    async def _objects(self) -> None:
+        """Read all small objects that nothing else reads."""
+        for folder, kind in KINDS.items():
+            if folder in (REPOSITORY, BACKUPS, KEYS):
+                continue
+            for info in await self._repository.storage.list_objects(folder):
+                try:
+                    await self._repository.read_object(kind.mark, info.name, kind.type)
+                except NotFoundError:
+                    continue  # deleted meanwhile
+                except _DAMAGE as error:
+                    self._add("damaged-object", error.what, error.where)
+        if self._repository.key is not None:
+            from holdfast.maintenance.backup.repository_key import damaged_keys
+
+            for each in await damaged_keys(self._repository.storage, self._repository.info):
+                self._add("damaged-key", f"a master key of the repository cannot be read: {each.what}", each.where)
+
+    async def _records(self, backups: Sequence[Backup]) -> None:
+        """Compare the records and keys with what the newest backups list."""
+        newest = {each.manifest.store: each for each in backups}
+        known = {*await list_records(self._repository), *await withdrawn_names(self._repository)}
+        for backup in newest.values():
+            for name in backup.manifest.records:
+                if name not in known:
+                    known.add(name)
+                    what = "a freeze, a pin or a master key is missing, and nobody removed it with Holdfast"
+                    self._add("missing-record", what, f"{self._repository.where}/{name}", backup.id)
 
     async def _removed(self, store: str) -> dict[int, bytes]:
-        try:
-            return {number: each.digest for number, each in (await self._repository.removed(store)).items()}
-        except _DAMAGE as error:
-            self._add("damaged-object", error.what, error.where)
-            return {}
+        found: dict[int, bytes] = {}
+        for number in await self._repository.removed_numbers(store):
+            with suppress(*_DAMAGE):  # what is damaged is found below
+                removed = await self._repository.find_removed(store, number)
+                found |= {} if removed is None else {number: removed.digest}
+        return found
 
     async def _chain(self, store: str) -> list[Backup]:
         """Check that each manifest names the one before it. Returns those that can be read."""
         digests = await self._removed(store)
+        removed = await self._repository.removed_numbers(store)
         found: list[Backup] = []
         numbers = await self._repository.numbers(store)
         for number in numbers:
@@ -138,12 +180,22 @@ class RepositoryChecker:
             found.append(backup)
         for backup in found:
             before = backup.manifest.number - 1
-            if before in digests and digests[before] != backup.manifest.parent:
+            # One after a manifest that could not be read may not know its digest.
+            parent = backup.manifest.parent or digests.get(before)
+            if before in digests and digests[before] != parent:
                 self._add("broken-chain", "it does not follow the backup before it", self._repository.where, backup.id)
-            elif before and before not in digests and before not in numbers:
+            elif before and before not in digests and before not in numbers and before not in removed:
                 what = f"backup {store[:8]}.{before} is missing, and was not removed by pruning"
                 self._add("missing-backup", what, self._repository.where, backup.id)
         return [each for each in found if not each.manifest.abandoned]
+
+    async def _pack_names(self, packs: Set[bytes]) -> set[str]:
+        """Return the names of the packs that have the content of some packs, which may have been repacked."""
+        try:
+            return (await pack_map(self._repository)).names(packs)
+        except _DAMAGE as error:
+            self._add("damaged-object", error.what, error.where)
+            return {pack_name(each) for each in packs}
 
     async def _packs(self, names: Sequence[str]) -> None:
         """Read packs, and compare each with its name."""
@@ -171,6 +223,9 @@ class RepositoryChecker:
         self._check_packs(backup.manifest, entries, backup.id)
         keys = await self._keys(backup)
         engine = None
+        if keys is not None:
+            with suppress(*((DeniedError,) if level is None else ())):  # checking needs no key, hidden names stay so
+                entries = await keys.with_names(entries, self._like)
         if level is not None:
             engine = await backup_engine(self._repository, backup.id, entries, self._like, keys=keys)
         for entry in entries:
@@ -185,7 +240,7 @@ class RepositoryChecker:
                 self._add("missing-key", what, self._repository.where, backup.id, short_name(entry.name))
                 continue
             try:
-                await loader_of(self._repository).rows(entry.line, entry.chunks)
+                await loader_of(self._repository).rows(entry.stored_line, entry.chunks)
             except _DAMAGE as error:
                 steps = await self._affected(entry)
                 self._add("damaged-thread", error.what, error.where, backup.id, short_name(entry.name), steps)
@@ -213,7 +268,7 @@ class RepositoryChecker:
         affected: list[str] = []
         for chunk in entry.chunks:
             try:
-                index = await loader_of(self._repository).index(entry.line, chunk)
+                index = await loader_of(self._repository).index(entry.stored_line, chunk)
             except _DAMAGE:
                 affected.append("unknown steps: their list is damaged")
                 continue

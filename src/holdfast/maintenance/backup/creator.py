@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from holdfast.backends.interface import Row
+from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import Key, Scalar
 from holdfast.codec.envelope import unpack_body
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
-from holdfast.errors import ConflictError, CorruptError, UnsupportedError
+from holdfast.errors import ConflictError, CorruptError
 from holdfast.maintenance.backup.capture import (
     AT_ONCE,
     ConcurrentChange,
@@ -37,15 +39,33 @@ from holdfast.maintenance.backup.format import (
 from holdfast.maintenance.backup.line_rows import LineRow
 from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
-from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.store_record import find_loss, record_backup, store_id
+from holdfast.maintenance.backup.records import list_records
+from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Chain, Repository
+from holdfast.maintenance.backup.store_record import (
+    chain_id,
+    find_loss,
+    is_copy,
+    known_digest,
+    record_backup,
+    replace_store_id,
+    store_id,
+)
+
+_log = logging.getLogger("holdfast.backups")
+
+if TYPE_CHECKING:
+    from holdfast.maintenance.backup.keyring import KeyringWriter
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
 _PAGE_LINES = 256
 _MAX_CHUNKS = 24
-_ATTEMPTS = 8
-"""How often to start again when others make backups of the same store, or rewrite its lines."""
+_PATIENCE, _PAUSE = 3, 0.3
+"""How often and how many seconds to wait for the record of a backup that another process may have just made."""
+_ATTEMPTS = 12
+"""How often to start again when others make backups of the same store."""
+_CAPTURES = 4
+"""How often a moment is chosen: again, if lines are rewritten before their rows are read."""
 _ROUNDS = 3
 """How many times what changed meanwhile is read before the moment is chosen."""
 
@@ -155,40 +175,57 @@ class BackupCreator:
         self._damaged: dict[Line, str] = {}
         self.had_gap = False
         """Whether the store could not say what has changed since the last backup, so that all lines were compared."""
+        self._key_writer: KeyringWriter | None = None
         self._keys: dict[tuple[Key, Scalar], Row] = {}
         """Rows of keys of an encrypted store that the last backup does not have, by key and id."""
 
     async def create(self, reason: str) -> Backup:
         """Make a backup. `ConflictError` if others keep making backups of the same store."""
-        if self._engine.context.rows.hides_names:
-            raise UnsupportedError(
-                "the store hides the names of its threads, and a backup would show them",
-                where=self._engine.context.backend.url,
-                hint="Copy it into another store that hides them: holdfast copy",
-            )
-        store = await store_id(self._engine, self._home)
+        copies = 0
         for _ in range(_ATTEMPTS):
-            parent, last = await self._repository.newest(store)
-            number = 1 if last is None else last.manifest.number + 1
+            store = chain_id(await store_id(self._engine, self._home), self._home, self._tenant)
+            chain = await self._repository.chain(store)
+            if await is_copy(self._engine, self._home, self._repository, chain.newest):
+                copies += 1
+                await self._part(store, is_certain=copies > _PATIENCE)
+                continue
             problem = None if self._accept_loss else await find_loss(self._engine, self._home, self._repository, store)
             if problem is not None:
                 raise problem
-            await self._repository.lock(store, number)
-            made = await self._make(store, number, parent, last, reason)
+            await self._repository.lock(store, chain.number + 1)
+            made = await self._make(store, chain, reason)
             if made is not None:
+                if self._key_writer is not None:
+                    await self._key_writer.record_destroyed()
                 await record_backup(self._engine, self._home, self._repository, made)
                 return made
         raise ConflictError(
             "others keep making backups of this store", where=self._repository.where, hint="Try again later"
         )
 
-    async def _make(
-        self, store: str, number: int, parent: Backup | None, last: Backup | None, reason: str
-    ) -> Backup | None:
+    async def _part(self, store: str, *, is_certain: bool) -> None:
+        """Take another id: the store is a copy of another one, which makes backups under this id. That is certain if no
+        other process of this store was about to record its backup."""
+        if is_certain:
+            what = "the store is a copy of another one, whose backups are %s: those of this one get another id"
+            _log.warning(what, store[:8])
+            await replace_store_id(self._engine, self._home)
+        else:
+            await Pause(_PAUSE)
+
+    async def _find_base(self, store: str) -> tuple[Backup | None, list[list[LineEntry]]]:
+        """Return the newest backup whose lines can be read, and these: the new one has what has changed since."""
+        async for backup in self._repository.newest_first(store):
+            try:
+                return backup, [page async for page in self._repository.pages(backup.manifest)]
+            except UNREADABLE as error:
+                _log.warning("backup %s is not continued: %s (%s)", backup.id, error.what, error.where)
+        return None, []
+
+    async def _make(self, store: str, chain: Chain, reason: str) -> Backup | None:
         start = time.monotonic()
         writer = self._repository.pack_writer()
-        usable = parent if parent is not None and parent.manifest.tenant == self._tenant else None
-        pages = [] if usable is None else [page async for page in self._repository.pages(usable.manifest)]
+        usable, pages = (None, list[list[LineEntry]]()) if chain.newest is None else await self._find_base(store)
         before = {entry.line: entry for page in pages for entry in page}
         moment, entries = await self._capture(writer, before, "" if usable is None else usable.manifest.token)
         await writer.flush()
@@ -204,10 +241,10 @@ class BackupCreator:
         return await self._repository.commit(
             Manifest(
                 store=store,
-                number=number,
-                parent=b"" if last is None else last.digest,
-                time=max(moment.time, 0 if last is None else last.manifest.time),  # clocks may go back
-                until=max(moment.until, 0 if last is None else last.manifest.until),
+                number=chain.number + 1,
+                parent=chain.digest or await known_digest(self._engine, self._home, store, chain.number),
+                time=max(moment.time, chain.time),  # clocks may go back
+                until=max(moment.until, chain.until),
                 token=moment.token,
                 tenant=self._tenant,
                 url=self._engine.context.backend.url,
@@ -221,6 +258,7 @@ class BackupCreator:
                 packs=tuple(_needed(found, slices, sizes)),
                 damaged=tuple(DamagedLine(*line, what) for line, what in sorted(self._damaged.items())),
                 keyrings=rings,
+                records=await list_records(self._repository),
             )
         )
 
@@ -230,10 +268,8 @@ class BackupCreator:
             return ()
         from holdfast.maintenance.backup.keyring import KeyringWriter
 
-        writer = KeyringWriter(self._engine, self._repository, store)
-        await writer.record_destroyed({entry.tenant for entry in entries})
-        needed = {id for entry in entries for id in entry.keys}
-        return await writer.write([*self._keys.values()], before, needed)
+        self._key_writer = KeyringWriter(self._engine, self._repository, store)
+        return await self._key_writer.write([*self._keys.values()], before, entries)
 
     # Lines ----------------------------------------------------------------------------------------------------
 
@@ -255,25 +291,31 @@ class BackupCreator:
                 for number, (line, outline) in enumerate(outlines.items(), start + 1):
                     await self._update(writer, entries, line, outline)
                     if self._progress is not None:
-                        self._progress(number, len(ordered), line.name)
+                        self._progress(number, len(ordered), await self._reader.name(line))
             token, pending = await self._moments.changed(token)
-            if not pending:
-                break
-        for _ in range(_ATTEMPTS):
+            if not pending or len(pending) >= len(ordered):
+                break  # nothing is left, or it does not become less
+        rewritten: set[Line] = set()
+        attempt = 0
+        while True:
             moment = await self._moments.find(token, pending | settings)
+            if moment.is_complete:
+                for line in entries.keys() - moment.outlines.keys():
+                    del entries[line]
             again = [
                 line
                 for line, outline in moment.outlines.items()
                 if not await self._update(writer, entries, line, outline)
             ]
-            if not again:
+            attempt += 1
+            if not again or attempt == _CAPTURES:
+                self._damaged |= dict.fromkeys(again, "it was rewritten or deleted whenever it was read")
                 return moment, entries
-            # Some were rewritten after the moment. Only what changes now is read again.
+            # Some were rewritten or deleted after the moment. Only what changes now is read again, these with all rows.
+            rewritten.update(again)
+            self._reader.reads_whole = lambda line: line in rewritten or line not in entries
             token, changed_lines = await self._moments.changed(moment.token)
             pending = changed_lines.union(again)
-        raise ConflictError(
-            "threads are rewritten all the time", where=self._engine.context.backend.url, hint="Try again"
-        )
 
     async def _update(
         self,
@@ -306,6 +348,8 @@ class BackupCreator:
         if last is not None and not _is_same_line(last.entry, outline):
             last = None  # deleted, and created again
         old = None if last is None else last.entry
+        if last is not None and _is_unchanged(last.entry, outline):
+            return _PendingEntry.of(line, outline, last.chunks)
         if outline.keys and (old is None or old.small != outline.digest()):
             ids = () if old is None or not line.name else old.keys
             self._keys |= {(row.key, row.columns[0]): row for row in outline.keys if row.columns[0] not in ids}
@@ -385,6 +429,13 @@ def _is_same_line(entry: LineEntry, outline: Outline) -> bool:
     if outline.row is None or not entry.columns:
         return outline.row is None and not entry.columns
     return (entry.columns[0], entry.body) == (outline.row.columns[0], outline.row.body)
+
+
+def _is_unchanged(entry: LineEntry, outline: Outline) -> bool:
+    """Return whether a line has no other rows than it had."""
+    columns = () if outline.row is None else outline.row.columns
+    now = columns, outline.tips, outline.last_event, outline.digest()
+    return now == (entry.columns, entry.tips, entry.last_event, entry.small)
 
 
 async def _write_pages(

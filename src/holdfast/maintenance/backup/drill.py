@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError
 from holdfast.maintenance.archive.export import scratch_store
 from holdfast.maintenance.backup.format import LineEntry, Tip
 from holdfast.maintenance.backup.keyring import backup_keys
-from holdfast.maintenance.backup.reader import backup_engine, entries_of
+from holdfast.maintenance.backup.reader import backup_engine, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
 from holdfast.maintenance.backup.status import DRILL, SETTING
 
@@ -68,7 +68,7 @@ async def run_drill(
     keys = await backup_keys(repository, [backup.manifest], engine)
     entries = [
         entry
-        async for entry in entries_of(repository, backup)
+        for entry in await named_entries(repository, backup, keys, engine)
         if entry.columns and not (keys is not None and keys.is_erased(entry))
     ]
     restored = verified = time.monotonic()

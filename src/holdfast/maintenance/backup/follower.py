@@ -9,6 +9,7 @@ from typing import NamedTuple
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine.engine import Engine
 from holdfast.errors import TransientError
+from holdfast.maintenance.backup.capture import LineReader
 from holdfast.maintenance.backup.creator import BackupCreator
 from holdfast.maintenance.backup.repository import Repository
 
@@ -49,7 +50,7 @@ class Follower:
             before = looked
             looked = time.monotonic()
             try:
-                found = await self._engine.context.stored.changes(token or None)
+                found = await LineReader(self._engine).changes(token or None)
                 # The store's own record of the last backup is a change of its settings.
                 changed = [name for tenant, name in found.lines if name and self._tenant in (None, tenant)]
                 if not token or changed or not found.complete:

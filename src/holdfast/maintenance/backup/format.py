@@ -33,19 +33,20 @@ NONCE = 16
 
 REPOSITORY = "holdfast-backups"
 """The name of the object that makes a directory or a prefix a repository."""
-PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, FREEZES, PINS, KEYS, KEYRINGS, DESTROYED = (
+PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, RECORDS, KEYS, KEYRINGS, DESTROYED, REPACKS = (
     "packs",
     "backups",
     "locks",
     "removed",
     "sweeps",
-    "freezes",
-    "pins",
+    "records",
     "keys",
     "keyrings",
     "destroyed",
+    "repacks",
 )
 """The folders of a repository."""
+FREEZES, PINS, WITHDRAWALS = (f"{RECORDS}/{each}" for each in ("freezes", "pins", "withdrawals"))
 
 MAX_BLOCK = 256 << 20
 """The most bytes that a block has unpacked."""
@@ -98,6 +99,25 @@ class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
         """The name of the line."""
         return Line(self.tenant, self.name)
 
+    @property
+    def stored_line(self) -> Line:
+        """The name of the line in the repository, which is another one where names are hidden."""
+        return self.line
+
+    def with_name(self, name: str) -> LineEntry:
+        """Return the line under its name, given that this one is hidden."""
+        return NamedEntry(**{**msgspec.structs.asdict(self), "name": name}, stored_name=self.name)
+
+
+class NamedEntry(LineEntry, frozen=True):
+    """A line in a backup whose name is hidden in the repository, by its name. Never written."""
+
+    stored_name: str = ""
+
+    @property
+    def stored_line(self) -> Line:
+        return Line(self.tenant, self.stored_name)
+
 
 class ChunkIndex(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The index of a chunk. Keys are without tenant and line. First `removed` is applied, which has beginnings of keys
@@ -148,6 +168,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     damaged: tuple[DamagedLine, ...] = ()
     keyrings: tuple[str, ...] = ()
     """The ids of the key rings with the keys of an encrypted store."""
+    records: tuple[str, ...] = ()
+    """The names of the records and keys that there were in the repository."""
     abandoned: bool = False
     """There is no backup of this number: the process that made it died, and somebody broke its lock."""
 
@@ -208,6 +230,14 @@ class Freeze(msgspec.Struct, forbid_unknown_fields=True):
     process: int
 
 
+class Withdrawal(msgspec.Struct, forbid_unknown_fields=True):
+    """Says that records or keys were deleted: when, which, and by which process."""
+
+    time: int
+    names: list[str]
+    process: int
+
+
 class Sweep(msgspec.Struct, forbid_unknown_fields=True):
     """Packs that nothing needed at a time. They may be deleted as soon as all locks of that time are gone, and the time
     is over."""
@@ -215,6 +245,38 @@ class Sweep(msgspec.Struct, forbid_unknown_fields=True):
     time: int
     packs: list[bytes]
     locks: list[str]
+
+
+class Repack(msgspec.Struct, forbid_unknown_fields=True):
+    """Slices that were moved to new packs: for each the pack, the offset and the start where it was, and the new one.
+    Of each pack, all that backups need. It counts if all the new packs exist."""
+
+    time: int
+    slices: list[tuple[bytes, int, int, Slice]]
+
+
+class Kind(NamedTuple):
+    """A kind of small objects: the mark in their header, and the type of their content."""
+
+    mark: bytes
+    type: type[Any]
+
+
+KINDS = {
+    REPOSITORY: Kind(b"R", RepositoryInfo),
+    BACKUPS: Kind(b"M", Manifest),
+    LOCKS: Kind(b"L", LockInfo),
+    REMOVED: Kind(b"D", RemovedBackup),
+    SWEEPS: Kind(b"S", Sweep),
+    FREEZES: Kind(b"Z", Freeze),
+    PINS: Kind(b"K", Freeze),
+    WITHDRAWALS: Kind(b"V", Withdrawal),
+    KEYS: Kind(b"E", WrappedKey),
+    KEYRINGS: Kind(b"Y", Keyring),
+    DESTROYED: Kind(b"X", DestroyedKeys),
+    REPACKS: Kind(b"W", Repack),
+}
+"""The kinds of small objects by folder."""
 
 
 def digest_of(data: bytes) -> bytes:

@@ -2,7 +2,9 @@
 
 Rows are in packs as the store has them: sealed. Their keys are in *key rings*, objects of their own, so that a key can
 be destroyed: `prune` writes the ring anew without it, and deletes the old one. Until then, a record says that it is
-destroyed, and nothing uses it any more. So what was erased in the store by its key is erased in all backups.
+destroyed, and nothing uses it any more. So what was erased in the store by its key is erased in all backups. The key of
+a line that others share is encrypted anew by an erasure, and is in the ring of the next backup like that: it is lost
+only if no ring has it so.
 
 In an encrypted repository, the keys of a tenant are encrypted by the key of the repository, so that a store can be
 restored from the repository alone. Otherwise they are as in the store: its master key is needed.
@@ -16,19 +18,19 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.interface import Create, Row, Scan
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.tables import KEYS, REFS
+from holdfast.backends.tables import KEYS
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
-from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, DestroyedKeys, Keyring, LineEntry, Manifest
+from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, KINDS, DestroyedKeys, Keyring, LineEntry, Manifest
 from holdfast.maintenance.backup.repository import Repository
+from holdfast.security.encryption.destroyed_keys import destroyed_ids
+from holdfast.security.encryption.hidden_names import find_named
 from holdfast.security.encryption.key_rows import (
-    BY_SUBJECT,
     DATA,
-    DESTROYED_KEY,
     INDEX,
-    SETTING,
+    NAMES,
     SUBJECT,
-    SUBJECT_LINE,
+    WRAPPING,
     KeyRow,
 )
 
@@ -36,17 +38,9 @@ if TYPE_CHECKING:
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
     from holdfast.security.encryption.provider import KeyProvider
 
-_KEYRING, _DESTROYED = b"Y", b"X"
+_KEYRING, _DESTROYED = KINDS[KEYRINGS].mark, KINDS[DESTROYED].mark
 _MAX_RINGS = 16
 """How many key rings a backup refers to; then they are merged."""
-
-
-async def destroyed_in_store(engine: Engine, tenants: Iterable[str]) -> set[bytes]:
-    """Return the ids of keys that were destroyed in a store."""
-    start, stop = (DESTROYED_KEY,), (DESTROYED_KEY[:-1] + "!",)
-    scans = [Scan(REFS, (tenant, "", SETTING), start, stop, bodies=False) for tenant in tenants]
-    found = await engine.context.backend.read(scans)
-    return {bytes.fromhex(str(row.key[3])[len(DESTROYED_KEY) :]) for rows in found for row in rows}
 
 
 class KeyringReader:
@@ -94,20 +88,32 @@ class KeyringWriter:
         self._repository = repository
         self._store = store
         self._reader = KeyringReader(repository, store)
+        self._destroyed: set[bytes] = set()
+        """Keys that were destroyed in the store, and are not recorded yet."""
 
-    async def record_destroyed(self, tenants: Iterable[str]) -> None:
-        """Record in the repository which keys were destroyed in the store."""
-        new = await destroyed_in_store(self._engine, tenants) - await self._reader.destroyed()
-        if new:
+    async def record_destroyed(self) -> None:
+        """Record in the repository which keys were destroyed in the store, once the backup exists: it has the keys of
+        lines that others share, and that a destroyed one encrypted before."""
+        if self._destroyed:
             name = f"{DESTROYED}/{self._store}/{secrets.token_hex(8)}"
-            record = DestroyedKeys(self._engine.context.clock(), sorted(new))
+            record = DestroyedKeys(self._engine.context.clock(), sorted(self._destroyed))
             await self._repository.create_object(_DESTROYED, name, record)
 
-    async def write(self, stored: Sequence[Row], before: Sequence[str], needed: Collection[bytes]) -> tuple[str, ...]:
-        """Write new rows of the table `keys` into a ring. Returns the rings that a backup needs, given those of the one
-        before it and the ids of all keys that it needs."""
-        rings = tuple(before)
-        rows = [await self._portable(KeyRow.of(row)) for row in stored]
+    async def write(
+        self, stored: Sequence[Row], before: Sequence[str], entries: Sequence[LineEntry]
+    ) -> tuple[str, ...]:
+        """Write new rows of the table `keys` into a ring. Returns the rings that a backup of lines needs, given those
+        of the one before it."""
+        rings, needed = tuple(before), {id for entry in entries for id in entry.keys}
+        in_store = await destroyed_ids(self._engine, {entry.tenant for entry in entries})
+        self._destroyed = in_store - await self._reader.destroyed()
+        if self._destroyed:
+            known = [row for ring in rings for row in await self._reader.rows(ring)]
+            lost = UsableKeys(known, self._destroyed).lost & needed
+            stored = [*stored, *await _live_rows(self._engine, [entry for entry in entries if lost & {*entry.keys}])]
+        # Where names are hidden, the checksums of these rows cover the names. They were verified when they were read.
+        hidden = self._rows is not None and self._rows.hides_names
+        rows = [await self._portable(KeyRow.unchecked(row) if hidden else KeyRow.of(row)) for row in stored]
         rows += await self._subject_rows(rows)
         if len(rings) >= _MAX_RINGS:
             known = [row for ring in rings for row in await self._reader.rows(ring)]
@@ -123,10 +129,10 @@ class KeyringWriter:
         """Return the keys of persons that encrypt keys of lines."""
         found: dict[bytes, KeyRow] = {}
         for row in rows:
-            if self._rows is not None and row.wrapped_by.startswith(BY_SUBJECT):
-                keys, digest = self._rows.store_keys, row.wrapped_by.removeprefix(BY_SUBJECT)
+            if self._rows is not None and row.subject:
+                keys = self._rows.store_keys
                 tenant = await keys.require_tenant(row.tenant)
-                subject = await keys.subjects.load(row.tenant, digest, row.number, tenant)
+                subject = await keys.subjects.load(row.tenant, row.subject, row.number, tenant)
                 if subject is not None:
                     found[subject.row.id] = subject.row
         return [*found.values()]
@@ -140,16 +146,30 @@ class KeyringWriter:
         return row._replace(wrapped_by=provider.key_id, wrapped=provider.wrap(content, row.context))
 
 
+async def _live_rows(engine: Engine, entries: Iterable[LineEntry]) -> list[Row]:
+    """Return the rows of the keys that lines have in a store now, as they are stored."""
+    scans = [Scan(KEYS, (entry.tenant, entry.name, DATA)) for entry in entries]
+    named = find_named(engine.context.stored)
+    stored = engine.context.stored if named is None else named.inner
+    return [row for rows in await stored.read(scans) for row in rows] if scans else []
+
+
 async def shred_keys(repository: Repository, store: str) -> int:
     """Remove destroyed keys from the key rings of a store for good. Returns how many there were."""
     reader = KeyringReader(repository, store)
     destroyed = await reader.destroyed()
-    count = 0
-    for ring in await reader.rings() if destroyed else ():
-        rows, names = await reader.rows(ring), await reader.names(ring)
-        left = [row for row in rows if row.id not in destroyed]
-        if len(left) < len(rows):
-            count += len(rows) - len(left)
+    if not destroyed:
+        return 0
+    rings = {ring: await reader.rows(ring) for ring in await reader.rings()}
+    usable = {row.id: row for row in UsableKeys([row for rows in rings.values() for row in rows], destroyed).rows}
+    count, wrappers = 0, {id.hex() for id in destroyed}
+    for ring, rows in rings.items():
+        names = await reader.names(ring)
+        # What a destroyed key encrypts is useless; if another key encrypts it now, it is replaced by that. If not, it
+        # stays, and says that the line is erased.
+        left = [usable.get(row.id, row) if row.wrapper in wrappers else row for row in rows if row.id not in destroyed]
+        if left != rows:
+            count += sum(row.id in destroyed for row in rows)
             number = int(names[-1].rpartition("/")[2]) + 1
             name = f"{KEYRINGS}/{store}/{ring}/{number}"
             await repository.create_object(_KEYRING, name, Keyring(list(left)))
@@ -164,25 +184,38 @@ async def sweep_rings(repository: Repository, store: str) -> int:
     locks, _ = await repository.locks()
     if not rings or any(lock.store == store for lock in locks):
         return 0  # one of them may have just been written
-    needed = {ring for backup in await repository.backups(store) for ring in backup.manifest.keyrings}
+    backups, unreadable = await repository.survey(store)
+    if unreadable:
+        return 0
+    needed = {ring for backup in backups for ring in backup.manifest.keyrings}
     unused = [ring for ring in rings if ring not in needed]
     for ring in unused:
         await repository.storage.delete(await KeyringReader(repository, store).names(ring))
     return len(unused)
 
 
+class UsableKeys:
+    """Some keys, without those that were destroyed."""
+
+    def __init__(self, rows: Iterable[KeyRow], destroyed: Collection[bytes]) -> None:
+        every, wrappers = list(rows), {id.hex() for id in destroyed}
+        self.rows = [row for row in every if row.id not in destroyed and row.wrapper not in wrappers]
+        self.ids = {row.id for row in self.rows}
+        self.lost = {*destroyed, *(row.id for row in every)} - self.ids
+        """The ids of the others, if no other row has the same key."""
+
+
 class BackupKeys:
     """The keys of one backup: which of them can be used, and the codec of its rows."""
 
-    def __init__(self, repository: Repository, rows: Sequence[KeyRow], destroyed: Collection[bytes]) -> None:
+    def __init__(self, repository: Repository, keys: UsableKeys) -> None:
         self._repository = repository
-        by = {id.hex() for id in destroyed}
-        lost = [row.line for row in rows if row.kind == SUBJECT and row.id in destroyed]
-        by.update(BY_SUBJECT + line.removeprefix(SUBJECT_LINE) for line in lost)
-        self._usable = [row for row in rows if row.id not in destroyed and row.wrapped_by not in by]
-        self._ids = {row.id for row in self._usable}
+        self._usable = keys.rows
+        self._ids = keys.ids
         self._data = {row.id for row in self._usable if row.kind == DATA}
-        self.destroyed = {*destroyed, *(row.id for row in rows if row.wrapped_by in by)}
+        self.hides_names = any(row.kind == NAMES for row in self._usable)
+        """Whether the names of lines are hidden."""
+        self.destroyed = keys.lost
 
     def is_erased(self, entry: LineEntry) -> bool:
         """Return whether a line cannot be read any more because its key was destroyed."""
@@ -220,10 +253,35 @@ class BackupKeys:
         needed = {id for entry in entries for id in entry.keys}
         latest = {row.key: row for row in self._usable if row.kind != DATA or row.id in needed}
         memory = MemoryBackend()
-        await memory.apply([Create(KEYS, row.stored()) for row in latest.values()])
-        _, codec = EncryptedRows(Encryption(provider, "turning-on")).bind(memory)
+        if self.hides_names:
+            encryption = Encryption(provider, hide_names=True)
+        else:
+            encryption = Encryption(provider, "turning-on")
+        _, codec = EncryptedRows(encryption).bind(memory)
         assert isinstance(codec, EncryptedRows)  # noqa: S101 - see above
+        # First the keys of tenants, then those of persons, then those of lines, which need the former to be opened.
+        ranked = sorted(latest.values(), key=lambda row: (row.kind == DATA, row.kind == SUBJECT))
+        for row in ranked:
+            await _add_row(codec, row)
         return codec
+
+    async def with_names(self, entries: Sequence[LineEntry], like: Engine) -> list[LineEntry]:
+        """Return lines of a backup under their names. Those whose name cannot be known stay under the stored one."""
+        if not self.hides_names:
+            return [*entries]
+        named = find_named((await self.codec(entries, like)).store_keys.backend)
+        assert named is not None  # noqa: S101 - see above
+        names = await named.names([(entry.tenant, entry.name) for entry in entries])
+        return [entry.with_name(names[entry.tenant, entry.name]) for entry in entries]
+
+
+async def _add_row(codec: EncryptedRows, row: KeyRow) -> None:
+    """Add a key of a ring to those in memory. In the ring, the key of a line is under the stored name."""
+    keys = codec.store_keys
+    if codec.hides_names and row.kind == DATA and row.line:
+        names = await keys.open_names([row], await keys.require_tenant(row.tenant))
+        row = row._replace(line=names.get(row.line, row.line))
+    await keys.backend.apply([Create(KEYS, row.stored())])
 
 
 async def backup_keys(repository: Repository, manifests: Sequence[Manifest], like: Engine) -> BackupKeys | None:
@@ -235,5 +293,15 @@ async def backup_keys(repository: Repository, manifests: Sequence[Manifest], lik
     reader = KeyringReader(repository, manifests[0].store)
     rows = [row for ring in rings for row in await reader.rows(ring)]
     destroyed = await reader.destroyed()
-    destroyed |= await destroyed_in_store(like, {row.tenant for row in rows})
-    return BackupKeys(repository, rows, destroyed)
+    destroyed |= await destroyed_ids(like, {row.tenant for row in rows})
+    keys = UsableKeys(rows, destroyed)
+    if keys.lost - destroyed:
+        # A later backup may have them encrypted by another key; or the store, if there was none since.
+        later = [row for ring in await reader.rings() if ring not in rings for row in await reader.rows(ring)]
+        lost = [row for row in rows if row.id in keys.lost and row.kind == DATA]
+        wrapping = {row.id.hex() for row in rows if row.kind == WRAPPING}
+        scans = [Scan(KEYS, row.key) for row in lost] if like.context.rows.hides_columns else []
+        live = [KeyRow.of(row) for found in await like.context.stored.read(scans) for row in found] if scans else []
+        later += [row for row in live if row.wrapped_by in wrapping]
+        keys = UsableKeys([*rows, *(row for row in later if row.id in keys.lost)], destroyed)
+    return BackupKeys(repository, keys)

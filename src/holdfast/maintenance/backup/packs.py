@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from holdfast.errors import CorruptError
 from holdfast.maintenance.backup.format import (
@@ -21,7 +22,8 @@ from holdfast.maintenance.backup.storage import RepositoryStorage
 
 PACK = b"P"
 _BLOCK_BYTES = 1 << 20
-_PACK_BYTES = 16 << 20
+PACK_BYTES = 16 << 20
+"""The size of a pack, about."""
 _CACHE_BYTES = 64 << 20
 
 
@@ -49,10 +51,19 @@ class PendingSlice(NamedTuple):
         return Slice(block.pack, block.offset, block.length, block.digest, self.start, self.size)
 
 
+class PackStorage(Protocol):
+    """Stores packs."""
+
+    where: str
+
+    async def create(self, name: str, data: bytes) -> bool:
+        """Store an object."""
+
+
 class PackWriter:
     """Writes pieces of data into blocks, and blocks into packs."""
 
-    def __init__(self, storage: RepositoryStorage, codec: ObjectCodec) -> None:
+    def __init__(self, storage: PackStorage, codec: ObjectCodec) -> None:
         self._storage = storage
         self._codec = codec
         self._open: dict[str, _Block] = {}
@@ -98,7 +109,7 @@ class PackWriter:
         block.offset, block.length, block.digest = HEADER + len(self._content), len(stored), digest_of(stored)
         self._content += stored
         self._closed.append(block)
-        if len(self._content) >= _PACK_BYTES:
+        if len(self._content) >= PACK_BYTES:
             await self._store()
 
     async def _store(self) -> None:
@@ -114,12 +125,18 @@ class PackWriter:
         self._closed, self._content = [], bytearray(secrets.token_bytes(NONCE))
 
 
+FindMoved: TypeAlias = Callable[[Slice], Awaitable[Sequence[Slice]]]
+
+
 class BlockReader:
     """Reads parts of blocks, and checks them."""
 
-    def __init__(self, storage: RepositoryStorage, codec: ObjectCodec) -> None:
+    def __init__(self, storage: RepositoryStorage, codec: ObjectCodec, find_moved: FindMoved) -> None:
+        """`find_moved` returns where a part of a pack that is gone may have been moved to."""
         self._storage = storage
         self._codec = codec
+        self._find_moved = find_moved
+        self._gone: set[bytes] = set()
         self._cache: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
         self._size = 0
         self.bytes = 0
@@ -127,28 +144,43 @@ class BlockReader:
 
     async def read(self, part: Slice) -> bytes:
         """Return a part of a block. `CorruptError` if the block is not what was written."""
+        found = await self._read(part)
+        if found is None:
+            where = f"{self._storage.where}/{pack_name(part.pack)}"
+            raise CorruptError("a pack of the repository is missing", where=where, hint=_HINT)
+        return found
+
+    async def _read(self, part: Slice) -> bytes | None:
+        block = await self._block(part)
+        if block is not None:
+            return block[part.start : part.start + part.size]
+        for moved in await self._find_moved(part):
+            found = await self._read(moved)
+            if found is not None:
+                self._gone.add(part.pack)
+                return found
+        return None
+
+    async def _block(self, part: Slice) -> bytes | None:
+        """Return an unpacked block; None if its pack is gone."""
         key = part.pack, part.offset
         block = self._cache.get(key)
-        if block is None:
-            block = await self._load(part)
-            self._cache[key] = block
-            self._size += len(block)
-            while self._size > _CACHE_BYTES and len(self._cache) > 1:
-                self._size -= len(self._cache.popitem(last=False)[1])
-        else:
+        if block is not None:
             self._cache.move_to_end(key)
-        return block[part.start : part.start + part.size]
-
-    async def _load(self, part: Slice) -> bytes:
+            return block
         name = pack_name(part.pack)
         where = f"{self._storage.where}/{name}"
-        data = await self._storage.get(name, part.offset, part.length)
+        data = None if part.pack in self._gone else await self._storage.get(name, part.offset, part.length)
         if data is None:
-            raise CorruptError("a pack of the repository is missing", where=where, hint=_HINT)
+            return None
         self.bytes += len(data)
         if digest_of(data) != part.digest:
             raise CorruptError("a pack of the repository was damaged", where=where, hint=_HINT)
-        return self._codec.decode_block(data, where)
+        block = self._cache[key] = self._codec.decode_block(data, where)
+        self._size += len(block)
+        while self._size > _CACHE_BYTES and len(self._cache) > 1:
+            self._size -= len(self._cache.popitem(last=False)[1])
+        return block
 
 
 _HINT = "`holdfast backup verify` names the threads that need it"

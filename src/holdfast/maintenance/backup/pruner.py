@@ -2,38 +2,39 @@
 
 Packs are deleted in two phases. The first records which packs nothing needs, and which locks are open: a backup that is
 being made may have just written one of them. The second deletes them when all these locks are gone, a time has passed,
-and still nothing needs them. A lock goes when its backup exists, or somebody breaks it, so no clock decides.
+and still nothing needs them. A lock goes when its backup exists, or somebody breaks it, so no clock decides. Packs of
+which little is needed are repacked first.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
+from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
-from holdfast.errors import DeniedError
-from holdfast.maintenance.backup.format import (
-    FREEZES,
-    PACKS,
-    PINS,
-    SWEEPS,
-    Freeze,
-    Sweep,
-    pack_name,
-)
+from holdfast.errors import CorruptError, InvalidError, NotFoundError
+from holdfast.maintenance.backup.format import KINDS, SWEEPS, Sweep, pack_name
+from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
-from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
+from holdfast.maintenance.backup.records import check_frozen, pins_of, record_action
+from holdfast.maintenance.backup.repacker import Repacker, pack_map
+from holdfast.maintenance.backup.repository import UNREADABLE, Backup, OpenLock, Repository, UnreadableBackup
 from holdfast.maintenance.retention import Retention, RetentionCandidate
 
 MIGRATION = "migration"
 """The reason of a backup that was made before a migration. The last such backup stays."""
 
+MAX_UNUSED = 0.5
+"""Packs of which a greater part is not needed are repacked."""
+
 _NO_RULE = "no rule keeps it"
-_SWEEP, _FREEZE, _PIN = b"S", b"Z", b"K"
+_SWEEP = KINDS[SWEEPS].mark
 _TEMPORARY = 86400.0
 
 
@@ -48,8 +49,9 @@ class BackupVerdict(NamedTuple):
 
 class BackupPruneReport(NamedTuple):
     """The result of pruning a repository: the decision on each backup; the number of packs that were recorded to be
-    deleted later, and of those deleted, with their bytes; the locks that are open; and the number of keys that were
-    removed from key rings, since they were destroyed in their store."""
+    deleted later, and of those deleted, with their bytes; the locks that are open; the number of keys that were
+    removed from key rings, since they were destroyed in their store; of the packs that were repacked; and the backups
+    whose manifests cannot be read: as long as there are any, no pack is deleted; and the locks that were broken."""
 
     verdicts: tuple[BackupVerdict, ...]
     recorded: int
@@ -58,6 +60,9 @@ class BackupPruneReport(NamedTuple):
     locks: tuple[OpenLock, ...]
     dry_run: bool
     shredded: int = 0
+    repacked: int = 0
+    unreadable: tuple[UnreadableBackup, ...] = ()
+    broken: tuple[OpenLock, ...] = ()
 
     @property
     def removed(self) -> int:
@@ -68,9 +73,23 @@ class BackupPruneReport(NamedTuple):
 class RepositoryPruner:
     """Prunes a repository."""
 
-    def __init__(self, repository: Repository, *, grace: int, now: int) -> None:
-        """`grace` is how many nanoseconds a pack stays after nothing needs it."""
+    def __init__(
+        self,
+        repository: Repository,
+        *,
+        grace: int,
+        now: int,
+        holds: Mapping[str, Holds] = MappingProxyType({}),
+        max_unused: float = MAX_UNUSED,
+    ) -> None:
+        """`grace` is how many nanoseconds a pack stays after nothing needs it. `holds` has the legal holds of stores
+        that are open, by id; those of others are as in their newest backups. Packs of which a part greater than
+        `max_unused` is not needed are repacked."""
+        if not 0 <= max_unused <= 1:
+            raise InvalidError(f"max_unused is a number from 0 to 1, not {max_unused!r}")
         self._repository = repository
+        self._max_unused = max_unused
+        self._holds = holds
         self._storage = repository.storage
         self._grace = grace
         self._now = now
@@ -83,14 +102,15 @@ class RepositoryPruner:
         `DeniedError` if the repository is frozen.
         """
         if not dry_run:
-            await self._check_frozen()
+            await check_frozen(self._repository)
         locks, closed = await self._repository.locks()
+        broken: list[OpenLock] = []
         if break_locks and not dry_run:
-            for lock in locks:
-                await self._repository.break_lock(lock)
+            broken = [lock for lock in locks if await self._repository.break_lock(lock)]
             locks, closed = await self._repository.locks()
         verdicts: list[BackupVerdict] = []
         shredded = 0
+        _, unreadable = await self._repository.survey()
         for each in await self._repository.stores() if store is None else [store]:
             shredded += 0 if dry_run else await shred_keys(self._repository, each)
             backups = await self._repository.backups(each)
@@ -99,17 +119,37 @@ class RepositoryPruner:
             if not dry_run:
                 for backup, verdict in zip(backups, decided, strict=True):
                     if not verdict.kept:
+                        await check_frozen(self._repository)
                         await self._repository.remove(
                             backup, "; ".join(verdict.reasons) or "no rule keeps it", self._now
                         )
-        deleted, freed = (0, 0) if dry_run else await self._sweep(locks)
-        recorded = await self._record(locks, verdicts if dry_run else (), dry_run=dry_run)
+                await self._repository.delete_removed(each)
+        deleted = freed = repacked = recorded = 0
+        if not unreadable:  # else nobody can say what is needed
+            deleted, freed = (0, 0) if dry_run else await self._sweep()
+            repacked = await self._repack(verdicts, dry_run=dry_run)
+            recorded = await self._record(verdicts if dry_run else (), dry_run=dry_run)
+            if not dry_run:
+                for each in await self._repository.stores() if store is None else [store]:
+                    await check_frozen(self._repository)
+                    await sweep_rings(self._repository, each)
+                await self._delete_repacks()
         if not dry_run:
-            for each in await self._repository.stores() if store is None else [store]:
-                await sweep_rings(self._repository, each)
+            await check_frozen(self._repository)
             await self._storage.delete(closed)
             await self._storage.delete_temporary(time.time() - _TEMPORARY)
-        return BackupPruneReport(tuple(verdicts), recorded, deleted, freed, tuple(locks), dry_run, shredded)
+        return BackupPruneReport(
+            tuple(verdicts),
+            recorded,
+            deleted,
+            freed,
+            tuple(locks),
+            dry_run,
+            shredded,
+            repacked,
+            tuple(unreadable),
+            tuple(broken),
+        )
 
     async def _decide(self, policy: Retention, store: str, backups: Sequence[Backup]) -> list[BackupVerdict]:
         pins = await pins_of(self._repository, store)
@@ -126,46 +166,101 @@ class RepositoryPruner:
         ]
         decided = policy.decide(candidates, self._now)
         if policy.max_bytes is not None:
+            places = await pack_map(self._repository)
             for backup in backups:  # the oldest first
                 kept = [one for one, verdict in zip(backups, decided, strict=True) if verdict.kept]
-                if _bytes(kept) <= policy.max_bytes:
+                if places.size(kept) <= policy.max_bytes:
                     break
                 decided = [verdict.before(backup.manifest.time + 1) for verdict in decided]
+        kept_ids = {backup.id for backup, verdict in zip(backups, decided, strict=True) if verdict.kept}
+        held = await self._needed_by_holds(store, backups, kept_ids)
         return [
-            BackupVerdict(backup.id, to_datetime(backup.manifest.time), verdict.kept, verdict.reasons or (_NO_RULE,))
+            BackupVerdict(
+                backup.id,
+                to_datetime(backup.manifest.time),
+                backup.id in kept_ids or backup.id in held,
+                (*(verdict.reasons if verdict.kept else ()), *held.get(backup.id, ()))
+                or verdict.reasons
+                or (_NO_RULE,),
+            )
             for backup, verdict in zip(backups, decided, strict=True)
         ]
 
+    async def _needed_by_holds(self, store: str, backups: Sequence[Backup], kept: Set[str]) -> dict[str, list[str]]:
+        """Return the backups that are the only way to what somebody put a legal hold on, and why, by id."""
+        if len(kept) == len(backups):
+            return {}
+        holds = self._holds.get(store)
+        try:
+            if holds is None:
+                holds = await holds_of_backup(self._repository, backups[-1])
+            return await HeldData(self._repository, store, holds).find_needed(backups, kept)
+        except CorruptError as error:
+            reason = f"there may be legal holds, which cannot be read: {error.what}"
+            return {each.id: [reason] for each in backups if each.id not in kept}
+
     async def _needed(self, without: Sequence[BackupVerdict] = ()) -> set[str]:
         """Return the names of the packs that backups need."""
-        removed = {each.id for each in without if not each.kept}
-        found = [each for each in await self._repository.backups() if each.id not in removed]
-        return {pack_name(pack.id) for each in found for pack in each.manifest.packs}
+        found = await self._left(without)
+        return (await pack_map(self._repository)).names({pack.id for each in found for pack in each.manifest.packs})
 
-    async def _sweep(self, locks: Sequence[OpenLock]) -> tuple[int, int]:
+    async def _left(self, verdicts: Sequence[BackupVerdict]) -> list[Backup]:
+        """Return all backups of the repository, without those that are to be removed. `CorruptError` if not all can be
+        read."""
+        removed = {each.id for each in verdicts if not each.kept}
+        found, unreadable = await self._repository.survey()
+        if unreadable:
+            raise CorruptError(f"backup {unreadable[0].id} cannot be read", where=self._repository.where)
+        return [each for each in found if each.id not in removed]
+
+    async def _repack(self, verdicts: Sequence[BackupVerdict], *, dry_run: bool) -> int:
+        """Repack what is mostly garbage. Only removing backups makes garbage."""
+        if self._max_unused >= 1 or all(each.kept for each in verdicts):
+            return 0
+        repacker = Repacker(self._repository, self._max_unused, self._now)
+        return await repacker.repack(await self._left(verdicts), dry_run=dry_run)
+
+    async def _delete_repacks(self) -> None:
+        """Delete records of slices that no backup needs any more."""
+        repacks = await self._repository.repacks()
+        if repacks:
+            backups, places = await self._left(()), await pack_map(self._repository)
+            used = places.follow({pack.id for each in backups for pack in each.manifest.packs})
+            unused = [name for name, repack in repacks if used.isdisjoint(each[0] for each in repack.slices)]
+            await check_frozen(self._repository)
+            await self._storage.delete(unused)
+
+    async def _sweep(self) -> tuple[int, int]:
         """Delete packs that were recorded before."""
-        open_names = {lock.name for lock in locks}
-        sizes = {info.name: info.size for info in await self._storage.list_objects(PACKS)}
+        sizes = await self._repository.pack_sizes()
         deleted = freed = 0
-        for info in await self._storage.list_objects(SWEEPS):
-            sweep = await self._repository.read_object(_SWEEP, info.name, Sweep)
-            if self._now < sweep.time + self._grace or open_names.intersection(sweep.locks):
+        for name, sweep in await self._sweeps():
+            # Locks are read after the record, and what is needed after the locks: whoever had one may have finished.
+            locks, _ = await self._repository.locks()
+            if self._now < sweep.time + self._grace or {lock.name for lock in locks}.intersection(sweep.locks):
                 continue
             needed = await self._needed()
-            names = [name for name in map(pack_name, sweep.packs) if name in sizes and name not in needed]
+            names = [each for each in map(pack_name, sweep.packs) if each in sizes and each not in needed]
+            await check_frozen(self._repository)
             await self._storage.delete(names)
-            await self._storage.delete([info.name])
+            await self._storage.delete([name])
             deleted += len(names)
-            freed += sum(sizes[name] for name in names)
+            freed += sum(sizes[each] for each in names)
         return deleted, freed
 
-    async def _record(self, locks: Sequence[OpenLock], without: Sequence[BackupVerdict], *, dry_run: bool) -> int:
-        """Record which packs nothing needs now."""
-        packs = {info.name for info in await self._storage.list_objects(PACKS)}
-        known: set[str] = set()
+    async def _sweeps(self) -> list[tuple[str, Sweep]]:
+        """Return the records of packs to delete, with their names, without those that are damaged or done meanwhile:
+        what they have is recorded again."""
+        found: list[tuple[str, Sweep]] = []
         for info in await self._storage.list_objects(SWEEPS):
-            sweep = await self._repository.read_object(_SWEEP, info.name, Sweep)
-            known.update(map(pack_name, sweep.packs))
+            with suppress(*UNREADABLE, NotFoundError):
+                found.append((info.name, await self._repository.read_object(_SWEEP, info.name, Sweep)))
+        return found
+
+    async def _record(self, without: Sequence[BackupVerdict], *, dry_run: bool) -> int:
+        """Record which packs nothing needs now."""
+        packs = {*await self._repository.pack_sizes()}
+        known = {pack_name(pack) for _, sweep in await self._sweeps() for pack in sweep.packs}
         unused = sorted(packs - known - await self._needed(without))
         if unused and not dry_run:
             ids = [bytes.fromhex(name.rpartition("/")[2]) for name in unused]
@@ -175,59 +270,10 @@ class RepositoryPruner:
             await self._repository.create_object(_SWEEP, f"{SWEEPS}/{self._now:020d}-{secrets.token_hex(8)}", record)
         return len(unused)
 
-    async def _check_frozen(self) -> None:
-        for freeze in await freezes(self._repository):
-            raise DeniedError(
-                f"the repository is frozen: {freeze.reason or 'no reason was given'}",
-                where=self._repository.where,
-                hint="Nothing is deleted until somebody unfreezes it: `holdfast backup unfreeze`",
-                code="frozen-repository",
-            )
 
-
-def _bytes(backups: Sequence[Backup]) -> int:
-    packs = {pack.id: pack.size for each in backups for pack in each.manifest.packs}
-    return sum(packs.values()) + sum(each.size for each in backups)
-
-
-async def freeze(repository: Repository, reason: str, now: int) -> None:
-    """Suspend all deletion in a repository."""
-    record = Freeze(now, reason, os.getpid())
-    await repository.create_object(_FREEZE, f"{FREEZES}/{now:020d}-{secrets.token_hex(8)}", record)
-
-
-async def unfreeze(repository: Repository) -> int:
-    """Allow deletion again. Returns how many freezes there were."""
-    names = [info.name for info in await repository.storage.list_objects(FREEZES)]
-    await repository.storage.delete(names)
-    return len(names)
-
-
-async def freezes(repository: Repository) -> list[Freeze]:
-    """Return the freezes of a repository."""
-    found = await repository.storage.list_objects(FREEZES)
-    return [await repository.read_object(_FREEZE, info.name, Freeze) for info in found]
-
-
-async def pin(repository: Repository, backup: Backup, reason: str, now: int) -> None:
-    """Protect a backup from pruning."""
-    name = _pin_name(backup.manifest.store, backup.manifest.number)
-    await repository.create_object(_PIN, name, Freeze(now, reason, os.getpid()))
-
-
-async def unpin(repository: Repository, backup: Backup) -> None:
-    """Remove the pin of a backup."""
-    await repository.storage.delete([_pin_name(backup.manifest.store, backup.manifest.number)])
-
-
-async def pins_of(repository: Repository, store: str) -> Mapping[int, str]:
-    """Return the reasons of pins by number of the backup."""
-    found = await repository.storage.list_objects(f"{PINS}/{store}")
-    return {
-        int(info.name.rpartition("/")[2]): (await repository.read_object(_PIN, info.name, Freeze)).reason
-        for info in found
-    }
-
-
-def _pin_name(store: str, number: int) -> str:
-    return f"{PINS}/{store}/{number:010d}"
+async def record_prune(engine: Engine, home: str, repository: Repository, report: BackupPruneReport) -> None:
+    """Record in the audit of a store what pruning removed, and why, and the locks that it broke."""
+    removed = {each.id: "; ".join(each.reasons) for each in report.verdicts if not each.kept}
+    if (removed or report.deleted or report.broken) and not report.dry_run:
+        detail = {"removed": removed, "packs": report.deleted, "locks": [lock.name for lock in report.broken]}
+        await record_action(engine, home, repository, "prune-backups", detail)

@@ -173,7 +173,8 @@ class BackupBackend(Backend):
 
     async def load(self, line: Line) -> LineRows:
         """Return the rows of a line, cut off where it is to be."""
-        found = await loader_of(self._repository).rows(line, self._entries[line].chunks)
+        entry = self._entries[line]
+        found = await loader_of(self._repository).rows(entry.stored_line, entry.chunks)
         if self._codec is not None:
             await self._open_line(line, found)
         if line in self._cuts:
@@ -222,7 +223,7 @@ class BackupBackend(Backend):
         problems = []
         for entry in self._entries.values():
             try:
-                await loader_of(self._repository).rows(entry.line, entry.chunks)
+                await loader_of(self._repository).rows(entry.stored_line, entry.chunks)
             except HoldfastError as error:
                 problems.append(str(error))
         return problems
@@ -243,6 +244,15 @@ async def entries_of(repository: Repository, backup: Backup, tenant: str | None 
         for entry in page:
             if tenant is None or entry.tenant == tenant:
                 yield entry
+
+
+async def named_entries(
+    repository: Repository, backup: Backup, keys: BackupKeys | None, like: Engine, tenant: str | None = None
+) -> list[LineEntry]:
+    """Return the lines of a backup, or those of a tenant, under their names. `like` is open, and may have the master
+    key of an encrypted store, which is needed where names are hidden."""
+    entries = [entry async for entry in entries_of(repository, backup, tenant)]
+    return entries if keys is None else await keys.with_names(entries, like)
 
 
 async def backup_engine(

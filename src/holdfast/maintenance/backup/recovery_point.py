@@ -7,6 +7,7 @@ committed between them, the times of steps decide.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,18 +15,22 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import ACCESS, AUDIT
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
-from holdfast.errors import NotFoundError
+from holdfast.errors import CorruptError, NotFoundError
 from holdfast.maintenance.backup.cut import Cut, at_time, steps_until
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
-from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of
+from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, loader_of, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.security.audit.archive_records import LINE as ARCHIVES
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.state.sessions.records import LINE as SESSIONS
 
-NEVER_SET_BACK = frozenset((ACCESS, AUDIT, ERASURES, SESSIONS))
-"""The lines that say what is forbidden, over or erased. They are never restored as they were, but as the newest backup
-has them: what was revoked, frozen or ended since stays so."""
+_log = logging.getLogger("holdfast.backups")
+
+NEVER_SET_BACK = frozenset((ACCESS, AUDIT, ARCHIVES, ERASURES, SESSIONS))
+"""The lines that say what is forbidden, over, archived or erased. They are never restored as they were, but as the
+newest backup that can be read has them: what was revoked, frozen or ended since stays so. Their names are not hidden.
+"""
 
 
 class RecoveryPoint(NamedTuple):
@@ -51,26 +56,28 @@ class RecoveryPoint(NamedTuple):
 
 async def point_of_backup(repository: Repository, backup: Backup, like: Engine) -> RecoveryPoint:
     """Return the lines of a backup."""
-    entries = {entry.line: entry async for entry in entries_of(repository, backup)}
+    keys = await backup_keys(repository, [backup.manifest], like)
+    entries = {entry.line: entry for entry in await named_entries(repository, backup, keys, like)}
     return await _point(repository, backup.id, backup.manifest.time, [backup], entries, {}, like)
 
 
 async def point_at_time(repository: Repository, store: str, time: int, like: Engine) -> RecoveryPoint:
     """Return the lines of a store at a time. After the last backup, it is that. `NotFoundError` if there are none."""
-    backups = await repository.backups(store)
-    earlier = [each for each in backups if each.manifest.until <= time]
-    later = [each for each in backups if each.manifest.time >= time]
-    if backups and not later:
-        return await point_of_backup(repository, backups[-1], like)
-    before = earlier[-1] if earlier else None
-    known: dict[Line, LineEntry] = {}
-    if before is not None:
-        known = {entry.line: entry async for entry in entries_of(repository, before)}
-    after = {entry.line: entry async for entry in entries_of(repository, later[0])} if later else {}
-    sources = [each for each in (before, *later[:1]) if each is not None]
+    before = await repository.find_last(store, lambda each: each.until <= time)
+    after = await repository.find_first(store, lambda each: each.time >= time)
+    if after is None:
+        newest = await anext(repository.newest_first(store), None)
+        if newest is not None:
+            return await point_of_backup(repository, newest, like)
+    sources = [each for each in (before, after) if each is not None]
     keys = await backup_keys(repository, [each.manifest for each in sources], like)
+    known, found = dict[Line, LineEntry](), dict[Line, LineEntry]()
+    if before is not None:
+        known = {entry.line: entry for entry in await named_entries(repository, before, keys, like)}
+    if after is not None:
+        found = {entry.line: entry for entry in await named_entries(repository, after, keys, like)}
     entries, cuts = dict(known), dict[Line, Cut]()
-    for line, entry in after.items():
+    for line, entry in found.items():
         last = known.get(line)
         if last == entry or not entry.columns or (keys is not None and keys.is_erased(entry)):
             entries.setdefault(line, entry)
@@ -114,12 +121,19 @@ async def _point(
     cuts: Mapping[Line, Cut],
     like: Engine,
 ) -> RecoveryPoint:
-    newest, _ = await repository.newest(sources[-1].manifest.store)
-    if newest is not None and newest.digest != sources[-1].digest:
+    async for newest in repository.newest_first(sources[-1].manifest.store):
+        if newest.digest == sources[-1].digest:
+            break
+        try:
+            protected = [entry async for entry in entries_of(repository, newest) if entry.name in NEVER_SET_BACK]
+            for entry in protected:
+                await loader_of(repository).rows(entry.line, entry.chunks)
+        except CorruptError as error:
+            _log.warning("rights are not as in backup %s: %s (%s)", newest.id, error.what, error.where)
+            continue
         sources = [*sources, newest]
-        async for entry in entries_of(repository, newest):
-            if entry.name in NEVER_SET_BACK:
-                entries[entry.line] = entry
+        entries.update((entry.line, entry) for entry in protected)
+        break
     keys = await backup_keys(repository, [each.manifest for each in sources], like)
     left = {line: cut for line, cut in cuts.items() if line.name not in NEVER_SET_BACK}
     return RecoveryPoint(name, time, [entries[line] for line in sorted(entries)], left, keys)

@@ -2,40 +2,49 @@
 
 The name of a manifest has the number of the backup, and objects are only created if their name is free. So of two
 processes that make the same backup one wins, and no lock is needed for that. A *lock* says that a backup of a number is
-being made: it is open until a manifest of that number exists. Breaking a lock takes that name, so that the process that
-had it cannot finish, if it is still alive: it starts again.
+being made: it is open until a manifest of that number, or of a greater one, exists. Breaking a lock takes that name, so
+that the process that had it cannot finish, if it is still alive: it starts again.
+
+A manifest that cannot be read is left out, and nothing that it may need is deleted.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from holdfast.engine.types import to_datetime
-from holdfast.errors import CorruptError, InvalidError, NotFoundError
+from holdfast.backends.object_store.object_storage import PAGE
+from holdfast.engine.types import to_time
+from holdfast.errors import CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
     BACKUPS,
+    KINDS,
     LOCKS,
+    PACKS,
     REMOVED,
+    REPACKS,
     REPOSITORY,
     LineEntry,
     LockInfo,
     Manifest,
     RemovedBackup,
+    Repack,
     RepositoryInfo,
+    Slice,
     decode_value,
     digest_of,
     manifest_name,
     removed_name,
 )
 from holdfast.maintenance.backup.object_codec import ObjectCodec
-from holdfast.maintenance.backup.packs import BlockReader, PackWriter
+from holdfast.maintenance.backup.packs import BlockReader, PackStorage, PackWriter
 from holdfast.maintenance.backup.storage import RepositoryStorage, foreign_place, open_storage
 
 if TYPE_CHECKING:
@@ -44,7 +53,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_INFO, _MANIFEST, _LOCK, _REMOVED = b"R", b"M", b"L", b"D"
+_log = logging.getLogger("holdfast.backups")
+
+UNREADABLE = (CorruptError, UnsupportedError)
+"""The errors of objects that are damaged. The byte with the version may be, too."""
+
+_CACHED_MANIFESTS = 10_000
+
+_INFO, _MANIFEST, _LOCK, _REMOVED, _REPACK = (
+    KINDS[folder].mark for folder in (REPOSITORY, BACKUPS, LOCKS, REMOVED, REPACKS)
+)
 
 
 class Backup(NamedTuple):
@@ -58,6 +76,24 @@ class Backup(NamedTuple):
     def id(self) -> str:
         """The id of the backup: the beginning of the id of its store, and its number."""
         return f"{self.manifest.store[:8]}.{self.manifest.number}"
+
+
+class UnreadableBackup(NamedTuple):
+    """A backup whose manifest is damaged. Nobody can say what it needs."""
+
+    id: str
+    what: str
+
+
+class Chain(NamedTuple):
+    """The end of the manifests of a store: the number of the last one, or 0, and its digest, or nothing if it cannot be
+    read; the times of the last one that can; and the newest backup that can be read."""
+
+    number: int
+    digest: bytes
+    time: int
+    until: int
+    newest: Backup | None
 
 
 class OpenLock(NamedTuple):
@@ -78,16 +114,20 @@ class Repository:
         self.id = info.id
         self.key = key
         self._codec = ObjectCodec(info.id, None if key is None else key.cipher)
-        self.blocks = BlockReader(storage, self._codec)
+        self.blocks = BlockReader(storage, self._codec, self._find_moved)
+        self._moved: dict[tuple[bytes, int, int, int], list[Slice]] = {}
+        self._manifests: dict[tuple[str, int], Backup] = {}
+        """Manifests that were read: they never change. Listings say which exist."""
+        self._reported: set[str] = set()
 
     @property
     def where(self) -> str:
         """The path or URL, without secrets."""
         return self.storage.where
 
-    def pack_writer(self) -> PackWriter:
-        """Return what writes packs."""
-        return PackWriter(self.storage, self._codec)
+    def pack_writer(self, storage: PackStorage | None = None) -> PackWriter:
+        """Return what writes packs, here or elsewhere."""
+        return PackWriter(storage or self.storage, self._codec)
 
     # Manifests ------------------------------------------------------------------------------------------------
 
@@ -97,7 +137,8 @@ class Repository:
 
     async def numbers(self, store: str) -> list[int]:
         """Return the numbers of the manifests of a store, in order."""
-        return sorted(_number_of(name) for name in await self._names(f"{BACKUPS}/{store}"))
+        names = await self._names(f"{BACKUPS}/{store}")
+        return sorted({*map(_number_of, names)} - await self.removed_numbers(store))
 
     async def load(self, store: str, number: int) -> Backup:
         """Return a manifest."""
@@ -110,26 +151,131 @@ class Repository:
             raise CorruptError("a manifest is under the name of another", where=f"{self.where}/{name}")
         return Backup(manifest, digest_of(data), len(data))
 
-    async def backups(self, store: str | None = None) -> list[Backup]:
-        """Return all backups, or those of a store, in order."""
-        stores = await self.stores() if store is None else [store]
-        found = [await self.load(each, number) for each in stores for number in await self.numbers(each)]
-        return [each for each in found if not each.manifest.abandoned]
+    async def survey(self, store: str | None = None) -> tuple[list[Backup], list[UnreadableBackup]]:
+        """Return all backups, or those of a store, in order, and those whose manifests cannot be read."""
+        found, unreadable = list[Backup](), list[UnreadableBackup]()
+        for each in await self.stores() if store is None else [store]:
+            for number in await self.numbers(each):
+                backup = await self._try_load(each, number)
+                if isinstance(backup, UnreadableBackup):
+                    unreadable.append(backup)
+                elif backup is not None and not backup.manifest.abandoned:
+                    found.append(backup)
+        return found, unreadable
 
-    async def newest(self, store: str) -> tuple[Backup | None, Backup | None]:
-        """Return the newest backup of a store, and the last manifest, which may be of a backup that was abandoned."""
-        last: Backup | None = None
-        for number in reversed(await self.numbers(store)):
-            found = await self.load(store, number)
-            last = last or found
-            if not found.manifest.abandoned:
-                return found, last
-        return None, last
+    async def backups(self, store: str | None = None) -> list[Backup]:
+        """Return all backups that can be read, or those of a store, in order."""
+        return (await self.survey(store))[0]
+
+    async def _try_load(self, store: str, number: int) -> Backup | UnreadableBackup | None:
+        """Return a manifest; None if it was removed meanwhile."""
+        key = store, number
+        try:
+            if key not in self._manifests:
+                if len(self._manifests) >= _CACHED_MANIFESTS:
+                    self._manifests.clear()
+                self._manifests[key] = await self.load(store, number)
+            return self._manifests[key]
+        except NotFoundError:
+            return None
+        except UNREADABLE as error:
+            found = UnreadableBackup(f"{store[:8]}.{number}", error.what)
+            if found.id not in self._reported:
+                self._reported.add(found.id)
+                _log.warning("backup %s cannot be read: %s (%s)", found.id, error.what, error.where)
+            return found
+
+    async def last_number(self, store: str) -> int:
+        """Return the number of the last manifest of a store, or 0. It lists only some of them."""
+        folder, low, last, step = f"{BACKUPS}/{store}", 0, 0, PAGE
+        high: int | None = None  # there is none after it
+        while high is None or last < high:
+            listed = await self.storage.list_after(folder, manifest_name(store, low))
+            if listed:
+                last = _number_of(listed[-1].name)
+                if len(listed) < PAGE:
+                    return last
+                low = last + step if high is None else (last + high) // 2
+                step *= 2
+            else:
+                high, low = low, (last + low) // 2
+        return last
+
+    async def newest_first(self, store: str) -> AsyncIterator[Backup]:
+        """Yield the backups of a store that can be read, the newest first."""
+        async for number in self._downwards(store):
+            found = await self._try_load(store, number)
+            if isinstance(found, Backup) and not found.manifest.abandoned:
+                yield found
+
+    async def _downwards(self, store: str) -> AsyncIterator[int]:
+        """Yield the numbers of the manifests of a store, the last first, which is found without listing all."""
+        last = await self.last_number(store)
+        if last:
+            yield last
+            for number in reversed(await self.numbers(store)):
+                if number < last:
+                    yield number
+
+    async def chain(self, store: str) -> Chain:
+        """Return the end of the manifests of a store."""
+        number = await self.last_number(store)
+        last = await self._try_load(store, number) if number else None
+        newest = last if isinstance(last, Backup) and not last.manifest.abandoned else None
+        if number and newest is None:
+            newest = await anext(self.newest_first(store), None)
+        known = last if isinstance(last, Backup) else newest
+        digest = last.digest if isinstance(last, Backup) else b""
+        if known is None:
+            return Chain(number, digest, 0, 0, None)
+        return Chain(number, digest, known.manifest.time, known.manifest.until, newest)
+
+    async def find_last(self, store: str, is_before: Callable[[Manifest], bool]) -> Backup | None:
+        """Return the last backup of a store for which a condition holds that holds for all before it."""
+        numbers = await self.numbers(store)
+        for at in range(await self._bisect(store, numbers, is_before) - 1, -1, -1):
+            found = await self._try_load(store, numbers[at])
+            if isinstance(found, Backup) and not found.manifest.abandoned:
+                return found
+        return None
+
+    async def find_first(self, store: str, is_after: Callable[[Manifest], bool]) -> Backup | None:
+        """Return the first backup of a store for which a condition holds that holds for all after it."""
+        numbers = await self.numbers(store)
+        for at in range(await self._bisect(store, numbers, lambda each: not is_after(each)), len(numbers)):
+            found = await self._try_load(store, numbers[at])
+            if isinstance(found, Backup) and not found.manifest.abandoned:
+                return found
+        return None
+
+    async def _bisect(self, store: str, numbers: Sequence[int], is_before: Callable[[Manifest], bool]) -> int:
+        """Return how many of some manifests come before a place, reading few of them. Times never decrease."""
+        low, high = 0, len(numbers)
+        while low < high:
+            middle = at = (low + high) // 2
+            while at < high and not isinstance(found := await self._try_load(store, numbers[at]), Backup):
+                at += 1
+            if at < high and isinstance(found, Backup) and is_before(found.manifest):
+                low = at + 1
+            else:
+                high = middle
+        return low
+
+    async def removed_numbers(self, store: str) -> set[int]:
+        """Return the numbers of removed backups of a store. The manifest of one may still be there, for a moment."""
+        return {*map(_number_of, await self._names(f"{REMOVED}/{store}"))}
 
     async def removed(self, store: str) -> dict[int, RemovedBackup]:
         """Return what is left of removed backups of a store, by number."""
         names = await self._names(f"{REMOVED}/{store}")
         return {_number_of(name): await self.read_object(_REMOVED, name, RemovedBackup) for name in names}
+
+    async def find_removed(self, store: str, number: int) -> RemovedBackup | None:
+        """Return what is left of a removed backup."""
+        try:
+            return await self.read_object(_REMOVED, removed_name(store, number), RemovedBackup)
+        except NotFoundError:
+            return None
 
     async def remove(self, backup: Backup, reason: str, now: int) -> None:
         """Remove a manifest. A record of it stays."""
@@ -139,12 +285,27 @@ class Repository:
         await self.storage.delete([manifest_name(manifest.store, manifest.number)])
 
     async def commit(self, manifest: Manifest) -> Backup | None:
-        """Store a manifest, which makes the backup exist; None if another process stored one of its number."""
-        name = manifest_name(manifest.store, manifest.number)
+        """Store a manifest, which makes the backup exist; None if another process stored one of its number, though that
+        may have been removed since."""
+        store, number = manifest.store, manifest.number
+        name, removed = manifest_name(store, number), removed_name(store, number)
+        if await self.storage.exists(removed) or await self.storage.list_after(f"{BACKUPS}/{store}", name):
+            return None
         data = self._codec.encode(_MANIFEST, name, manifest)
+        self._codec.decode(
+            _MANIFEST, name, data, Manifest, f"{self.where}/{name}"
+        )  # what cannot be read is never there
         if not await self.storage.create(name, data) and await self.storage.get(name) != data:
             return None  # and not refused only since the answer to a first attempt was lost
+        if await self.storage.exists(removed):
+            return None  # a removed one had the number: whoever reads ignores this one, and pruning deletes it
         return Backup(manifest, digest_of(data), len(data))
+
+    async def delete_removed(self, store: str) -> None:
+        """Delete manifests of backups that were removed: one that was late, or where removing was interrupted."""
+        names = {*await self._names(f"{BACKUPS}/{store}")}
+        gone = [manifest_name(store, number) for number in await self.removed_numbers(store)]
+        await self.storage.delete([name for name in gone if name in names])
 
     async def find(self, text: str, store: str | None = None) -> Backup:
         """Return a backup by its id, by its number, or the `latest` of a store: that one, or the only one there."""
@@ -152,15 +313,15 @@ class Repository:
             start, _, number = text.rpartition(".")
             stores = [each for each in await self.stores() if each.startswith(start)]
             if len(stores) == 1 and number.isdecimal():
-                return await self.load(stores[0], int(number))
+                return await self._load_existing(stores[0], int(number))
             raise NotFoundError(f"there is no backup {text!r}", where=self.where, code="no-backup")
         store = await self.pick_store(store)
         if text == "latest":
-            found, _ = await self.newest(store)
-            if found is not None:
-                return found
+            async for each in self._downwards(store):  # the newest, also if it cannot be read: none that is older
+                with suppress(NotFoundError):
+                    return await self._load_existing(store, each)
         elif text.isdecimal():
-            return await self.load(store, int(text))
+            return await self._load_existing(store, int(text))
         else:
             hint = "Name it by its id, such as 3f2a9c1d.12, by its number, or latest"
             raise InvalidError(f"{text[:80]!r} is no id of a backup", hint=hint)
@@ -168,12 +329,20 @@ class Repository:
 
     async def find_by_time(self, time: datetime, store: str | None = None) -> Backup:
         """Return the last backup of a moment that is not after a time."""
-        found = await self.backups(await self.pick_store(store))
-        before = [each for each in found if to_datetime(each.manifest.time) <= time]
-        if not before:
+        limit = to_time(time)
+        found = await self.find_last(await self.pick_store(store), lambda each: each.time <= limit)
+        if found is None:
             what = f"there is no backup of {time.isoformat(timespec='seconds')} or before it"
             raise NotFoundError(what, where=self.where, code="no-backup")
-        return before[-1]
+        return found
+
+    async def _load_existing(self, store: str, number: int) -> Backup:
+        """Return a manifest, unless it was removed."""
+        found = await self.load(store, number)
+        if found.manifest.abandoned or await self.storage.exists(removed_name(store, number)):
+            where = f"{self.where}/{manifest_name(store, number)}"
+            raise NotFoundError("there is no such backup", where=where, code="no-backup")
+        return found
 
     async def pick_store(self, store: str | None) -> str:
         """Return the id of a store that has backups here: by the beginning of its id, or the only one."""
@@ -203,26 +372,31 @@ class Repository:
     async def locks(self) -> tuple[list[OpenLock], list[str]]:
         """Return the open locks, and the names of those that are not any more."""
         names = await self._names(LOCKS)
-        done = {
-            store: {*await self.numbers(store), *await self.removed(store)} for store in {_store_of(n) for n in names}
-        }
-        is_open = {name: _number_of(name) not in done[_store_of(name)] for name in names}
+        last = {store: await self.last_number(store) for store in {_store_of(name) for name in names}}
+        is_open = {name: _number_of(name) > last[_store_of(name)] for name in names}
         found = [
-            OpenLock(name, _store_of(name), _number_of(name), await self.read_object(_LOCK, name, LockInfo))
+            OpenLock(name, _store_of(name), _number_of(name), await self._lock_info(name))
             for name in names
             if is_open[name]
         ]
         return found, [name for name in names if not is_open[name]]
 
+    async def _lock_info(self, name: str) -> LockInfo:
+        """Return who has a lock. A damaged lock is one, too."""
+        try:
+            return await self.read_object(_LOCK, name, LockInfo)
+        except (*UNREADABLE, NotFoundError):
+            return LockInfo("", 0, 0)
+
     async def break_lock(self, lock: OpenLock) -> bool:
         """Break a lock, so that the process that has it cannot finish. Returns False if it has just finished."""
-        _, last = await self.newest(lock.store)
+        last = await self.chain(lock.store)
         manifest = Manifest(
             store=lock.store,
             number=lock.number,
-            parent=b"" if last is None else last.digest,
-            time=time.time_ns() if last is None else max(time.time_ns(), last.manifest.time),
-            until=time.time_ns() if last is None else max(time.time_ns(), last.manifest.until),
+            parent=last.digest,
+            time=max(time.time_ns(), last.time),
+            until=max(time.time_ns(), last.until),
             token="",
             tenant=None,
             url="",
@@ -238,6 +412,30 @@ class Repository:
         )
         return await self.commit(manifest) is not None
 
+    # Packs ----------------------------------------------------------------------------------------------------
+
+    async def pack_sizes(self) -> dict[str, int]:
+        """Return the sizes of all packs by name."""
+        return {info.name: info.size for info in await self.storage.list_objects(PACKS)}
+
+    async def repacks(self) -> list[tuple[str, Repack]]:
+        """Return the records of slices that were moved to other packs, with their names."""
+        return [(name, await self.read_object(_REPACK, name, Repack)) for name in await self._names(REPACKS)]
+
+    async def add_repack(self, record: Repack) -> None:
+        """Record slices that are about to be moved."""
+        await self.create_object(_REPACK, f"{REPACKS}/{record.time:020d}-{secrets.token_hex(8)}", record)
+
+    async def _find_moved(self, part: Slice) -> Sequence[Slice]:
+        """Return where a slice may be that was moved."""
+        key = part.pack, part.offset, part.start, part.size
+        if key not in self._moved:
+            self._moved.clear()
+            for _, repack in await self.repacks():
+                for pack, offset, start, new in repack.slices:
+                    self._moved.setdefault((pack, offset, start, new.size), []).append(new)
+        return self._moved.get(key, ())
+
     # Objects --------------------------------------------------------------------------------------------------
 
     async def read_object(self, kind: bytes, name: str, type: type[T]) -> T:
@@ -249,7 +447,9 @@ class Repository:
 
     async def create_object(self, kind: bytes, name: str, value: Any) -> bool:
         """Store a small object; False if the name is in use."""
-        return await self.storage.create(name, self._codec.encode(kind, name, value))
+        data = self._codec.encode(kind, name, value)
+        self._codec.decode(kind, name, data, type(value), f"{self.where}/{name}")
+        return await self.storage.create(name, data)
 
     async def _names(self, folder: str) -> Sequence[str]:
         return [info.name for info in await self.storage.list_objects(folder)]

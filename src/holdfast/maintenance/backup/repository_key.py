@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConfigError, CorruptError, DeniedError
-from holdfast.maintenance.backup.format import KEYS, REPOSITORY, RepositoryInfo, WrappedKey
+from holdfast.errors import ConfigError, CorruptError, DeniedError, UnsupportedError
+from holdfast.maintenance.backup.format import KEYS, KINDS, REPOSITORY, RepositoryInfo, WrappedKey
 from holdfast.maintenance.backup.object_codec import ObjectCodec
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.security.encryption.cipher import Cipher, derive, new_key
 from holdfast.security.encryption.provider import KeyProvider, LocalKeys, wrong_key
 from holdfast.security.encryption.settings import provider_for
 
-_KEY = b"E"
+_KEY = KINDS[KEYS].mark
 
 
 class RepositoryKeyInfo(NamedTuple):
@@ -127,10 +127,15 @@ async def list_keys(storage: RepositoryStorage, info: RepositoryInfo) -> Sequenc
     return [RepositoryKeyInfo(record.master, to_datetime(record.created), name) for name, record in found]
 
 
+async def damaged_keys(storage: RepositoryStorage, info: RepositoryInfo) -> Sequence[CorruptError | UnsupportedError]:
+    """Return the errors of master keys that cannot be read."""
+    return (await _load(storage, info))[1]
+
+
 async def _load(
     storage: RepositoryStorage, info: RepositoryInfo
-) -> tuple[list[tuple[str, WrappedKey]], list[CorruptError]]:
-    found, damaged = list[tuple[str, WrappedKey]](), list[CorruptError]()
+) -> tuple[list[tuple[str, WrappedKey]], list[CorruptError | UnsupportedError]]:
+    found, damaged = list[tuple[str, WrappedKey]](), list[CorruptError | UnsupportedError]()
     for each in await storage.list_objects(KEYS):
         data = await storage.get(each.name)
         if data is None:
@@ -138,7 +143,7 @@ async def _load(
         try:
             record = ObjectCodec(info.id).decode(_KEY, each.name, data, WrappedKey, f"{storage.where}/{each.name}")
             found.append((each.name, record))
-        except CorruptError as error:
+        except (CorruptError, UnsupportedError) as error:
             damaged.append(error)
     return found, damaged
 

@@ -124,13 +124,20 @@ class Restorer:
                 hint="Open the store to restore into with encryption=, or set HOLDFAST_ENCRYPTION",
                 code="clear-refused",
             )
+        if keys is not None and keys.hides_names and not self._engine.context.rows.hides_names:
+            raise UnsupportedError(
+                "the backup is of a store that hides names, and this one shows them",
+                where=self._engine.context.backend.url,
+                hint="Open the store to restore into with Encryption(…, hide_names=True)",
+                code="clear-refused",
+            )
         selected = [entry for entry in self._point.entries if selection.includes(entry)]
         self._check_names(selection, selected)
         entries = [entry for entry in selected if keys is None or not keys.is_erased(entry)]
         erased = [
             RestoredLine(entry.tenant, line_kind(entry.name), short_name(entry.name), "erased", 0)
             for entry in selected
-            if entry not in entries
+            if keys is not None and keys.is_erased(entry)
         ]
         source = await self._source(entries, at)
         lines = [entry.line for entry in entries]

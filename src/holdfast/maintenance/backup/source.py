@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from holdfast.engine.engine import Engine
 from holdfast.maintenance.backup.keyring import backup_keys
-from holdfast.maintenance.backup.reader import backup_engine, entries_of
+from holdfast.maintenance.backup.reader import backup_engine, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
-from holdfast.maintenance.backup.store_record import find_store_id
+from holdfast.maintenance.backup.store_record import pick_chain
 from holdfast.security.encryption.provider import KeyProvider
 
 PREFIX = "backup:"
@@ -24,9 +24,7 @@ async def open_source(
     key that the repository needs is that of the environment, unless it is given."""
     target, _, number = name.removeprefix(PREFIX).partition("#")
     async with open_repository(target, {}, keys=keys) as repository:
-        own = await find_store_id(engine, tenant)
-        store = own if own in await repository.stores() else None
-        backup = await repository.find(number or "latest", store)
+        backup = await repository.find(number or "latest", await pick_chain(engine, tenant, repository))
         yield await open_backup(repository, backup, engine, tenant)
 
 
@@ -35,7 +33,7 @@ async def open_backup(repository: Repository, backup: Backup, like: Engine, tena
     keys = await backup_keys(repository, [backup.manifest], like)
     entries = [
         entry
-        async for entry in entries_of(repository, backup, tenant or None)
+        for entry in await named_entries(repository, backup, keys, like, tenant or None)
         if keys is None or not keys.is_erased(entry)
     ]
     return await backup_engine(repository, backup.id, entries, like, keys=keys)

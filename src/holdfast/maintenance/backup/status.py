@@ -14,8 +14,22 @@ SETTING = "setting"
 LAST_BACKUP = "backup "
 """The beginning of the names of settings that say which backup or drill was the last: they are not part of one."""
 
-RECORD, DRILL = f"{LAST_BACKUP}in ", f"{LAST_BACKUP}drill"
-"""The beginnings of the names of settings with the last backup, and with the results of drills."""
+RECORD, DRILL, SIZE = f"{LAST_BACKUP}in ", f"{LAST_BACKUP}drill", f"{LAST_BACKUP}size "
+"""The beginnings of the names of settings with the last backup, with the results of drills, and with sizes."""
+
+
+class RepositorySize(msgspec.Struct):
+    """The size of a repository in bytes, as a store remembers it, and its storage limit, or 0; and when it had it."""
+
+    where: str
+    bytes: int
+    limit: int
+    time: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the repository is larger than its limit."""
+        return 0 < self.limit < self.bytes
 
 
 async def backup_status(engine: Engine, home: str) -> dict[str, int | float | str]:

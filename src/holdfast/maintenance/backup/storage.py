@@ -45,6 +45,14 @@ class RepositoryStorage:
         """List all objects in a folder and its subfolders, by name."""
         return sorted(await self._sender.send(lambda: self._storage.list_objects(folder)))
 
+    async def list_after(self, folder: str, name: str) -> list[ObjectInfo]:
+        """List the first objects in a folder, by name, that follow a name: up to `PAGE` of them."""
+        return await self._sender.send(lambda: self._storage.list_page(folder, name))
+
+    async def exists(self, name: str) -> bool:
+        """Return whether there is an object of this name."""
+        return await self._sender.send(lambda: self._storage.exists(name))
+
     async def is_empty(self) -> bool:
         """Return whether there is no object at all, except keys of a repository that somebody began to create."""
         found = await self._sender.send(lambda: self._storage.list_page(""))

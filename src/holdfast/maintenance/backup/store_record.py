@@ -7,17 +7,22 @@ time ago. The store remembers the digest of its last manifest, and each manifest
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 
 import msgspec
 
 from holdfast.backends.interface import Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
-from holdfast.errors import CorruptError, NotFoundError
-from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.status import RECORD, SETTING
+from holdfast.errors import CorruptError, DeniedError, NotFoundError
+from holdfast.maintenance.backup.format import digest_of
+from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
+from holdfast.maintenance.backup.status import RECORD, SETTING, SIZE, RepositorySize
 
 _STORE_ID = "store id"
+
+OWN_TENANT = " own"
+"""The end of the names of what is about backups of the own tenant of a store with several."""
 
 
 class BackupRecord(msgspec.Struct):
@@ -33,7 +38,8 @@ class BackupRecord(msgspec.Struct):
 async def record_backup(engine: Engine, home: str, repository: Repository, made: Backup) -> None:
     """Remember a backup. `home` is the tenant whose settings have the record."""
     record = BackupRecord(made.manifest.store, made.manifest.number, made.digest.hex(), repository.id, repository.where)
-    key: Key = (home, "", SETTING, f"{RECORD}{repository.id}", "")
+    name = f"{RECORD}{repository.id}" + ("" if home or made.manifest.tenant is None else OWN_TENANT)
+    key: Key = (home, "", SETTING, name, "")
     row = Row(key, (msgspec.json.encode(record).decode(), made.manifest.time))
     await engine.context.backend.apply([Put(REFS, row)])
 
@@ -43,6 +49,26 @@ async def last_backups(engine: Engine, home: str) -> list[tuple[BackupRecord, in
     (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
     rows = [row for row in found if str(row.key[3]).startswith(RECORD)]
     return [(msgspec.json.decode(str(row.columns[0]), type=BackupRecord), int(row.columns[1])) for row in rows]
+
+
+async def record_size(engine: Engine, home: str, repository: Repository, limit: int | None) -> RepositorySize:
+    """Remember the size of a repository, and its limit: without one, that of before."""
+    key: Key = (home, "", SETTING, f"{SIZE}{repository.id}", "")
+    known = [each.limit for each in await repository_sizes(engine, home) if each.where == repository.where]
+    size = sum((await repository.pack_sizes()).values())
+    limit = limit if limit is not None else next(iter(known), 0)
+    record = RepositorySize(repository.where, size, limit, engine.context.clock())
+    row = Row(key, (msgspec.json.encode(record).decode(), record.time))
+    with suppress(DeniedError):  # the store is open to be read only
+        await engine.context.backend.apply([Put(REFS, row)])
+    return record
+
+
+async def repository_sizes(engine: Engine, home: str) -> list[RepositorySize]:
+    """Return the sizes of repositories that a store remembers."""
+    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
+    texts = [str(row.columns[0]) for row in found if str(row.key[3]).startswith(SIZE)]
+    return [msgspec.json.decode(text, type=RepositorySize) for text in texts]
 
 
 async def find_loss(engine: Engine, home: str, repository: Repository, store: str) -> CorruptError | None:
@@ -57,14 +83,23 @@ async def find_loss(engine: Engine, home: str, repository: Repository, store: st
 
 async def _has(repository: Repository, record: BackupRecord) -> bool:
     """Return whether a backup is there, or was removed by pruning when there were newer ones."""
-    numbers = await repository.numbers(record.store)
-    if not numbers or numbers[-1] < record.number:
+    last = await repository.last_number(record.store)
+    if last < record.number:
         return False
     try:
         return (await repository.load(record.store, record.number)).digest.hex() == record.digest
     except NotFoundError:
-        removed = (await repository.removed(record.store)).get(record.number)
-        return removed is not None and removed.digest.hex() == record.digest and numbers[-1] > record.number
+        removed = await repository.find_removed(record.store, record.number)
+        return removed is not None and removed.digest.hex() == record.digest and last > record.number
+    except UNREADABLE:
+        return True  # it is damaged, not removed: `verify` finds it
+
+
+async def known_digest(engine: Engine, home: str, store: str, number: int) -> bytes:
+    """Return the digest of a manifest that cannot be read, if the store remembers it."""
+    known = [record for record, _ in await last_backups(engine, home)]
+    digests = [record.digest for record in known if (record.store, record.number) == (store, number)]
+    return bytes.fromhex(digests[0]) if digests else b""
 
 
 def _loss(repository: Repository, record: BackupRecord, verb: str) -> CorruptError:
@@ -76,19 +111,52 @@ def _loss(repository: Repository, record: BackupRecord, verb: str) -> CorruptErr
     )
 
 
-async def store_id(engine: Engine, tenant: str) -> str:
+async def is_copy(engine: Engine, home: str, repository: Repository, newest: Backup | None) -> bool:
+    """Return whether a store seems to be a copy of another, whose id it has: the newest backup is of another place, and
+    not one that it remembers."""
+    if newest is None or newest.manifest.url == engine.context.backend.url:
+        return False
+    known = [record for record, _ in await last_backups(engine, home) if record.repository == repository.id]
+    return not any(each.store == newest.manifest.store and each.number >= newest.manifest.number for each in known)
+
+
+async def store_id(engine: Engine, home: str) -> str:
     """Return the id of a store. It gets one, if it has none."""
-    key: Key = (tenant, "", SETTING, _STORE_ID, "")
-    backend = engine.context.backend
-    row = Row(key, (secrets.token_hex(16), engine.context.clock()))
-    (found,) = await backend.read([Get(REFS, [key])])
-    if not found:
-        await backend.apply([Ensure(REFS, row)])
-        (found,) = await backend.read([Get(REFS, [key])])
-    return str(found[0].columns[0])
+    found = await find_store_id(engine, home)
+    if found is None:
+        await engine.context.backend.apply([Ensure(REFS, _new_id(engine, home))])
+        found = await find_store_id(engine, home)
+    return found or ""
+
+
+async def replace_store_id(engine: Engine, home: str) -> None:
+    """Give a store another id."""
+    await engine.context.backend.apply([Put(REFS, _new_id(engine, home))])
+
+
+def _new_id(engine: Engine, home: str) -> Row:
+    return Row((home, "", SETTING, _STORE_ID, ""), (secrets.token_hex(16), engine.context.clock()))
 
 
 async def find_store_id(engine: Engine, tenant: str) -> str | None:
     """Return the id of a store, if it has one."""
     (found,) = await engine.context.backend.read([Get(REFS, [(tenant, "", SETTING, _STORE_ID, "")])])
     return str(found[0].columns[0]) if found else None
+
+
+def chain_id(store: str, home: str, tenant: str | None) -> str:
+    """Return the id under which the backups of a store are: those of all tenants have that of the store, and those of
+    only its own another one. So neither is ever taken for the other."""
+    return store if home or tenant is None else digest_of(f"{store}{OWN_TENANT}".encode()).hex()[:32]
+
+
+async def own_chains(engine: Engine, home: str) -> list[str]:
+    """Return the ids under which backups of a store may be."""
+    store = await find_store_id(engine, home)
+    return [] if store is None else [*dict.fromkeys((store, chain_id(store, home, home)))]
+
+
+async def pick_chain(engine: Engine, home: str, repository: Repository) -> str | None:
+    """Return the id under which a repository has the backups of a store; None if it has none."""
+    stores = await repository.stores()
+    return next((each for each in await own_chains(engine, home) if each in stores), None)

@@ -26,6 +26,8 @@ VARIABLES = (
     "HOLDFAST_PAGER",
     "HOLDFAST_SENSITIVE_KEYS",
     "HOLDFAST_BACKUPS",
+    "HOLDFAST_BACKUP_KEYS",
+    "HOLDFAST_TOKEN",
 )
 """The environment variables that are read."""
 

@@ -52,6 +52,7 @@ async def checks(store: StoreHandle, *, full: bool = False) -> list[CheckResult]
         ("copies", copies(store)),
         ("backup-last", last_backup(store)),
         ("backup-drill", backup_drills(store)),
+        ("backup-size", backup_sizes(store)),
     ):
         found += await _run(code, check)
     return found
@@ -297,6 +298,21 @@ async def backup_drills(store: StoreHandle) -> list[CheckResult]:
             found.append(warning("backup-drill", text, "Run `holdfast backup drill`, or add a job of that kind"))
         else:
             found.append(ok("backup-drill", text))
+    return found
+
+
+async def backup_sizes(store: StoreHandle) -> list[CheckResult]:
+    """Report how large repositories of backups are that have a storage limit."""
+    from holdfast.maintenance.backup.store_record import repository_sizes
+
+    found = []
+    for size in await repository_sizes(store.engine, store.tenant):
+        text = f"{size.bytes:,} bytes in {size.where}, and the limit is {size.limit:,}"
+        if size.is_over:
+            remedy = "Run `holdfast backup prune`, with fewer backups to keep, or raise max_bytes of the job"
+            found.append(warning("backup-size", text, remedy))
+        elif size.limit:
+            found.append(ok("backup-size", text))
     return found
 
 

@@ -38,6 +38,7 @@ from holdfast.maintenance.erasure.removal import (
     rewriting_detail,
     sum_parts,
 )
+from holdfast.security.audit.archive_records import ArchiveRecords
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.erasure.certificate import Certificate, new_salt
@@ -195,21 +196,22 @@ class Eraser:
         if not rows.hides_columns:
             return set()
         from holdfast.security.encryption.encrypted_rows import EncryptedRows
-        from holdfast.security.encryption.key_rows import destroyed_changes
 
         if not isinstance(rows, EncryptedRows):
             return set()
-        context, subjects = self._engine.context, rows.store_keys.subjects
-        ids = await subjects.ids(self._tenant, self._subject)
-        names = {id.hex() for id in ids}
-        if ids:
+        subjects = rows.store_keys.subjects
+        names = {id.hex() for id in await subjects.ids(self._tenant, self._subject)}
+        if names:
             # Like all that is deleted, so that an erasure which is resumed counts it.
             detail = {ERASURE: erasure, "kind": KEYS, "keys": sorted(names)}
             await record(self._engine, [Line(self._tenant, AUDIT)], ERASE, detail)
-            # First, so that no backup brings them back even if this process ends now.
-            await context.backend.apply(destroyed_changes(self._tenant, ids, context.clock()))
-        await subjects.destroy(self._tenant, self._subject)
+        await subjects.destroy(self._tenant, self._subject, self._engine.context.backend.apply)
         return names
+
+    async def _archives(self) -> list[str]:
+        """Return the segments of the audit that were archived, which may have details about the person."""
+        segments = {each.segment for each in await ArchiveRecords(self._engine, self._tenant).ranges()}
+        return [f"{len(segments)} archived segments of the audit, files outside of the store"] if segments else []
 
     def _report(self, done: int, total: int, what: str) -> int:
         if self._progress is not None:
@@ -235,7 +237,7 @@ class Eraser:
         erased["details of audit records"] = await ledger.count_replaced(name)
         rewritten = Counter({_COUNTED[kind]: count for kind, count in parts.rewritten.items()})
         self._report(0, 0, "purge")
-        remains = await engine.context.backend.purge()
+        remains = [*await engine.context.backend.purge(), *await self._archives()]
         self._report(0, 0, "certificate")
         now, salt = engine.context.clock(), new_salt()
         certificate = Certificate(

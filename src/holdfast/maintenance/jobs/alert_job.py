@@ -36,6 +36,7 @@ ALERT_JOB = JobType(
     _check,
     {
         "storage_budget": "how many bytes the store may have; 0 for any number",
+        "repository_budget": "how many bytes a repository of backups may have; 0 for the max_bytes of the job backup",
         "lag": "how far the copy of a mirror may be behind: 5m",
         "backup_age": "how old the last backup may be: 2d; drill_age, the last drill: 30d",
         "pending": "how long something has to be wrong before an alert fires: 1m",

@@ -46,21 +46,20 @@ def _check_backup(settings: Mapping[str, Any]) -> None:
 
 async def _backup(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.creator import BackupCreator
-    from holdfast.maintenance.backup.format import PACKS
+    from holdfast.maintenance.backup.store_record import record_size
 
     handle = job.store._handle
     async with _open(job, create=True) as repository:
         tenant = handle.tenant or None
         made = await BackupCreator(handle.engine, repository, tenant, job.progress, handle.tenant).create("schedule")
-        limit = job.settings.get("max_bytes")
-        size = 0 if limit is None else sum(info.size for info in await repository.storage.list_objects(PACKS))
+        size = await record_size(handle.engine, handle.tenant, repository, job.settings.get("max_bytes"))
     manifest = made.manifest
     summary = f"backup {made.id} of {manifest.lines} lines, {manifest.added} bytes added"
     if manifest.damaged:
         summary += f"; damaged: {', '.join(each.name for each in manifest.damaged[:5])}"
-    if limit is not None and size > limit:
-        summary += f"; storage limit: the repository has {size} bytes, over {limit}. Prune it"
-    return JobResult(summary, ok=not manifest.damaged and (limit is None or size <= limit))
+    if size.is_over:
+        summary += f"; storage limit: the repository has {size.bytes} bytes, over {size.limit}. Prune it"
+    return JobResult(summary, ok=not manifest.damaged and not size.is_over)
 
 
 def _check_follow(settings: Mapping[str, Any]) -> None:
@@ -87,11 +86,11 @@ async def _follow(job: JobContextBase) -> JobResult:
 
 async def _drill(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.drill import run_drill
-    from holdfast.maintenance.backup.store_record import store_id
+    from holdfast.maintenance.backup.store_record import pick_chain
 
     handle = job.store._handle
     async with _open(job) as repository:
-        backup = await repository.find("latest", await store_id(handle.engine, handle.tenant))
+        backup = await repository.find("latest", await pick_chain(handle.engine, handle.tenant, repository))
         report = await run_drill(handle.engine, repository, backup, handle.tenant, job.progress)
     summary = f"backup {report.backup}: {report.lines} lines, {report.steps} steps restored and verified"
     if report.findings:
@@ -117,13 +116,19 @@ def _check_prune(settings: Mapping[str, Any]) -> None:
 
 
 async def _prune(job: JobContextBase) -> JobResult:
-    from holdfast.maintenance.backup.pruner import RepositoryPruner
+    from holdfast.maintenance.backup.holds import holds_of_store
+    from holdfast.maintenance.backup.pruner import RepositoryPruner, record_prune
+    from holdfast.maintenance.backup.store_record import record_size
 
     handle = job.store._handle
     async with _open(job) as repository:
         grace = parse_nanoseconds(job.settings.get("grace", "1d"), "grace")
-        pruner = RepositoryPruner(repository, grace=grace, now=handle.now())
-        report = await pruner.prune(_retention(job.settings), None)
+        holds = await holds_of_store(handle.engine, handle.tenant)
+        pruner = RepositoryPruner(repository, grace=grace, now=handle.now(), holds=holds)
+        policy = _retention(job.settings)
+        report = await pruner.prune(policy, None)
+        await record_prune(handle.engine, handle.tenant, repository, report)
+        await record_size(handle.engine, handle.tenant, repository, policy.max_bytes)
     return JobResult(f"{report.removed} backups removed, {report.deleted} packs deleted, {report.freed} bytes freed")
 
 

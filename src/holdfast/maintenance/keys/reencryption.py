@@ -10,21 +10,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from holdfast.backends.interface import Change, Create, Delete, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import KEYS, LINES, QUARANTINE, READABLE, TABLES, WORDS, Table
+from holdfast.backends.tables import KEYS, LINES, QUARANTINE, READABLE, SIGNING, TABLES, WORDS, Table
 from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.checked_rows import StoredDelete, StoredExpect
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import KEYS_PLACE
+from holdfast.engine.namespaces import KEYS_PLACE, is_thread, root_of
 from holdfast.engine.row_format import Line
 from holdfast.engine.sealed_rows import UNSEALED
+from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_step
 from holdfast.engine.types import Progress
 from holdfast.errors import TransientError
 from holdfast.maintenance.keys.rotation import encrypted_rows
 from holdfast.security.audit.thread_audit import record
-from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, SUBJECT_LINE, KeyRow
+from holdfast.security.encryption.hidden_names import SUBJECT_LINE
+from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, KeyRow
 from holdfast.security.encryption.store_keys import StoreKeys
+from holdfast.security.erasure.subjects import read_subjects
 
 _ATTEMPTS = 20
 _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
@@ -51,6 +54,8 @@ class Reencryption:
         self._rows = encrypted_rows(engine)
         self._keys: StoreKeys = self._rows.store_keys
         self._report = ReencryptReport()
+        self._named: dict[Line, set[str]] | None = None
+        """The persons that checkpoints of threads name in their metadata."""
 
     async def run(self, after: str = "") -> ReencryptReport:
         """Do all lines, in the order of their names, after one of them."""
@@ -70,7 +75,7 @@ class Reencryption:
     async def _delete_old_subject_keys(self) -> None:
         """Delete keys of persons that encrypt no key of a line any more."""
         found = [KeyRow.of(row) async for row in scan_rows(self._keys.backend, KEYS, (self._tenant,))]
-        used = {(row.wrapped_by.partition(":")[2], row.number) for row in found if row.kind == DATA}
+        used = {(row.subject, row.number) for row in found if row.kind == DATA}
         newest = await self._current()
         for row in found:
             digest = row.line.removeprefix(SUBJECT_LINE)
@@ -119,8 +124,9 @@ class Reencryption:
             old = [row for row in rows if row.state == ACTIVE and (off or row is not newest)]
             changes: list[Change] = []
             if newest is None and not off:
-                newest = await self._keys.new_line_row(line)
-                changes.append(Create(KEYS, newest.stored()))
+                created = await self._keys.new_line_key(line, await self._subject_of(Line(*line)))
+                newest = created.row
+                changes += created.conditions()
             for row in old:
                 changes += [row.unchanged(), Put(KEYS, row._replace(state=RETIRED).stored())]
             if not changes or await self._keys.backend.apply(changes) is None:
@@ -128,6 +134,21 @@ class Reencryption:
                 return b"" if newest is None or off else newest.id
             await self._keys.load_tenant(self._tenant)
         raise TransientError("the keys of a line keep changing", where=f"line {line[1]!r}", hint="Try again")
+
+    async def _subject_of(self, line: Line) -> str:
+        """Return the person whose data a line is as a whole, by an assignment, by its name or by the metadata of a
+        thread; empty for none. An old key need not be of that person's key: so it is for all lines of a store that was
+        not encrypted."""
+        assigned = (await read_subjects(self._engine, [line])).get(line, "")
+        if assigned:
+            return "" if assigned == MIXED else assigned
+        if self._named is None:
+            self._named = {}
+            async for each, point in self._engine.lines.every_step(self._tenant):
+                if named := subjects_of_step(point)[0]:
+                    self._named.setdefault(root_of(each), set()).add(named)
+        named_here = self._named.get(root_of(line), set()) if is_thread(line.name) else set()
+        return subject_of_line(line) or (next(iter(named_here)) if len(named_here) == 1 else "")
 
     async def _do_table(self, table: Table, line: tuple[str, str], current: bytes) -> int:
         """Replace the rows of a line that have another key."""
@@ -170,11 +191,36 @@ class Reencryption:
     async def _finish_change(self) -> None:
         backend, tenant = self._engine.context.backend, self._tenant
         if self._rows.mode == "turning-off":
-            await self._keys.backend.apply([Delete(KEYS, (tenant,))])
+            await self._decrypt_signing_key()
             return
+        await self._encrypt_signing_key()
         if not self._rows.may_be_clear("words"):
             await self._engine.indexer.drop(tenant)
             await backend.apply([Delete(WORDS, (tenant,))])
         if not self._rows.may_be_clear("readable"):
             await backend.apply([Delete(table, (tenant,)) for table in READABLE])
         self._report.remains = tuple(await backend.purge())
+
+    async def _encrypt_signing_key(self) -> None:
+        """Encrypt the key for certificates, which stays the same."""
+        while (row := await self._signing_row()) is not None and not row.wrapped_by:
+            new = await self._keys.new_row(self._tenant, SIGNING, row.number, row.wrapped)
+            changes: list[Change] = [row.unchanged(), Put(KEYS, new._replace(time=row.time).stored())]
+            await self._keys.backend.apply(changes)
+
+    async def _decrypt_signing_key(self) -> None:
+        """Delete all keys, except that for certificates."""
+        while True:
+            row = await self._signing_row()
+            changes: list[Change] = [Delete(KEYS, (self._tenant,))]
+            if row is None:
+                changes.insert(0, Expect(KEYS, (self._tenant, "", SIGNING, 0), None))
+            else:
+                clear = await self._keys.unwrap(row) if row.wrapped_by else row.wrapped
+                changes = [row.unchanged(), *changes, Put(KEYS, row._replace(wrapped_by="", wrapped=clear).stored())]
+            if await self._keys.backend.apply(changes) is None:
+                return
+
+    async def _signing_row(self) -> KeyRow | None:
+        (found,) = await self._keys.backend.read([Get(KEYS, [(self._tenant, "", SIGNING, 0)])])
+        return KeyRow.of(found[0]) if found else None

@@ -6,15 +6,16 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.backends.interface import Change, Delete, Put
+from holdfast.backends.interface import Change, Delete, Get, Put
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import KEYS
+from holdfast.backends.tables import KEYS, SIGNING
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import KEYS_PLACE
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidError, NotFoundError, TransientError
 from holdfast.security.audit.thread_audit import recorded
+from holdfast.security.encryption.destroyed_keys import destroyed_ids
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.key_rows import (
     ACTIVE,
@@ -28,6 +29,7 @@ from holdfast.security.encryption.key_rows import (
     destroyed_changes,
 )
 from holdfast.security.encryption.store_keys import StoreKeys
+from holdfast.security.erasure.signing_key import check_signing_row
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 _ATTEMPTS = 20
@@ -36,7 +38,7 @@ _OF_LINES = (DATA, SUBJECT)
 """The kinds of keys of lines, and of the persons whose lines they are."""
 
 WAIT: Duration = "7d"
-"""How long a key that is to be destroyed can be saved."""
+"""How long a key that is to be destroyed can be saved, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class TenantKeyring:
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._keys: StoreKeys = encrypted_rows(engine).store_keys
+        self._rows = encrypted_rows(engine)
+        self._keys: StoreKeys = self._rows.store_keys
 
     async def rows(self) -> list[KeyRow]:
         """Return all keys, also those of lines."""
@@ -111,8 +114,9 @@ class TenantKeyring:
             current = await self._keys.require_tenant(self._tenant)
             number = max(current.numbers) + 1
             new = await self._keys.new_row(self._tenant, WRAPPING, number)
-            changes: list[Change] = [row.unchanged() for row in current.rows]
-            for row in current.rows:
+            rows = [*current.rows, *await self._signing_rows()]
+            changes: list[Change] = [row.unchanged() for row in rows]
+            for row in rows:
                 again = await self._keys.new_row(self._tenant, row.kind, row.number, await self._keys.unwrap(row))
                 state = RETIRED if row.kind == WRAPPING and row.state == ACTIVE else row.state
                 changes.append(Put(KEYS, again._replace(state=state, time=row.time).row()))
@@ -122,10 +126,23 @@ class TenantKeyring:
                 return _info(new, 0)
         raise _busy(self._keys.backend.url)
 
+    async def _signing_rows(self) -> list[KeyRow]:
+        """Return the key for certificates, if there is one. It is read only when it is needed."""
+        (found,) = await self._keys.backend.read([Get(KEYS, [(self._tenant, "", SIGNING, 0)])])
+        rows = [KeyRow.of(row) for row in found]
+        for row in rows:
+            check_signing_row(self._rows, row)
+        return [row for row in rows if row.wrapped_by]
+
     async def destroy(self, id: str, wait: Duration = WAIT) -> KeyInfo:
         """Mark a key to be destroyed after a time; destroy it, if that has passed. `ConflictError` with the code
         `key-in-use` if it is active, or encrypts keys of lines."""
         nanoseconds = parse_nanoseconds(wait, "wait")
+        if nanoseconds < parse_nanoseconds(WAIT, "wait"):
+            raise InvalidError(
+                f"a key can be saved for {WAIT} at least before it is destroyed, not {wait!r}",
+                hint="A key that may be known is replaced at once, by rotating the keys and encrypting everything anew",
+            )
         for _ in range(_ATTEMPTS):
             row, lines = await self._find(id)
             if row.state == ACTIVE or row.kind != WRAPPING or lines:
@@ -138,15 +155,16 @@ class TenantKeyring:
                     code="key-in-use",
                 )
             now = self._engine.context.clock()
-            if row.state == DESTROYING and row.time <= now:
+            at = row.destroyed_at
+            if at is not None and at <= now:
                 destroyed = destroyed_changes(self._tenant, [row.id], now)
                 changes = [row.unchanged(), Delete(KEYS, row.key), *destroyed]
                 done = await self._apply("destroy-key", {"key": row.id.hex()[:16]}, changes)
-            elif row.state == DESTROYING:
+            elif at is not None:
                 return _info(row, 0)
             else:
-                row_then = row._replace(state=DESTROYING, time=now + nanoseconds)
-                detail = {"key": row.id.hex()[:16], "at": to_datetime(row_then.time).isoformat()}
+                row_then = row.destroyed_from(now + nanoseconds)
+                detail = {"key": row.id.hex()[:16], "at": to_datetime(now + nanoseconds).isoformat()}
                 done = await self._apply("schedule-key", detail, [row.unchanged(), Put(KEYS, row_then.row())])
                 row = row_then
             if done:
@@ -158,9 +176,9 @@ class TenantKeyring:
         """Keep a key that was to be destroyed."""
         for _ in range(_ATTEMPTS):
             row, lines = await self._find(id)
-            if row.state != DESTROYING:
+            if row.destroyed_at is None:
                 raise InvalidError(f"the key {id} is not to be destroyed: it is {row.state}")
-            kept = row._replace(state=RETIRED, time=self._engine.context.clock())
+            kept = row._replace(state=RETIRED)
             if await self._apply("keep-key", {"key": row.id.hex()[:16]}, [row.unchanged(), Put(KEYS, kept.row())]):
                 return _info(kept, lines)
         raise _busy(self._keys.backend.url)
@@ -169,12 +187,18 @@ class TenantKeyring:
         """Decrypt every key, and compare it with its id."""
         rows, problems = await self.rows(), list[str]()
         tenant = await self._keys.load_tenant(self._tenant)
+        destroyed = await destroyed_ids(self._engine, [self._tenant])
         for row in rows:
+            if row.id in destroyed and row.state != DESTROYING:
+                what = "a key that was destroyed is in the store again"
+                problems.append(f"line {row.line!r}: {what}" if row.line else what)
             try:
                 if row.kind == INDEX:
                     continue  # it is no key, and was opened with those of the tenant
                 if row.kind not in _OF_LINES:
-                    if row.wrapped_by:  # that of certificates, if the store was not encrypted when it was created
+                    if row.kind == SIGNING:
+                        check_signing_row(self._rows, row)
+                    if row.wrapped_by:  # while encryption is turned on, that of certificates is not encrypted yet
                         await self._keys.unwrap(row)
                 elif tenant is None or (wrapping := await self._keys.wrapping_of(row, tenant)) is None:
                     problems.append(f"line {row.line!r}: its key {row.wrapped_by[:16]} is missing")
@@ -201,10 +225,9 @@ class TenantKeyring:
 
 
 def _info(row: KeyRow, lines: int) -> KeyInfo:
-    at = to_datetime(row.time)
-    id = row.id.hex()[:16]
-    destroying = row.state == DESTROYING
-    return KeyInfo(id, row.kind, row.number, row.state, row.wrapped_by, at, lines, at if destroying else None)
+    id, state, at = row.id.hex()[:16], row.state.partition(" ")[0], row.destroyed_at
+    created, end = to_datetime(row.time), None if at is None else to_datetime(at)
+    return KeyInfo(id, row.kind, row.number, state, row.wrapped_by, created, lines, end)
 
 
 def _busy(url: str) -> TransientError:

@@ -16,6 +16,7 @@ Severity: TypeAlias = Literal["warning", "critical"]
 
 DEFAULTS: Mapping[str, Any] = {
     "storage_budget": 0,
+    "repository_budget": 0,
     "lag": "5m",
     "backup_age": "2d",
     "drill_age": "30d",
@@ -30,6 +31,7 @@ class AlertSettings:
     """The limits of the rules, in bytes and seconds."""
 
     storage_budget: int
+    repository_budget: int
     lag: float
     backup_age: float
     drill_age: float
@@ -45,10 +47,12 @@ class AlertSettings:
             if name not in DEFAULTS:
                 raise InvalidError(f"alerts have no setting {name!r}", hint=f"There are {', '.join(DEFAULTS)}")
         given = {**DEFAULTS, **settings}
-        budget = given.pop("storage_budget")
-        if type(budget) is not int or budget < 0:
-            raise InvalidError("the setting storage_budget is a number of bytes", where=repr(budget)[:80])
-        return cls(budget, **{name: parse_seconds(value, name) for name, value in given.items()})
+        budgets = {name: given.pop(name) for name in ("storage_budget", "repository_budget")}
+        for name, budget in budgets.items():
+            if type(budget) is not int or budget < 0:
+                raise InvalidError(f"the setting {name} is a number of bytes", where=repr(budget)[:80])
+        seconds = {name: parse_seconds(value, name) for name, value in given.items()}
+        return cls(budgets["storage_budget"], budgets["repository_budget"], **seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,13 @@ class AlertRule:
 
 def _storage(now: Situation) -> str:
     size, budget = now.metrics.value("storage_bytes"), now.settings.storage_budget
-    return f"the store has {size:,.0f} bytes, over its budget of {budget:,}" if budget and size > budget else ""
+    found = [f"the store has {size:,.0f} bytes, over its budget of {budget:,}"] if budget and size > budget else []
+    for name in sorted(each.labels[0] for each in now.metrics.samples if each.family == "repository_bytes"):
+        size = now.metrics.value("repository_bytes", repository=name)
+        limit = now.settings.repository_budget or now.metrics.value("repository_limit_bytes", repository=name)
+        if limit and size > limit:
+            found.append(f"the repository {name} of its backups has {size:,.0f} bytes, over its budget of {limit:,.0f}")
+    return "; ".join(found)
 
 
 def _lag(now: Situation) -> str:
@@ -142,7 +152,9 @@ _FAILED = ("failed",)
 
 RULES: tuple[AlertRule, ...] = (
     AlertRule("store-down", "The store does not answer.", "critical", _up),
-    AlertRule("storage-budget", "The store is larger than its budget.", "warning", _storage),
+    AlertRule(
+        "storage-budget", "The store, or a repository of its backups, is larger than its budget.", "warning", _storage
+    ),
     AlertRule(
         "recovery-failing",
         "Restores or recoveries failed.",

@@ -18,7 +18,7 @@ from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.maintenance.backup.drill import DrillRecord
-from holdfast.maintenance.backup.status import DRILL, LAST_BACKUP, SETTING
+from holdfast.maintenance.backup.status import DRILL, LAST_BACKUP, SETTING, SIZE, RepositorySize
 from holdfast.security.handle import StoreHandle
 
 ALERTS = "alerts"
@@ -95,6 +95,11 @@ async def _read_store(handle: StoreHandle) -> list[Sample]:
             if name.startswith(DRILL):
                 label = (name.removeprefix(DRILL).strip()[:8],)
                 samples += _drill(msgspec.json.decode(text, type=DrillRecord), label, now)
+            elif name.startswith(SIZE):
+                label = (name.removeprefix(SIZE)[:8],)
+                size = msgspec.json.decode(text, type=RepositorySize)
+                samples.append(Sample("repository_bytes", label, size.bytes))
+                samples.append(Sample("repository_limit_bytes", label, size.limit))
             elif name == ALERTS:
                 alerts = msgspec.json.decode(text, type=_AlertStates).alerts
                 samples += [Sample("alert_state", (rule,), _STATES.get(each.state, 0)) for rule, each in alerts.items()]

@@ -7,6 +7,8 @@ names, and digests of small values.
 
 A row of a step is changed only together with the row of its line. So while the version in that is the same, so must be
 a digest of all rows of steps. Another version means more than appends: the thread was pruned, forked or renamed.
+Whoever sets a tag, label, pin or hold changes the version as well, unless it comes with a new checkpoint. So with the
+same version, none of an earlier checkpoint is new: one that is was put back, or forged.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, 
 from holdfast.codec.envelope import Sealer
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
+from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, lines_of_kinds
-from holdfast.engine.row_format import LEASE, Branch, Line, LineInfo, StepRef, info_of
+from holdfast.engine.row_format import HOLD, LEASE, PIN, Branch, Line, LineInfo, StepRef, info_of
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError
 
 _MARK = "holdfast heads"
@@ -60,6 +63,8 @@ class ThreadHead:
     steps: str
     names: str
     writes: str
+    refs: tuple[str, ...] = ()
+    """A digest of each tag, label, pin and hold."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,13 @@ class StoreHeads:
             )
         threads: dict[str, Any] = found["threads"]
         heads = {
-            name: ThreadHead(**{**each, "branches": tuple(BranchHead(**branch) for branch in each["branches"])})
+            name: ThreadHead(
+                **{
+                    **each,
+                    "branches": tuple(BranchHead(**branch) for branch in each["branches"]),
+                    "refs": tuple(each.get("refs", ())),
+                }
+            )
             for name, each in threads.items()
         }
         return cls(found["tenant"], found["store"], found["time"], heads, sealer)
@@ -217,6 +228,7 @@ async def _head(backend: Backend, line: Line) -> ThreadHead | None:
             steps,
             await _digest(backend, REFS, line),
             await _digest(backend, WRITES, line),
+            tuple(sorted([_ref_digest(row) async for row in scan_rows(backend, REFS, tuple(line)) if _is_name(row)])),
         )
         (now,) = await backend.read([Get(LINES, [tuple(line)])])
         if now and info_of(now[0]) == outline.info:
@@ -255,6 +267,14 @@ async def _digest(backend: Backend, table: Table, line: Line) -> str:
         if row.key[2] != LEASE:
             digest.update(_row_digest(row))
     return digest.hexdigest()
+
+
+def _is_name(ref: Row) -> bool:
+    return ref.key[2] in (TAG, LABEL, PIN, HOLD)
+
+
+def _ref_digest(row: Row) -> str:
+    return _row_digest(row)[:16].hex()
 
 
 def _row_digest(row: Row) -> bytes:
@@ -332,12 +352,29 @@ class _Comparison:
             return
         if head.steps != await _steps(self._backend, self._line, {each.branch: each.length for each in head.branches}):
             self._add(FindingCode.OTHER_HISTORY, "the rows of checkpoints have changed")
+        if is_thread(self._line.name):
+            await self._names()
         ended = all(
             each.length == (outline.ends[each.branch].seq + 1 if each.branch in outline.ends else 0)
             for each in head.branches
         )
         if ended and head.writes != await _digest(self._backend, WRITES, self._line):
             self._add(FindingCode.CHANGED_WRITES, "pending writes have changed", table=WRITES)
+
+    async def _names(self) -> None:
+        """Check that no name of an earlier checkpoint is new."""
+        known = set(self._head.refs)
+        refs = [row async for row in scan_rows(self._backend, REFS, tuple(self._line)) if _is_name(row)]
+        unknown = [row for row in refs if _ref_digest(row) not in known]
+        if not unknown:
+            return
+        lengths = {each.branch: each.length for each in self._head.branches}
+        steps = scan_rows(self._backend, STEPS, tuple(self._line), bodies=False)
+        new = {StepRef.of(row).id async for row in steps if int(row.key[3]) >= lengths.get(int(row.key[2]), 0)}
+        for row in unknown:
+            if row.columns[0] not in new:
+                what = f"a {row.key[2]!s} was put back or forged: {row.key[3]!s}"
+                self._found.append(Finding(FindingCode.REPLAYED_NAME, what, *self._line, space=REFS.name, key=row.key))
 
     async def _branch(self, head: BranchHead, outline: _Outline, *, same: bool) -> None:
         position = (head.branch, max(head.length - 1, 0))

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.backends.interface import Backend, Scan
+from holdfast.backends.interface import Backend, Get, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel
@@ -314,20 +315,23 @@ class _Verification:
             found = await self._backend.read(
                 [
                     Scan(LINES, tuple(line), bodies=False),
+                    Get(REFS, [copy_key(line)]),
                     *(Scan(table, tuple(line), limit=2, bodies=False) for table in _LINE_TABLES),
                 ]
             )
         except UNREADABLE:
             await self._check(line)
             return
-        if found[0]:
+        if found[0] or found[1]:
+            # It exists; or a copy of it is under way, or was killed: the next one resumes it, and whoever creates the
+            # line removes what is there.
             return
         if await self._is_damaged(line):
             await self._check(line)
             return
         tables = [
             table.name
-            for table, rows in zip(_LINE_TABLES, found[1:], strict=True)
+            for table, rows in zip(_LINE_TABLES, found[2:], strict=True)
             if any(table is not REFS or row.key[2] not in (LEASE, OWNER) for row in rows)
         ]
         if STEPS.name in tables or BRANCHES.name in tables:

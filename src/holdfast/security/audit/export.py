@@ -3,6 +3,9 @@
 A file has one JSON document a line: first a header; then each step with its rows and everything that its hash covers;
 last the head of each line. A checker recomputes every hash, compares the rows with the digests of the steps, and
 compares the heads with heads that were exported at another time (`Store.heads`).
+
+Of an encrypted store, every line after the header is encrypted with a key of the file. The header has that key,
+encrypted by the master key.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 from holdfast.backends.tables import EVENTS
 from holdfast.codec import Codec, default_codec
@@ -25,6 +28,7 @@ from holdfast.engine.model.steps import StepHeader, StepParent, StubProof, commi
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import ERASE, Line
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
+from holdfast.security.audit.archive_records import ArchiveRecords, segment_of
 from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
 from holdfast.security.audit.verify import (
@@ -36,11 +40,18 @@ from holdfast.security.audit.verify import (
     check_stub,
     compare_heads,
     find_mismatches,
+    id_of,
     packed_detail,
 )
+from holdfast.security.encryption.file_key import FileKey, new_file_key, open_file_key
+
+if TYPE_CHECKING:  # it needs an extra
+    from holdfast.security.encryption.provider import KeyProvider
 
 _MARK, _FORMAT = "holdfast audit", 1
+_PURPOSE = "audit"
 _COLUMNS = tuple(EVENTS.columns)
+_CLEAR = "If it was exported in the clear on purpose, check it without a key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,37 +67,85 @@ class AuditExport:
     heads: Mapping[str, tuple[int, str]]
 
 
+class SegmentInfo(NamedTuple):
+    """What a file says that is a segment of the archived audit: its number, and the time before which its steps are."""
+
+    number: int
+    before: int
+
+
+class AuditWriter:
+    """Writes steps of the audit to a file."""
+
+    def __init__(self, file: IO[bytes], key: FileKey | None) -> None:
+        self._file = file
+        self._key = key
+        self._whole = hashlib.sha256()
+        self._number = 0
+        self.heads: dict[str, tuple[int, str]] = {}
+        self.steps = self.rows = 0
+
+    @classmethod
+    async def open(cls, engine: Engine, tenant: str, file: IO[bytes], segment: SegmentInfo | None = None) -> Self:
+        """Write the header. The rest is encrypted, if the store is."""
+        key = await new_file_key(engine, _PURPOSE)
+        writer = cls(file, key)
+        header: dict[str, Any] = {"kind": _MARK, "format": _FORMAT, "tenant": tenant}
+        header["columns"] = ["number", *_COLUMNS, "detail"]
+        if segment is not None:
+            header["segment"] = segment._asdict()
+        writer._write(header | ({} if key is None else {"sealed": key.wrapped}))
+        return writer
+
+    def _write(self, document: Mapping[str, Any]) -> None:
+        line = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+        self._whole.update(line)
+        sealed = self._key is not None and self._number
+        self._file.write(self._key.seal(line, self._number).encode() + b"\n" if sealed and self._key else line)
+        self._number += 1
+
+    def start(self, chain: str, position: tuple[int, str] | None) -> None:
+        """Begin a line where the segment before ended: with the number of steps so far, and the hash of the last."""
+        if chain not in self.heads and position is not None:
+            self._write({"line": chain, "start": position})
+            self.heads[chain] = position
+
+    def step(self, engine: Engine, line: Line, salt: bytes, audited: AuditedStep, **more: Any) -> None:
+        """Write a step."""
+        self._write(_document(engine, line, salt, audited) | more)
+        point = audited.point
+        self.heads[chain_name(line, point.branch)] = (point.seq + 1, point.hash.hex())
+        self.steps += 1
+        self.rows += len(audited.rows)
+
+    def end(self) -> str:
+        """Write the heads and the digest, and return it."""
+        self._write({"heads": self.heads})
+        sha = self._whole.hexdigest()
+        self._write({"digest": sha})
+        return sha
+
+
 async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
     """Write the audit to a file, atomically."""
     temporary = Path(f"{path}.new")
-    heads: dict[str, tuple[int, str]] = {}
-    steps = rows = 0
-    whole = hashlib.sha256()
+    archived = await ArchiveRecords(engine, tenant).ranges()
+    replaced = await ErasureLedger(engine, tenant).replaced_digests()
     with temporary.open("wb") as file:
-
-        def write(document: Mapping[str, Any]) -> None:
-            line = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
-            whole.update(line)
-            file.write(line)
-
-        write({"kind": _MARK, "format": _FORMAT, "tenant": tenant, "columns": ["number", *_COLUMNS, "detail"]})
+        writer = await AuditWriter.open(engine, tenant, file)
         lines = await audited_lines(engine, tenant)
-        replaced = await ErasureLedger(engine, tenant).replaced_digests()
         for line in lines:
-            salt = await find_salt(engine.context, line)
+            salt, own = await find_salt(engine.context, line), [each for each in archived if each.line == line.name]
             async for audited in audited_steps(engine, line):
-                document = _document(engine, line, salt, audited)
-                if left := replaced.get((line.name, document.get("id", ""))):
-                    document["erased"] = left
-                write(document)
-                heads[chain_name(line, audited.point.branch)] = (audited.point.seq + 1, audited.point.hash.hex())
-                steps += 1
-                rows += len(audited.rows)
-        write({"heads": heads})
-        sha = whole.hexdigest()
-        file.write(json.dumps({"digest": sha}).encode() + b"\n")
+                more: dict[str, Any] = {}
+                if left := replaced.get((line.name, id_of(audited))):
+                    more["erased"] = left
+                if not audited.rows and (segment := segment_of(own, id_of(audited))):
+                    more["archived"] = segment
+                writer.step(engine, line, salt, audited, **more)
+        sha = writer.end()
     temporary.replace(path)
-    return AuditExport(str(path), len(lines), steps, rows, sha, heads)
+    return AuditExport(str(path), len(lines), writer.steps, writer.rows, sha, writer.heads)
 
 
 def _document(engine: Engine, line: Line, salt: bytes, audited: AuditedStep) -> dict[str, Any]:
@@ -132,6 +191,10 @@ class AuditCheck:
     pruned: int = 0
     erased: int = 0
     """Steps from whose rows content was erased, as the file says: compare it with the certificates of erasure."""
+    archived: int = 0
+    """Steps whose rows are in segments of the archive, as the file says: check these, too."""
+    segment: int = 0
+    """The number of the segment, if the file is one. It continues from the one before it: pass the heads of that."""
     findings: list[AuditFinding] = field(default_factory=list)
     heads: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The head of each line in the file: the number of its steps, and the hash of the last."""
@@ -144,14 +207,20 @@ class AuditCheck:
         return not self.findings
 
 
-def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = None) -> AuditCheck:
-    """Check an exported audit, with the file only.
+def check_audit(
+    path: str | Path,
+    heads: Mapping[str, tuple[int, str]] | None = None,
+    *,
+    keys: KeyProvider | str | None = None,
+) -> AuditCheck:
+    """Check an exported audit, with the file only. That of an encrypted store needs `keys`, the master key; with them,
+    a file that is not encrypted is refused.
 
     `heads` has the number of steps that each line had at an earlier time, and the hash of the last of them: the file
     must continue from there, or say that the line was removed since.
     """
     checked = AuditCheck()
-    documents = _documents(Path(path))
+    documents = _documents(Path(path), keys)
     first = next(documents, {})
     if first.get("kind") != _MARK or first.get("format") != _FORMAT:
         raise InvalidError(
@@ -159,9 +228,14 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
         )
     hashes: dict[str, dict[int, str]] = {}
     ends: Any = None
+    checked.segment = _segment_number(first)
     for document in documents:
         if "heads" in document:
             ends = document["heads"]
+            continue
+        if checked.segment and set(document) == {"line", "start"} and document["line"] not in hashes:
+            length, last = document["start"]
+            hashes[str(document["line"])] = {int(length) - 1: str(last)}
             continue
         try:
             _check_step(document, hashes, checked)
@@ -176,11 +250,12 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
     return checked
 
 
-def _documents(path: Path) -> Iterator[dict[str, Any]]:
+def _documents(path: Path, keys: KeyProvider | str | None = None) -> Iterator[dict[str, Any]]:
     """Return the documents of a file without the last one, the digest, which is checked."""
-    whole = hashlib.sha256()
+    whole, key = hashlib.sha256(), None
     with path.open("rb") as file:
-        for line in file:
+        for number, text in enumerate(file):
+            line = text if key is None else key.unseal(text.rstrip(b"\n"), number, str(path))
             try:
                 document = json.loads(line)
             except ValueError as error:
@@ -194,8 +269,27 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
                     )
                 return
             whole.update(line)
+            if not number and keys is not None and "sealed" not in document:
+                # Whoever has no key could have written it.
+                raise CorruptError("the file is not encrypted", where=str(path), hint=_CLEAR, code="tampered")
+            if not number and document.get("kind") == _MARK and "sealed" in document:
+                key = open_file_key(document["sealed"], _PURPOSE, _provider(keys), str(path))
             yield document
     raise CorruptError("the end of the file is missing", where=str(path), hint="Use another copy of it")
+
+
+def _segment_number(header: Mapping[str, Any]) -> int:
+    segment = header.get("segment")
+    number = segment.get("number") if isinstance(segment, dict) else None
+    return number if type(number) is int else 0
+
+
+def _provider(keys: KeyProvider | str | None) -> KeyProvider | None:
+    if not isinstance(keys, str):
+        return keys
+    from holdfast.security.encryption.settings import provider_for
+
+    return provider_for(keys)
 
 
 def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], checked: AuditCheck) -> None:
@@ -204,13 +298,17 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
     id = str(document.get("id", ""))
     checked.steps += 1
     wrong: list[str] = []
-    if seq != len(chain_hashes):
-        wrong.append(f"steps {len(chain_hashes)} to {seq - 1} are missing")
+    following = max(chain_hashes, default=-1) + 1
+    if seq != following:
+        wrong.append(f"steps {following} to {seq - 1} are missing")
     before = chain_hashes.get(seq - 1)
     chain_hashes[seq] = commit
     if "erased" in document and document["erased"] == digest(_rows_of(document)[1]):
         checked.erased += 1
         expected = str(document["erased"])
+    elif "archived" in document and not document["rows"] and not checked.segment:
+        checked.archived += 1
+        expected = digest(())
     else:
         expected = str(document.get("events", ""))
     if document.get("pruned"):
@@ -239,7 +337,7 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
         follows = parents[0].hex() if parents else None
         if before is not None and before != follows:
             wrong.append("it does not follow the step before it")
-        if seq == 0 and BETWEEN in line and not _belongs_to(line, follows, hashes):
+        if seq == 0 and BETWEEN in line and not checked.segment and not _belongs_to(line, follows, hashes):
             wrong.append("its branch does not go on from a step of the line")
         wrong += _check_rows(default_codec, metadata, document, expected)
         if line == AUDIT:

@@ -24,6 +24,7 @@ from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntrie
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
 from holdfast.security.audit.recorder import add_events
+from holdfast.security.encryption.destroyed_keys import erased_key_changes
 
 REMOVE = "remove"
 """The action of a removed line. The details are the number of its steps, and the hash of the last."""
@@ -65,6 +66,8 @@ def removal_request(
 
     async def conditions(again: bool) -> list[Change]:
         more = [] if guards is None else await guards(again)
+        if erase:
+            more = [*more, *await erased_key_changes(engine, lines)]
         return [*more, *unchanged, *(Delete(space, tuple(line)) for line in lines for space in TABLES)]
 
     return line.request("remove", work_out, conditions)

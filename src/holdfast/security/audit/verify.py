@@ -23,6 +23,7 @@ from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.engine.namespaces import ACCESS, AUDIT
 from holdfast.engine.row_format import ERASE, Line, StepRef, open_body, open_step
 from holdfast.errors import CorruptError, HoldfastError
+from holdfast.security.audit.archive_records import ArchivedRange, ArchiveRecords, segment_of
 from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
 
@@ -51,6 +52,8 @@ class AuditReport:
     """Steps that were pruned. Their rows are verified all the same."""
     erased: int = 0
     """Steps from whose rows content was erased. The ledger of erasures has the digests of what is left."""
+    archived: int = 0
+    """Steps whose rows are in segments of the archive, and not in the store any more."""
     unproven: int = 0
     """Rows of steps that left nothing: nothing covers them any more."""
     compared: int | None = None
@@ -86,7 +89,7 @@ async def audited_steps(engine: Engine, line: Line) -> AsyncIterator[AuditedStep
     while True:
         (found,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
         opened = [_open(engine, line, salt, row) for row in found]
-        ids = [_id_of(each) for each in opened]
+        ids = [id_of(each) for each in opened]
         events = iter(await backend.read([Scan(EVENTS, (*line, id)) for id in ids if id]))
         for each, id in zip(opened, ids, strict=True):
             yield each._replace(rows=[engine.context.rows.salvage(EVENTS, row) for row in next(events)]) if id else each
@@ -111,7 +114,8 @@ def _open(engine: Engine, line: Line, salt: bytes, row: Row) -> AuditedStep:
         return AuditedStep(point, None, (), error.what)
 
 
-def _id_of(audited: AuditedStep) -> str:
+def id_of(audited: AuditedStep) -> str:
+    """Return the id of a step; empty if a pruned one left nothing."""
     return audited.point.id if audited.proof is None else audited.proof.id
 
 
@@ -128,13 +132,15 @@ async def verify(engine: Engine, tenant: str, heads: Heads | None = None) -> Aud
     """Verify the audit. Writers may continue meanwhile. With heads, the ends of lines are compared with them."""
     report = AuditReport()
     replaced = await ErasureLedger(engine, tenant).replaced_digests()
+    archived = await ArchiveRecords(engine, tenant).ranges()
     expected = heads or {}
     found: dict[str, str] = {}
     removed: dict[str, int] = {}
     for line in await audited_lines(engine, tenant):
         report.lines += 1
         digests = {id: digest for (name, id), digest in replaced.items() if name == line.name}
-        await _verify_line(engine, line, report, expected, found, removed, digests)
+        ranges = [each for each in archived if each.line == line.name]
+        await _verify_line(engine, line, report, expected, found, removed, digests, ranges)
     if heads is not None:
         report.compared = len(heads)
         report.findings += compare_heads(heads, lambda name, _: found.get(name), removed)
@@ -160,6 +166,7 @@ async def _verify_line(
     ends: dict[str, str],
     removed: dict[str, int],
     replaced: Mapping[str, str],
+    archived: Sequence[ArchivedRange],
 ) -> None:
     """Verify a line. Adds its hashes where heads end to `ends`, and the lines that it says were removed to `removed`,
     with the number of their steps. `replaced` has the digests of rows whose content was erased, by the ids of their
@@ -173,7 +180,7 @@ async def _verify_line(
         point, step, rows, problem, proof = audited
         report.steps += 1
         report.rows += len(rows)
-        ids.add(_id_of(audited))
+        ids.add(id_of(audited))
         unknown |= bool(point.branch) or (point.pruned and proof is None)
         name = chain_name(line, point.branch)
         if name in heads and point.seq == heads[name][0] - 1:
@@ -196,8 +203,11 @@ async def _verify_line(
             wrong.append(f"the details of a row: {error.what}")
         else:
             numbers = [int(row.key[3]) for row in rows]
-            erased = bool(rows) and replaced.get(_id_of(audited)) == digest(contents)
+            erased = bool(rows) and replaced.get(id_of(audited)) == digest(contents)
             report.erased += erased
+            if not rows and _had_rows(audited) and segment_of(archived, id_of(audited)):
+                report.archived += 1
+                erased = True
             if step is not None:
                 about = codec.unpack(step.header.metadata)
                 wrong += find_mismatches(digest(contents) if erased else step.header.events, numbers, contents, about)
@@ -207,9 +217,15 @@ async def _verify_line(
                 first = None if before is None and (point.seq or point.branch) else _hash_of(before)
                 wrong += check_stub(line.name, point.hash, proof, first, point.merged, numbers, contents, erased=erased)
         hashes.add(point.hash)
-        report.findings += (AuditFinding(line.name, _id_of(audited), what) for what in wrong)
+        report.findings += (AuditFinding(line.name, id_of(audited), what) for what in wrong)
         before = point
     await _find_stray_rows(engine, line, ids, report, unknown=unknown)
+
+
+def _had_rows(audited: AuditedStep) -> bool:
+    if audited.step is not None:
+        return bool(audited.step.header.events)
+    return audited.proof is not None and bool(audited.proof.events)
 
 
 def _hash_of(before: StepRef | None) -> tuple[bytes, ...]:

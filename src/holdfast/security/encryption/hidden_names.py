@@ -8,14 +8,16 @@ the parts before it: equal names in different places look different.
 encrypted; so it is gone with the key, and a line without one has its digest for a name.
 
 Names are ordered differently in the store. A scan over many lines reads the names of all, and answers in the order of
-the names. It is not as of one moment: lines that come or go meanwhile may be in it or not.
+the names. It is not as of one moment: lines that come or go meanwhile may be in it or not. The names of threads are
+cached in order, and the feed of the store says which came or went since, so that a page of a list costs a page.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from msgspec.msgpack import encode
 
@@ -42,11 +44,18 @@ from holdfast.errors import UnsupportedError
 HIDDEN = "\ufdd0"
 """The start of a part that is a digest: a character that no text has. Threads are stored after all other lines."""
 
+SUBJECT_LINE = f"{MARK}subject:"
+"""The beginning of what stands for the name of a line in the row of a person's key. A keyed digest follows, which needs
+not be hidden."""
+
 _AFTER_HIDDEN = "\ufdd1"
 _AFTER_STATE = chr(ord(STATE) + 1)
 _DIGEST_SIZE = 15
 _MAX_NAMES = 100_000
 _LINES_AT_ONCE = 100
+
+_WIDE: tuple[tuple[Key, Key], ...] = ((("",), (_AFTER_HIDDEN,)), ((HIDDEN,), (_AFTER_HIDDEN,)), ((), ()))
+"""The bounds of stored names between which threads are, or all lines."""
 
 Digest = Callable[[bytes], bytes]
 
@@ -63,7 +72,7 @@ class NameCodec:
     def hide(self, name: str) -> str:
         """Return a name as it is stored. The digest that stands for a lost name stays as it is; any other text that
         looks like one is a name, or it would be a second name of somebody else's line."""
-        if name in self._lost:
+        if name in self._lost or name.startswith(SUBJECT_LINE):
             return name
         found = self._stored.get(name)
         if found is None:
@@ -85,7 +94,7 @@ class NameCodec:
 
     def known(self, stored: str) -> str | None:
         """Return the name of a line by the stored one, if it is known."""
-        return self._names.get(stored)
+        return stored if stored.startswith(SUBJECT_LINE) else self._names.get(stored)
 
     def hide_start(self, start: str) -> str:
         """Return how all stored names start whose names start with a text, which ends where a part does; as far as it
@@ -149,6 +158,22 @@ class NameKeys(Protocol):
         """Return the names of lines by the stored ones, of those whose keys are there."""
         ...
 
+    async def load_ids(self, ids: Mapping[bytes, tuple[str, str]], /) -> None:
+        """Read the keys with these ids, which rows of lines have."""
+
+
+class _NameList(NamedTuple):
+    """The names of all lines of a tenant, in order, as of when a token was issued; and by the stored ones."""
+
+    token: str
+    names: list[str]
+    by_stored: dict[str, str]
+
+    def between(self, first: str, last: str | None) -> list[str]:
+        """Return the names from one on, and up to another."""
+        start = bisect_left(self.names, first)
+        return self.names[start : None if last is None else bisect_left(self.names, last)]
+
 
 class NamedBackend(Wrapper):
     """A store whose lines have hidden names, by their names."""
@@ -156,6 +181,8 @@ class NamedBackend(Wrapper):
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
         self.keys: NameKeys | None = None
+        self._lists: dict[str, _NameList] = {}
+        """By tenant."""
 
     async def _codec(self, tenant: str) -> NameCodec | None:
         """Return how names of a tenant are stored; None if it has no keys yet."""
@@ -196,18 +223,18 @@ class NamedBackend(Wrapper):
                 wide[number] = query
         answers = iter(await self.inner.read(hidden) if hidden else ())
         return [
-            await self._scan(wide[number]) if number in wide else await self._named(next(answers))
+            await self._scan(wide[number]) if number in wide else await self.with_names(next(answers))
             for number, query in enumerate(queries)
         ]
 
-    async def _named(self, rows: list[Row]) -> list[Row]:
-        """Return rows with the names of their lines."""
+    async def with_names(self, rows: list[Row]) -> list[Row]:
+        """Return rows as they are stored, with the names of their lines."""
         if not rows:
             return rows
-        names = await self._names((str(row.key[0]), str(row.key[1])) for row in rows)
+        names = await self.names((str(row.key[0]), str(row.key[1])) for row in rows)
         return [row._replace(key=(row.key[0], names[row.key[0], row.key[1]], *row.key[2:])) for row in rows]  # type: ignore[index]
 
-    async def _names(self, lines: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    async def names(self, lines: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
         """Return the names of lines by the stored ones."""
         names: dict[tuple[str, str], str] = {}
         unknown: dict[str, list[str]] = {}
@@ -234,7 +261,7 @@ class NamedBackend(Wrapper):
         codec = await self._codec(str(tenants[0])) if tenants else None
         if not tenants:
             (rows,) = await self.inner.read([Scan(table, (), by=query.by, bodies=query.bodies)])
-            return select_rows(query, await self._named(rows))
+            return select_rows(query, await self.with_names(rows))
         if codec is None:
             return (await self.inner.read([query]))[0]
         tenant = str(tenants[0])
@@ -260,20 +287,54 @@ class NamedBackend(Wrapper):
         tenant, first = str(query.prefix[0]), str(query.start[0]) if query.start else ""
         last = str(query.stop[0]) if query.stop else None
         bounds = _stored_bounds(codec, first, last)
+        if query.space is LINES and len(query.stop) < 2 and bounds in _WIDE:
+            listed = await self._list(tenant)
+            if listed is not None:
+                return listed.between(first, last)
         tables = (LINES,) if query.space is LINES else (LINES, KEYS)
         pages = await self.inner.read([Scan(table, (tenant,), *bounds, bodies=False) for table in tables])
         stored = {str(row.key[1]) for rows in pages for row in rows}
         if query.space is not LINES and not first:
             stored.add("")
-        names = (await self._names((tenant, each) for each in stored)).values()
+        names = (await self.names((tenant, each) for each in stored)).values()
         within = len(query.stop) > 1  # the end is in the last line
         return sorted(
             name for name in names if name >= first and (last is None or name < last or (within and name == last))
         )
 
+    async def _list(self, tenant: str) -> _NameList | None:
+        """Return the names of all lines of a tenant; None if they are too many to be cached."""
+        known = self._lists.get(tenant)
+        found = await self.inner.changes(None if known is None else known.token)
+        if known is None or not found.complete:
+            (rows,) = await self.inner.read([Scan(LINES, (tenant,), bodies=False)])
+            if len(rows) > _MAX_NAMES:
+                self._lists.pop(tenant, None)
+                return None
+            by_stored = await self._by_stored(tenant, [str(row.key[1]) for row in rows])
+            return self._cache_list(tenant, found.token, by_stored)
+        changed = {stored for each, stored in found.lines if each == tenant}
+        if not changed:
+            self._lists[tenant] = known._replace(token=found.token)
+            return known
+        (rows,) = await self.inner.read([Get(LINES, [(tenant, stored) for stored in changed])])
+        there = await self._by_stored(tenant, [str(row.key[1]) for row in rows])
+        by_stored = {stored: name for stored, name in known.by_stored.items() if stored not in changed} | there
+        if by_stored == known.by_stored:
+            self._lists[tenant] = known._replace(token=found.token)
+            return known
+        return self._cache_list(tenant, found.token, by_stored)
+
+    async def _by_stored(self, tenant: str, stored: Sequence[str]) -> dict[str, str]:
+        return {each: name for (_, each), name in (await self.names((tenant, each) for each in stored)).items()}
+
+    def _cache_list(self, tenant: str, token: str, by_stored: dict[str, str]) -> _NameList:
+        listed = self._lists[tenant] = _NameList(token, sorted(by_stored.values()), by_stored)
+        return listed
+
     async def changes(self, since: str | None = None) -> Changes:
         found = await self.inner.changes(since)
-        names = await self._names(found.lines)
+        names = await self.names(found.lines)
         return found._replace(lines=[(tenant, names[tenant, stored]) for tenant, stored in found.lines])
 
     async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
@@ -294,6 +355,13 @@ class NamedBackend(Wrapper):
             )
 
         self.inner.set_row_check(check_named)
+
+
+def find_named(backend: Backend) -> NamedBackend | None:
+    """Return the layer of a store that hides the names of its lines, if there is one."""
+    while isinstance(backend, Wrapper) and not isinstance(backend, NamedBackend):
+        backend = backend.inner
+    return backend if isinstance(backend, NamedBackend) else None
 
 
 def prefix_refused(prefix: str) -> UnsupportedError:

@@ -13,8 +13,7 @@ from holdfast.backends.interface import Change, Create, Expect, Put, Row
 from holdfast.backends.tables import KEYS, REFS, Key
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.checked_rows import CHECKSUMS
-from holdfast.engine.model.scopes import MARK
-from holdfast.security.encryption.hidden_names import NameCodec
+from holdfast.security.encryption.hidden_names import SUBJECT_LINE, NameCodec
 from holdfast.security.encryption.metadata_index import MetadataIndex
 
 if TYPE_CHECKING:  # it needs an extra, and rows of keys are looked at without it
@@ -29,11 +28,9 @@ ACTIVE, RETIRED, DESTROYING = "active", "retired", "destroying"
 LineName: TypeAlias = tuple[str, str]
 """Tenant and line."""
 
-SUBJECT_LINE = f"{MARK}subject:"
-"""The beginning of what stands for the name of a line in the row of a subject key; a digest of the subject follows."""
-
 BY_SUBJECT = f"{SUBJECT}:"
-"""The beginning of `wrapped_by` of a line's key that a subject key encrypts; a digest of the subject follows."""
+"""The beginning of `wrapped_by` of a line's key that a subject key encrypts; a digest of the subject and the id of that
+key follow."""
 
 
 class KeyRow(NamedTuple):
@@ -57,6 +54,13 @@ class KeyRow(NamedTuple):
         content = unwrap(opened.body).content
         return cls(tenant, line, kind, number, id, by, state, time, content)  # type: ignore[arg-type]
 
+    @classmethod
+    def unchecked(cls, row: Row) -> KeyRow:
+        """Return the content of a stored row under the hidden name of its line: the checksum covers the name, which is
+        not known yet, and the encryption covers the rest."""
+        content = unwrap(CHECKSUMS.salvage(KEYS, row).body).content
+        return cls(*row.key, *row.columns, content)  # type: ignore[call-arg, arg-type]
+
     @property
     def key(self) -> Key:
         """The key of the row."""
@@ -79,6 +83,26 @@ class KeyRow(NamedTuple):
         """Return the condition that the row is still there, as it is."""
         return Expect(KEYS, self.key, self.columns)
 
+    def destroyed_from(self, time: int) -> KeyRow:
+        """Return the row of a key that may be destroyed from a time on, in nanoseconds since 1970."""
+        return self._replace(state=f"{DESTROYING} {time}")
+
+    @property
+    def destroyed_at(self) -> int | None:
+        """When a key of the tenant may be destroyed; None if it is not to be."""
+        state, _, time = self.state.partition(" ")
+        return int(time) if state == DESTROYING and time.isdecimal() else None
+
+    @property
+    def subject(self) -> str:
+        """The digest of the subject whose key encrypts it; empty for none."""
+        return self.wrapped_by.split(":")[1] if self.wrapped_by.startswith(BY_SUBJECT) else ""
+
+    @property
+    def wrapper(self) -> str:
+        """The id, in hex, of the key that encrypts that of a line."""
+        return self.wrapped_by.rpartition(":")[2]
+
     @property
     def context(self) -> dict[str, str]:
         """What a provider binds a tenant's key to."""
@@ -86,7 +110,9 @@ class KeyRow(NamedTuple):
         return {**named, "tenant": self.tenant} if self.tenant else named
 
     def associated(self) -> bytes:
-        """Return what the key of a line is bound to."""
+        """Return what the key of a line is bound to; that of a person also to its state."""
+        if self.kind == SUBJECT:
+            return encode(("holdfast key 2", *self[:5], self.state))
         return encode(("holdfast key 1", *self[:5]))
 
 
@@ -142,14 +168,19 @@ class SubjectKey(NamedTuple):
     @property
     def wrapped_by(self) -> str:
         """What keys say that it encrypts."""
-        return BY_SUBJECT + self.row.line.removeprefix(SUBJECT_LINE)
+        return f"{BY_SUBJECT}{self.row.line.removeprefix(SUBJECT_LINE)}:{self.row.id.hex()}"
 
 
 SETTING, DESTROYED_KEY = "setting", "destroyed key "
 """The kind of the refs that record which keys were destroyed, and how their names start."""
 
 
+def destroyed_key(tenant: str, id: bytes) -> Key:
+    """Return the key of the ref that records that a key was destroyed."""
+    return (tenant, "", SETTING, f"{DESTROYED_KEY}{id.hex()}", "")
+
+
 def destroyed_changes(tenant: str, ids: Iterable[bytes], now: int) -> list[Change]:
     """Return the changes that record in a store that keys are destroyed, so that no backup brings them back. They
     belong into the batch that deletes the keys."""
-    return [Put(REFS, Row((tenant, "", SETTING, f"{DESTROYED_KEY}{id.hex()}", ""), ("", now))) for id in ids]
+    return [Put(REFS, Row(destroyed_key(tenant, id), ("", now))) for id in ids]

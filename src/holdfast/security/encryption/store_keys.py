@@ -28,15 +28,13 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
-from holdfast.backends.tables import KEYS, LINES, SIGNING, Key
-from holdfast.codec.envelope import unwrap
-from holdfast.engine.checked_rows import CHECKSUMS
+from holdfast.backends.tables import KEYS, LINES, REFS, SIGNING, Key
+from holdfast.engine.sealed_rows import hidden_name
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
 from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
 from holdfast.security.encryption.hidden_names import NameCodec
 from holdfast.security.encryption.key_rows import (
     ACTIVE,
-    BY_SUBJECT,
     DATA,
     DIGEST,
     INDEX,
@@ -47,6 +45,7 @@ from holdfast.security.encryption.key_rows import (
     LineName,
     SubjectKey,
     TenantKeys,
+    destroyed_key,
 )
 from holdfast.security.encryption.metadata_index import MetadataIndex
 from holdfast.security.encryption.provider import KeyProvider, altered_key
@@ -203,6 +202,9 @@ class StoreKeys:
         if tenant in self._tenants and self._is_old(self._tenants[tenant]):
             self._age()
         digest = ciphers[digests[0].id.hex()]
+        wrapping = [row for row in mine if row.kind == WRAPPING]
+        if len(wrapping) > 1 or wrapping[0].number:  # the first one is not destroyed before there is another
+            await self.refuse_destroyed(wrapping, digest)
         found = TenantKeys(mine, ciphers, digest, max(active), time.monotonic())
         found.index = self._open_index(digest, next((row for row in every if row.kind == INDEX), None))
         if names is not None:
@@ -211,6 +213,20 @@ class StoreKeys:
         self._tenants[tenant] = self.memory.tenants[tenant] = found
         await self._open_lines(tenant, [row for row in every if row.kind == DATA])
         return found
+
+    async def refuse_destroyed(self, rows: Iterable[KeyRow], digest: Cipher) -> None:
+        """Raise `CorruptError` if one of the keys of a tenant or a person was destroyed, and put back since."""
+        keys = [destroyed_key(row.tenant, row.id) for row in rows]
+        if self.memory.hide_names:
+            keys = [(*key[:3], hidden_name(digest.digest, REFS, key, str(key[3])), key[4]) for key in keys]
+        (found,) = await self.backend.read([Get(REFS, keys)])
+        if found:
+            raise CorruptError(
+                "a key that was destroyed is in the store again",
+                where=self.backend.url,
+                hint="Somebody put it there: delete its row of the table `keys`",
+                code="tampered",
+            )
 
     def _open_index(self, digest: Cipher, row: KeyRow | None) -> MetadataIndex | None:
         """Return the indexed entries of metadata that a tenant has declared."""
@@ -288,16 +304,18 @@ class StoreKeys:
         rows = await stored.read(
             [Get(KEYS, [(tenant, name, DATA, number) for name in names for number in keys.numbers])]
         )
+        return await self.open_names(map(KeyRow.unchecked, rows[0]), keys)
+
+    async def open_names(self, rows: Iterable[KeyRow], keys: TenantKeys) -> dict[str, str]:
+        """Return the names of lines that are hidden, by the stored ones, given the rows of their keys."""
         found: dict[str, str] = {}
-        for row in rows[0]:
-            # The checksum covers the name, which is not known yet; the encryption covers the rest.
-            key = KeyRow(*row.key, *row.columns, unwrap(CHECKSUMS.salvage(KEYS, row).body).content)  # type: ignore[call-arg, arg-type]
-            wrapping = await self.wrapping_of(key, keys)
-            if wrapping is not None:
-                try:
+        for key in rows:
+            try:
+                wrapping = await self.wrapping_of(key, keys)
+                if wrapping is not None:
                     found[key.line] = wrapping.unseal(key.wrapped, key.associated())[KEY_SIZE:].decode()
-                except CorruptError:
-                    continue  # the rows of the line say so
+            except CorruptError:
+                continue  # the rows of the line say so
         return found
 
     async def load(self, lines: Iterable[LineName], *, again: bool = False) -> None:
@@ -364,11 +382,12 @@ class StoreKeys:
             elif not key.stored and self._lines.get(name) is key:
                 self._lines[name] = key._replace(stored=True)
 
-    async def new_line_row(self, name: LineName) -> KeyRow:
-        """Return the row of a new key of a line, which is not stored yet."""
+    async def new_line_key(self, name: LineName, subject: str = "") -> LineKey:
+        """Return a new key of a line, which is not stored yet: for a person's line, or that of the old key's person."""
         tenant = await self.require_tenant(name[0])
-        subject = await self.subjects.of_new_key(self._lines.get(name), name, lambda _: "", tenant)
-        return self._new_line_key(name, tenant, subject).row
+        old = None if subject else self._lines.get(name)
+        by = await self.subjects.of_new_key(old, name, lambda _: subject, tenant)
+        return self._new_line_key(name, tenant, by)
 
     def _new_line_key(self, name: LineName, tenant: TenantKeys, subject: SubjectKey | None) -> LineKey:
         key = new_key()
@@ -404,10 +423,10 @@ class StoreKeys:
 
     async def wrapping_of(self, row: KeyRow, tenant: TenantKeys) -> Cipher | None:
         """Return the key that encrypts the key of a line, or a subject key; None if there is none any more."""
-        if not row.wrapped_by.startswith(BY_SUBJECT):
+        if not row.subject:
             return tenant.wrapping.get(row.wrapped_by)
-        found = await self.subjects.load(row.tenant, row.wrapped_by.removeprefix(BY_SUBJECT), row.number, tenant)
-        return None if found is None else found.cipher
+        found = await self.subjects.load(row.tenant, row.subject, row.number, tenant)
+        return None if found is None or found.row.id.hex() != row.wrapper else found.cipher
 
     def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
         """Decrypt the key of a line. `DeniedError` if it is not the key that its id commits to."""

@@ -7,29 +7,29 @@ stands for the name of the line is a keyed digest of the subject, so nobody can 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from msgspec.msgpack import encode
 
-from holdfast.backends.interface import Backend, Change, Create, Delete, Get, Put, Scan
+from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Get, Put, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import KEYS
 from holdfast.errors import TransientError
 from holdfast.security.encryption.cipher import Cipher, new_key
+from holdfast.security.encryption.hidden_names import SUBJECT_LINE
 from holdfast.security.encryption.key_rows import (
     ACTIVE,
-    BY_SUBJECT,
     DATA,
     DESTROYING,
     SUBJECT,
-    SUBJECT_LINE,
     WRAPPING,
     KeyRow,
     LineKey,
     LineName,
     SubjectKey,
     TenantKeys,
+    destroyed_changes,
 )
 
 _ATTEMPTS = 10
@@ -48,6 +48,9 @@ class TenantKeySource(Protocol):
 
     async def wrapping_of(self, row: KeyRow, tenant: TenantKeys) -> Cipher | None:
         """Return the key that encrypts the key of a line."""
+
+    async def refuse_destroyed(self, rows: Iterable[KeyRow], digest: Cipher) -> None:
+        """Raise `CorruptError` if one of the keys was destroyed, and put back since."""
 
     def open_line_key(self, row: KeyRow, wrapping: Cipher) -> Cipher:
         """Decrypt the key of a line."""
@@ -76,8 +79,7 @@ class SubjectKeys:
     ) -> SubjectKey | None:
         """Return the subject key for a new key of a line: that of its old key, or of its subject; None for none."""
         if old is not None:
-            by = old.row.wrapped_by
-            digest = by.removeprefix(BY_SUBJECT) if by.startswith(BY_SUBJECT) else ""
+            digest = old.row.subject
         else:
             subject = subject_of(name)
             digest = subject_digest(tenant, subject) if subject else ""
@@ -92,6 +94,8 @@ class SubjectKeys:
             wrapping = None if row is None else keys.wrapping.get(row.wrapped_by)
             if row is None or wrapping is None:
                 return None
+            if row.state == ACTIVE:  # one that is about to be destroyed is recorded already
+                await self._keys.refuse_destroyed([row], keys.digest)
             found = self._loaded[tenant, digest, number] = SubjectKey(row, self._keys.open_line_key(row, wrapping))
         return found
 
@@ -143,26 +147,34 @@ class SubjectKeys:
         (rows,) = await self._keys.backend.read([Scan(KEYS, (tenant, SUBJECT_LINE + digest))])
         return [KeyRow.of(row).id for row in rows]
 
-    async def destroy(self, tenant: str, subject: str) -> int:
+    async def destroy(self, tenant: str, subject: str, apply: Callable[[Batch], Awaitable[int | None]]) -> int:
         """Destroy the keys of a subject, and return their number. Lines that still exist, since others share them,
-        are encrypted by the tenant's key from now on."""
-        digest = subject_digest(await self._keys.require_tenant(tenant), subject)
+        are encrypted by the tenant's key from now on. `apply` stores the record that they are destroyed."""
+        keys = await self._keys.require_tenant(tenant)
+        digest = subject_digest(keys, subject)
         for _ in range(_ATTEMPTS):
             (rows,) = await self._keys.backend.read([Scan(KEYS, (tenant, SUBJECT_LINE + digest))])
             found = list(map(KeyRow.of, rows))
-            # From now on, nobody encrypts the key of a line with it.
+            # From now on, nobody encrypts the key of a line with it, and no backup brings it back.
             for row in found:
                 if row.state == ACTIVE:
-                    ended = row._replace(state=DESTROYING)
-                    await self._keys.backend.apply([row.unchanged(), Put(KEYS, ended.stored())])
+                    await apply([row.unchanged(), *self._ended(row, keys)])
             self.forget()
-            left = [row for row in await self._line_rows(tenant) if row.wrapped_by == BY_SUBJECT + digest]
+            left = [row for row in await self._line_rows(tenant) if row.subject == digest]
             if not left and all(row.state == DESTROYING for row in found):
                 await self._keys.backend.apply([Delete(KEYS, (tenant, SUBJECT_LINE + digest))])
                 return len(found)
             for row in left:
                 await self.assign((row.tenant, row.line), "")
         raise TransientError("the keys of a store keep changing", where=self._keys.backend.url, hint="Try again")
+
+    def _ended(self, row: KeyRow, keys: TenantKeys) -> list[Change]:
+        """Return the changes that mark a key to be destroyed, if it can be decrypted at all."""
+        wrapping, ended = keys.wrapping.get(row.wrapped_by), row._replace(state=DESTROYING)
+        if wrapping is not None:
+            key = wrapping.unseal(row.wrapped, self._keys.associated(row))
+            ended = ended._replace(wrapped=wrapping.seal(key, self._keys.associated(ended)))
+        return [Put(KEYS, ended.row()), *destroyed_changes(row.tenant, [row.id], time.time_ns())]
 
     async def _line_rows(self, tenant: str) -> list[KeyRow]:
         found = scan_rows(self._keys.backend, KEYS, (tenant,))

@@ -44,7 +44,9 @@ export function isTyping(target) {
 }
 
 document.documentElement.classList.add("scripted");
-for (const each of document.querySelectorAll("[data-theme-toggle], [data-keys], [data-live]")) each.hidden = false;
+for (const each of document.querySelectorAll("[data-theme-toggle], [data-keys], [data-live], [data-rail-toggle], [data-save]")) each.hidden = false;
+
+document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
 // Theme --------------------------------------------------------------------------------------------------------
 
@@ -53,6 +55,13 @@ document.querySelector("[data-theme-toggle]")?.addEventListener("click", () => {
   const dark = root.dataset.theme === "dark" || (root.dataset.theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
   root.dataset.theme = dark ? "light" : "dark";
   document.cookie = `holdfast_theme=${root.dataset.theme}; path=/; max-age=31536000; SameSite=Strict`;
+});
+
+document.querySelector("[data-rail-toggle]")?.addEventListener("click", () => {
+  const root = document.documentElement;
+  if (root.dataset.rail) delete root.dataset.rail;
+  else root.dataset.rail = "off";
+  document.cookie = `holdfast_rail=${root.dataset.rail ?? "on"}; path=/; max-age=31536000; SameSite=Strict`;
 });
 
 // Copying, keys ------------------------------------------------------------------------------------------------
@@ -84,11 +93,17 @@ function showKeys() {
 
 document.addEventListener("keydown", (event) => {
   if (isTyping(event.target) || event.metaKey || event.ctrlKey || event.altKey) {
-    if ((event.metaKey || event.ctrlKey) && event.key === "k") { event.preventDefault(); find(); }
+    if ((event.metaKey || event.ctrlKey) && event.key === "k") { event.preventDefault(); openPalette(); }
     return;
   }
   if (event.key === "/") { event.preventDefault(); find(); }
   if (event.key === "?") showKeys();
+  if (event.key === "j" || event.key === "k") {
+    const links = [...document.querySelectorAll("main.page .rows tbody th a, main.page .hit h2 a")];
+    const at = links.indexOf(/** @type {Element} */ (document.activeElement));
+    const next = links[at < 0 ? 0 : at + (event.key === "j" ? 1 : -1)];
+    if (next instanceof HTMLElement) next.focus();
+  }
 });
 
 function find() {
@@ -144,9 +159,110 @@ if (button instanceof HTMLButtonElement) {
   }));
 }
 
-document.addEventListener("holdfast:changes", async () => {
-  const table = document.querySelector("main.page [data-live-table]");
-  if (!table || location.pathname !== "/threads") return;
-  const fresh = (await fragment(location.href, "table")).querySelector("table");
-  if (fresh) table.replaceWith(fresh);
+// Any page but that of a thread is read again, unless somebody types in it.
+async function refresh() {
+  const main = document.querySelector("main.page");
+  const active = document.activeElement;
+  if (!main || main.querySelector("form[data-action]") || document.querySelector("dialog[open]") || (main.contains(active) && isTyping(active))) return;
+  const part = await fragment(location.href, "main");
+  if (part.querySelector(":scope > .problem")) return;
+  const open = [...main.querySelectorAll("details")].map((each) => each.open);
+  main.replaceChildren(part);
+  main.querySelectorAll("details").forEach((each, at) => { if (open[at]) each.open = true; });
+  enableCopying(main);
+  for (const each of main.querySelectorAll("[data-save]")) each.hidden = false;
+}
+document.addEventListener("holdfast:changes", refresh);
+const polled = document.querySelector("[data-poll]");
+if (polled instanceof HTMLElement) setInterval(() => { if (!paused && !document.hidden) refresh(); }, Number(polled.dataset.poll));
+
+// Go to anything by its name --------------------------------------------------------------------------------------
+
+const palette = document.querySelector("#palette");
+/** @type {AbortController | null} */
+let finding = null;
+
+function openPalette() {
+  if (!(palette instanceof HTMLDialogElement) || palette.open) return;
+  palette.showModal();
+  const input = palette.querySelector("input");
+  if (input) { input.select(); findAll(input.value); }
+}
+
+/** @param {string} query */
+async function findAll(query) {
+  finding?.abort();
+  finding = new AbortController();
+  try {
+    const part = await fragment(`/search?${new URLSearchParams({ q: query })}`, "find", finding.signal);
+    const found = document.querySelector("#found");
+    found?.replaceChildren(part);
+    if (found instanceof HTMLElement) found.dataset.query = query;
+  } catch (error) {
+    if (!(error instanceof DOMException && error.name === "AbortError")) throw error;
+  }
+}
+
+let typing = 0;
+palette?.addEventListener("input", (event) => {
+  clearTimeout(typing);
+  typing = window.setTimeout(() => { if (event.target instanceof HTMLInputElement) findAll(event.target.value); }, 120);
+});
+palette?.addEventListener("keydown", async (event) => {
+  if (!(event instanceof KeyboardEvent)) return;
+  const links = [...palette.querySelectorAll("a")];
+  const at = links.indexOf(/** @type {HTMLAnchorElement} */ (document.activeElement));
+  const input = palette.querySelector("input");
+  if (event.key === "ArrowDown") { event.preventDefault(); links[Math.min(at + 1, links.length - 1)]?.focus(); }
+  else if (event.key === "ArrowUp") { event.preventDefault(); if (at > 0) links[at - 1].focus(); else input?.focus(); }
+  else if (event.key === "Enter" && at < 0) {
+    event.preventDefault();
+    const found = document.querySelector("#found");
+    if (input && found instanceof HTMLElement && found.dataset.query !== input.value) { clearTimeout(typing); await findAll(input.value); }
+    palette.querySelector("a")?.click();
+  }
+});
+palette?.addEventListener("click", (event) => { if (event.target === palette && palette instanceof HTMLDialogElement) palette.close(); });
+
+// Saved views: addresses with a name, in this browser -------------------------------------------------------------
+
+/** @returns {{name: string, address: string}[]} */
+function savedViews() {
+  try {
+    const found = JSON.parse(localStorage.getItem("holdfast_views") ?? "[]");
+    return Array.isArray(found) ? found.filter((each) => typeof each?.name === "string" && /^\/(?!\/)/.test(each?.address)) : [];
+  } catch { return []; }
+}
+
+/** @param {{name: string, address: string}[]} views */
+function storeViews(views) { localStorage.setItem("holdfast_views", JSON.stringify(views.slice(0, 30))); showViews(); }
+
+function showViews() {
+  const place = document.querySelector("[data-saved]");
+  if (!(place instanceof HTMLElement)) return;
+  const views = savedViews();
+  const label = document.createElement("span");
+  label.className = "label";
+  label.textContent = "Saved";
+  place.replaceChildren(label, ...views.map((view) => {
+    const row = document.createElement("div");
+    const link = document.createElement("a");
+    link.href = view.address;
+    link.textContent = view.name;
+    const remove = document.createElement("button");
+    remove.className = "ghost";
+    remove.textContent = "✕";
+    remove.setAttribute("aria-label", `Remove ${view.name}`);
+    remove.addEventListener("click", () => storeViews(savedViews().filter((each) => each.address !== view.address)));
+    row.append(link, remove);
+    return row;
+  }));
+  place.hidden = !views.length;
+}
+showViews();
+document.addEventListener("click", (event) => {
+  if (!(event.target instanceof Element) || !event.target.closest("[data-save]")) return;
+  const address = location.pathname + location.search;
+  const name = window.prompt("Name of the view", `${document.querySelector("h1")?.textContent?.trim() ?? ""} ${decodeURIComponent(location.search.slice(1)).replaceAll("+", " ")}`.trim());
+  if (name) storeViews([...savedViews().filter((each) => each.address !== address), { name, address }]);
 });

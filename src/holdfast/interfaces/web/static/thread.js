@@ -104,7 +104,7 @@ async function inspect(address) {
 document.addEventListener("click", (event) => {
   const target = event.target instanceof Element ? event.target : null;
   const link = target?.closest("a");
-  if (!(link instanceof HTMLAnchorElement) || event.ctrlKey || event.metaKey || event.shiftKey || link.hasAttribute("download")) return;
+  if (!(link instanceof HTMLAnchorElement) || link.matches("[data-act]") || event.ctrlKey || event.metaKey || event.shiftKey || link.hasAttribute("download")) return;
   if (link.matches("[data-inspect]")) { event.preventDefault(); inspect(link.href); }
   else if (link.matches("[data-close]") && inspector instanceof HTMLElement) { event.preventDefault(); inspector.hidden = true; }
   else if (link.matches("[data-more]")) { event.preventDefault(); more(link); }
@@ -189,11 +189,22 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "g") {
     const to = window.prompt("Go to step");
     if (to) go(to);
-  } else if (/^[1-5]$/.test(event.key)) press(`.tabs a:nth-child(${event.key})`);
+  } else if (event.key === "f") press("[data-act=fork]");
+  else if (event.key === "e") press("[data-act=edit]");
+  else if (event.key === "a") press(".menu > summary");
+  else if (/^[1-5]$/.test(event.key)) press(`.tabs a:nth-child(${event.key})`);
   else if (event.key === "Escape" && inspector instanceof HTMLElement) inspector.hidden = true;
 });
 
 window.addEventListener("popstate", () => show(location.href, false));
+
+// An action was made.
+document.addEventListener("holdfast:changed", async (event) => {
+  const { address, done } = /** @type {CustomEvent} */ (event).detail;
+  await show(address);
+  await reload();
+  banner(done);
+});
 
 document.addEventListener("holdfast:changes", async (event) => {
   const changes = /** @type {CustomEvent} */ (event).detail;

@@ -1,0 +1,120 @@
+"""The rows of a line, as a copy reads and compares them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from holdfast.backends.interface import Backend, Get, Row, Scan
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import (
+    BRANCHES,
+    EVENTS,
+    FOLDS,
+    LINES,
+    LINKS,
+    NODES,
+    OBJECTS,
+    REFS,
+    STEPS,
+    WRITES,
+    Key,
+    Scalar,
+    Table,
+)
+from holdfast.engine.checked_rows import storage_of
+from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, SUBJECT, Line
+
+COPIED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS, STEPS)
+"""Tables that are copied, in this order: what steps need comes before them."""
+
+Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
+"""The keys and columns of rows."""
+
+OF_LINE = (HOLD, OWNER, SUBJECT)
+"""Kinds of references to a line and not to a step."""
+
+
+async def outline(backend: Backend, line: Line) -> list[list[Row]]:
+    """Return a line's row, branches, refs, pending writes, and the last step of each branch."""
+    found = await backend.read(
+        [
+            Get(LINES, [tuple(line)]),
+            Scan(BRANCHES, tuple(line)),
+            Scan(REFS, tuple(line)),
+            Scan(WRITES, tuple(line), bodies=False),
+        ]
+    )
+    lines, branches, refs, writes = found
+    marks = [row.key for row in writes if is_mark(WRITES, row.key)]
+    heads = await branch_heads(backend, line)
+    (marked,) = await backend.read([Get(WRITES, marks)]) if marks else ([],)
+    plain = [[row._replace(body=b"") for row in each] for each in (lines, branches, copied_refs(refs), writes, *heads)]
+    return [*plain, sorted(marked)]
+
+
+async def branch_heads(backend: Backend, line: Line) -> list[list[Row]]:
+    """Return the last step of each branch, if it has one."""
+    (branches,) = await backend.read([Scan(BRANCHES, tuple(line))])
+    numbers = [0, *(row.key[2] for row in branches)]
+    return await backend.read([Scan(STEPS, (*line, n), reverse=True, limit=1, bodies=False) for n in numbers])
+
+
+def copied_refs(refs: Sequence[Row]) -> list[Row]:
+    """Return references without leases, which are about work in progress in one store, and without pins and holds."""
+    return [row for row in refs if row.key[2] != LEASE and not protects(REFS, row.key)]
+
+
+def protects(table: Table, key: Key) -> bool:
+    """Return whether a row is a pin or a hold. They are copied, but never removed from the target."""
+    return table is REFS and key[2] in (PIN, HOLD)
+
+
+def is_mark(table: Table, key: Key) -> bool:
+    """Return whether a row is a write that may replace another."""
+    return table is WRITES and int(key[4]) < 0
+
+
+async def listing(backend: Backend, table: Table, line: Line) -> dict[Key, tuple[Scalar, ...]]:
+    """Return the keys and columns of a line's rows."""
+    return {
+        row.key: row.columns
+        async for row in scan_rows(backend, table, line, bodies=False)
+        if table is not REFS or row.key[2] != LEASE
+    }
+
+
+def of_steps(table: Table, listing: Listing, steps: Listing) -> Listing:
+    """Return the rows that belong to some steps. Others are newer."""
+    if table is FOLDS:
+        return {key: columns for key, columns in listing.items() if key in steps}
+    if table is REFS:
+        ids = {columns[0] for columns in steps.values()}
+        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] in OF_LINE}
+    if table is EVENTS:
+        # They stay when their steps are pruned; and ids increase.
+        last = max((str(columns[0]) for columns in steps.values()), default="")
+        return {key: columns for key, columns in listing.items() if str(key[2]) <= last}
+    return listing
+
+
+async def digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
+    """Return the number of rows of a line in each table, and a digest of them, whichever way they are stored."""
+    digests = []
+    backend, codec = storage_of(backend)
+    for table in (LINES, *COPIED):
+        digest, count, unordered = hashlib.sha256(), 0, list[bytes]()
+        async for stored in scan_rows(backend, table, line):
+            row = codec.salvage(table, stored)
+            if table is not REFS or copied_refs([row]):
+                count += 1
+                key = repr((row.key, row.columns)).encode(errors="surrogatepass")
+                if table in (REFS, LINKS):  # an encrypted store has them in another order
+                    unordered.append(key + hashlib.sha256(row.body).digest())
+                    continue
+                digest.update(key)
+                digest.update(hashlib.sha256(row.body).digest())
+        digest.update(b"".join(sorted(unordered)))
+        digests.append((count, digest.hexdigest()))
+    return digests

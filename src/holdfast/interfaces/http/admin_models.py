@@ -1,0 +1,201 @@
+"""Responses about agents, artifacts, hooks, schemas, keys, erasure and backups."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from holdfast.interfaces.http.models import AgentModel, Model
+
+
+class AgentDetailModel(Model):
+    """An agent as it was saved, as plain JSON."""
+
+    agent: AgentModel
+    schema: str
+    configuration: dict[str, Any]
+    fields: dict[str, Any]
+    context: dict[str, Any]
+    tools: dict[str, Any]
+    workflow: dict[str, Any]
+
+
+class RecoveryModel(Model):
+    """A change of an agent that was found half-done, and how it was resolved."""
+
+    agent: str
+    kind: str
+    resolved: Literal["back", "forward", "none"]
+    time: datetime
+    since: datetime
+    version: int
+
+
+class ArtifactLinkModel(Model):
+    """A change that was made with an artifact."""
+
+    artifact: str
+    scope: str
+    key: str
+    version: int
+    id: str
+    time: datetime
+
+
+class HookExecutionModel(Model):
+    """An execution of a hook."""
+
+    hook: str
+    scope: str
+    key: str
+    outcome: str
+    time: datetime
+    duration: float
+    actor: str
+    correlation: str
+    cause: str
+    id: str
+    detail: dict[str, Any]
+
+
+class SchemaModel(Model):
+    """A schema in a store: the version that is written now, and how many latest states there are of each."""
+
+    name: str
+    current: str
+    pinned: bool
+    states: dict[str, int]
+    versions: list[str]
+    """All versions that were registered."""
+    threads: list[str]
+    """The patterns of threads that it is attached to."""
+    places: list[str]
+
+
+class SchemaListModel(Model):
+    """The schemas of a store, and the migrations that were applied."""
+
+    items: list[SchemaModel]
+    migrations: list[str]
+
+
+class KeyModel(Model):
+    """A key of an encrypted store, without the key itself."""
+
+    id: str
+    kind: str
+    number: int
+    state: str
+    master: str
+    created: datetime
+    lines: int
+    destroyed_at: datetime | None
+
+
+class KeyListModel(Model):
+    """The keys of an encrypted store."""
+
+    items: list[KeyModel]
+
+
+class CertificateModel(Model):
+    """A certificate of erasure."""
+
+    id: str
+    store: str
+    tenant: str
+    subject_salt: str
+    subject_digest: str
+    started: str
+    finished: str
+    erased: dict[str, int]
+    rewritten: dict[str, int]
+    keys_destroyed: int
+    retained: list[str]
+    unreachable: list[str]
+    public_key: str
+    signature: str
+
+
+class CertificateListModel(Model):
+    """The certificates of all erasures."""
+
+    items: list[CertificateModel]
+
+
+class ErasureReportModel(Model):
+    """What was erased of a person, or would be."""
+
+    subject: str
+    dry_run: bool
+    erased: dict[str, int]
+    rewritten: dict[str, int]
+    names: list[str]
+    held: list[str]
+    certificate: CertificateModel | None
+
+
+class BackupModel(Model):
+    """A backup."""
+
+    id: str
+    number: int
+    time: datetime
+    lines: int
+    added: int
+    bytes: int
+    seconds: float
+    reason: str
+    damaged: list[str]
+
+
+class RepositoryModel(Model):
+    """A repository of backups, by the jobs that use it."""
+
+    name: str
+    """The first job that uses it: the name of the repository in this API."""
+    jobs: list[str]
+    items: list[BackupModel]
+    problem: str
+    """Why its backups cannot be listed; empty if they are."""
+
+
+class RepositoryListModel(Model):
+    """The repositories that jobs of the store use."""
+
+    items: list[RepositoryModel]
+
+
+class BackupFindingModel(Model):
+    """A problem of a repository."""
+
+    code: str
+    what: str
+    where: str
+    backup: str
+    thread: str
+
+
+class RepositoryReportModel(Model):
+    """The result of verifying a repository."""
+
+    ok: bool
+    backups: int
+    packs: int
+    lines: int
+    bytes: int
+    seconds: float
+    findings: list[BackupFindingModel]
+
+
+class DrillModel(Model):
+    """The result of a recovery drill."""
+
+    ok: bool
+    backup: str
+    lines: int
+    steps: int
+    compared: int
+    findings: list[str]
+    restore_seconds: float
+    verify_seconds: float

@@ -1,0 +1,214 @@
+"""Calls of the Python API over HTTP, by which `holdfast.open("https://…")` is a store as any other.
+
+The typed operations of the API are for programs in all languages and for browsers. A program in Python wants what the
+library returns, of the same types: it names a part of the store, an operation and its arguments, and the server calls
+just that, with the store as the caller may use it. `CALLS` has every operation that can be called. What is not in it
+cannot: what takes or returns code, or a path or URL, which the server would open in the place of the caller.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from holdfast.codec import default_codec
+from holdfast.errors import DeniedError, HoldfastError, InvalidError, UnsupportedError
+from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http.routes import RouteTable
+from holdfast.interfaces.http.service import Call
+from holdfast.jobs import JobTypes
+from holdfast.store import ARGUMENTS, CallCodec, branch_names, read_log_page, short_ids
+
+CALLING = RouteTable()
+_log = logging.getLogger("holdfast.http")
+
+
+class PartCalls(NamedTuple):
+    """The operations of a part of the store that can be called."""
+
+    reads: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+
+def _part(reads: str = "", changes: str = "") -> PartCalls:
+    return PartCalls(tuple(reads.split()), tuple(changes.split()))
+
+
+CALLS: Mapping[str, PartCalls] = {
+    "store": _part(
+        "capabilities changes get log metrics scopes search stats status threads grants granted",
+        "put update delete grant revoke",
+    ),
+    "thread": _part(
+        "blame branches diff get history holds info labels log owner pending_writes pins resolve tags"
+        " branch_names read_log_page short_ids",
+        "delete delete_branch fork hold label merge pin put release rename_branch restore switch tag unlabel unpin"
+        " untag update",
+    ),
+    "lazy_state": _part("names value has outline keys_at length slice"),
+    "state": _part(
+        "at diff get_at history item list_items list_keys",
+        "add_to_set append batch clear copy_to delete expire increment max move_to patch rollback set",
+    ),
+    "sessions": _part("archived get list", "collect delete end resume start touch update"),
+    "artifacts": _part("changes get list of read verify", "delete register"),
+    "agents": _part(
+        "diff exists export history list load messages transfers transitions",
+        "delete import_ resolve rollback transfer transfer_many",
+    ),
+    "hooks": _part("history list"),
+    "access": _part(
+        "assignments frozen grants groups may parents roles tokens",
+        "allow_children assign cut_off define_role drop_role forbid_children freeze grant issue_token join leave revoke"
+        " revoke_token set_owner unassign unfreeze",
+    ),
+    "audit": _part("query verify"),
+    "keys": _part("check list", "cancel destroy reencrypt rotate"),
+    "erasure": _part("certificates public_key subject", "assign erase mark_mixed unassign"),
+    "maintenance": _part(
+        "doctor heads holds quarantine quota verify",
+        "build_index compact delete drop_index hold project prune release set_quota sweep_orphans",
+    ),
+    "jobs": _part("due get list", "add pause remove resume run"),
+    "alerts": _part("list", "silence"),
+    "sensitive": _part("reveal scan"),
+}
+"""The operations that can be called, by the part of the store that has them."""
+
+_OWNED = frozenset({"hooks", "access", "audit", "keys", "maintenance", "jobs", "alerts"})
+"""Parts that only the store's owner has."""
+
+_DRY_RUNS = frozenset(
+    {
+        ("thread", "delete_branch"),
+        ("erasure", "erase"),
+        ("maintenance", "delete"),
+        ("maintenance", "prune"),
+        ("maintenance", "sweep_orphans"),
+    }
+)
+"""Changes that read, and change nothing, with `dry_run`."""
+
+_JOBS = frozenset({"tidy", "prune", "verify", "index", "orphans", "expire", "compact", "reencrypt", "project"})
+"""Jobs that a caller can add. The others name repositories, files or addresses, which the server would open."""
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "branch_names": branch_names,
+    "read_log_page": read_log_page,
+    "short_ids": short_ids,
+}
+"""Operations of a thread that are functions, and not methods."""
+
+_CODEC = CallCodec(default_codec, ARGUMENTS)
+
+
+def is_dry_run(part: str, operation: str, options: Mapping[str, Any]) -> bool:
+    """Whether a call says what a change would do, and does not make it."""
+    return options.get("dry_run") is True and (part, operation) in _DRY_RUNS
+
+
+@CALLING.post("/reads/{part}/{operation}", status=200, reads=True)
+def call_read(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> models.CallResultModel:
+    """Call an operation of the Python API that reads."""
+    calls = CALLS.get(params.part, PartCalls())
+    dry = params.operation in calls.changes and is_dry_run(params.part, params.operation, body.options)
+    if params.operation not in calls.reads and not dry:
+        raise _not_callable(params)
+    return _call(call, params, body)
+
+
+@CALLING.post("/changes/{part}/{operation}", status=200)
+def call_change(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> models.CallResultModel:
+    """Call an operation of the Python API that changes something."""
+    if params.operation not in CALLS.get(params.part, PartCalls()).changes:
+        raise _not_callable(params)
+    return _call(call, params, body)
+
+
+def _not_callable(params: inputs.CallParams) -> UnsupportedError:
+    return UnsupportedError(
+        f"{params.part[:40]}.{params.operation[:40]} cannot be called here", hint="Call it where the store is"
+    )
+
+
+def _call(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> models.CallResultModel:
+    call = call.acting_as(body.identity)
+    names, arguments = _list(body.names, "names"), _list(body.arguments, "arguments")
+    options = _CODEC.from_json(body.options)
+    if type(options) is not dict:
+        raise InvalidError("options are an object")
+    receiver = _receiver(call, params.part, names)
+    arguments = [_state_of(call, each) for each in arguments]
+    function: Any = getattr(receiver, params.operation, None)
+    if params.part == "thread" and params.operation in _FUNCTIONS:
+        function = partial(_FUNCTIONS[params.operation], receiver)
+    if function is None:
+        raise DeniedError(
+            f"{call.caller.identity} may not call {params.part}.{params.operation}: it is the store owner's",
+            hint="Use a token of the store's owner",
+        )
+    if not callable(function):
+        return models.CallResultModel(result=_CODEC.to_json(function))
+    try:
+        bound = inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        raise InvalidError(f"the arguments of {params.part}.{params.operation} are wrong: {error}") from None
+    _check_arguments(f"{params.part}.{params.operation}", bound.arguments)
+    try:
+        result = function(*arguments, **options)
+    except HoldfastError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        _log.warning("a call failed: %s.%s", params.part, params.operation, exc_info=True)
+        raise InvalidError(
+            f"the arguments of {params.part}.{params.operation} are wrong: {type(error).__name__}"
+        ) from error
+    return models.CallResultModel(result=_CODEC.to_json(result))
+
+
+def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that name files, keys or addresses, which the server would open."""
+    if name == "jobs.add" and arguments["kind"] not in _JOBS and arguments["kind"] in JobTypes():
+        what = f"a job of the type {str(arguments['kind'])[:40]!r} cannot be added to a served store"
+    elif name == "artifacts.register" and not isinstance(arguments["source"], bytes):
+        what = "an artifact of a served store is registered with its bytes"
+    elif name == "sensitive.reveal" and arguments.get("keys") is not None:
+        what = "a served store reveals with its own keys"
+    else:
+        return
+    raise UnsupportedError(what, hint="Do it where the store is")
+
+
+def _list(tree: Any, what: str) -> list[Any]:
+    found = _CODEC.from_json(tree)
+    if type(found) is not list:
+        raise InvalidError(f"{what} are a list")
+    return found
+
+
+def _receiver(call: Call, part: str, names: list[Any]) -> Any:
+    """Return what has the operation, for the caller."""
+    expected = {"thread": 1, "state": 1, "lazy_state": 2}.get(part, 0)
+    if len(names) != expected or not all(isinstance(name, str) for name in names):
+        raise InvalidError(f"{part} is named by {expected} texts")
+    if part == "store":
+        return call.store
+    if part == "thread":
+        return call.store.thread(names[0])
+    if part == "state":
+        return call.store.state(names[0])
+    if part == "lazy_state":
+        return call.store.thread(names[0]).get(names[1], lazy=True).state
+    if part in _OWNED:
+        return getattr(call.owned, part)
+    return getattr(call.store, part)
+
+
+def _state_of(call: Call, value: Any) -> Any:
+    """Return the state of a scope, where an argument names one."""
+    if type(value) is dict and value.keys() == {"holdfast:state"}:
+        return call.store.state(value["holdfast:state"])
+    return value

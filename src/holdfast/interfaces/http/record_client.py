@@ -1,0 +1,364 @@
+"""The part of the client for states, sessions, artifacts and agents, and for the store's owner.
+
+Made by `tools/http_client.py` from the table of routes: do not edit it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from holdfast.interfaces.http import admin_models, inputs, models
+from holdfast.interfaces.http.transport import HttpTransport
+
+
+class RecordClient(HttpTransport):
+    """Operations on states, sessions, artifacts and agents, and those for the store's owner."""
+
+    def save_checkpoint(
+        self,
+        thread: str,
+        state: dict[str, Any],
+        *,
+        tag: str | None = None,
+        branch: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        if_match: str = "",
+        key: str = "",
+    ) -> models.CheckpointModel:
+        """Save a state as a new checkpoint. With If-Match, only if HEAD is still that checkpoint."""
+        params = inputs.ThreadParams(thread=thread)
+        found: models.CheckpointModel = self.send(
+            "POST",
+            "/threads/{thread}/checkpoints",
+            params,
+            inputs.CheckpointRequest(state=state, tag=tag, branch=branch, metadata=metadata or {}),
+            models.CheckpointModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def save_update(
+        self,
+        thread: str,
+        *,
+        changes: dict[str, Any] | None = None,
+        remove: list[str] | None = None,
+        branch: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        if_match: str = "",
+        key: str = "",
+    ) -> models.CheckpointModel:
+        """Save a checkpoint that differs from the latest at some paths. With If-Match, only if HEAD is still that."""
+        params = inputs.ThreadParams(thread=thread)
+        found: models.CheckpointModel = self.send(
+            "POST",
+            "/threads/{thread}/updates",
+            params,
+            inputs.UpdateRequest(changes=changes or {}, remove=remove or [], branch=branch, metadata=metadata or {}),
+            models.CheckpointModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def get_item(self, scope: str, key: str) -> models.StateItemModel:
+        """Read a key of a scope."""
+        params = inputs.KeyParams(scope=scope, key=key)
+        found: models.StateItemModel = self.send(
+            "GET", "/scopes/{scope}/keys/{key}", params, None, models.StateItemModel
+        )
+        return found
+
+    def set_item(
+        self, scope: str, key: str, value: Any, *, ttl: str | None = None, if_match: str = "", idempotency_key: str = ""
+    ) -> models.StateItemModel:
+        """Set a key of a scope. With If-Match, only if it still has that version; 0 for a key that does not exist."""
+        params = inputs.KeyParams(scope=scope, key=key)
+        found: models.StateItemModel = self.send(
+            "PUT",
+            "/scopes/{scope}/keys/{key}",
+            params,
+            inputs.ItemRequest(value=value, ttl=ttl),
+            models.StateItemModel,
+            if_match=if_match,
+            key=idempotency_key,
+        )
+        return found
+
+    def delete_item(self, scope: str, key: str, *, if_match: str = "", idempotency_key: str = "") -> models.DoneModel:
+        """Delete a key of a scope. With If-Match, only if it still has that version."""
+        params = inputs.KeyParams(scope=scope, key=key)
+        found: models.DoneModel = self.send(
+            "DELETE",
+            "/scopes/{scope}/keys/{key}",
+            params,
+            None,
+            models.DoneModel,
+            if_match=if_match,
+            key=idempotency_key,
+        )
+        return found
+
+    def get_session(self, id: str) -> models.SessionModel:
+        """Describe a session."""
+        params = inputs.IdParams(id=id)
+        found: models.SessionModel = self.send("GET", "/sessions/{id}", params, None, models.SessionModel)
+        return found
+
+    def start_session(
+        self,
+        *,
+        session: str | None = None,
+        user: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        ttl: str | None = None,
+        idle: str | None = None,
+        on_end: Literal["delete", "archive", "keep"] = "delete",
+        if_match: str = "",
+        key: str = "",
+    ) -> models.SessionModel:
+        """Start a session."""
+        params = inputs.NoParams()
+        found: models.SessionModel = self.send(
+            "POST",
+            "/sessions",
+            params,
+            inputs.SessionRequest(
+                session=session, user=user, metadata=metadata or {}, ttl=ttl, idle=idle, on_end=on_end
+            ),
+            models.SessionModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def end_session(self, id: str, *, reason: str = "", if_match: str = "", key: str = "") -> models.SessionModel:
+        """End a session. Ending it again is no error."""
+        params = inputs.IdParams(id=id)
+        found: models.SessionModel = self.send(
+            "POST",
+            "/sessions/{id}/end",
+            params,
+            inputs.EndRequest(reason=reason),
+            models.SessionModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def get_artifact(self, id: str) -> models.ArtifactModel:
+        """Describe an artifact."""
+        params = inputs.IdParams(id=id)
+        found: models.ArtifactModel = self.send("GET", "/artifacts/{id}", params, None, models.ArtifactModel)
+        return found
+
+    def list_artifact_changes(
+        self, id: str, *, limit: int = 100, cursor: str | None = None
+    ) -> models.PageModel[admin_models.ArtifactLinkModel]:
+        """List the changes that were made with an artifact."""
+        params = inputs.IdPageParams(limit=limit, cursor=cursor, id=id)
+        found: models.PageModel[admin_models.ArtifactLinkModel] = self.send(
+            "GET", "/artifacts/{id}/changes", params, None, models.PageModel[admin_models.ArtifactLinkModel]
+        )
+        return found
+
+    def get_agent(self, id: str) -> admin_models.AgentDetailModel:
+        """Describe an agent: its configuration, fields, context, tools and workflow."""
+        params = inputs.IdParams(id=id)
+        found: admin_models.AgentDetailModel = self.send(
+            "GET", "/agents/{id}", params, None, admin_models.AgentDetailModel
+        )
+        return found
+
+    def resolve_agent(
+        self, id: str, how: Literal["back", "forward"], *, if_match: str = "", key: str = ""
+    ) -> admin_models.RecoveryModel:
+        """Resolve a change of an agent that is half-done: undo it, or finish it."""
+        params = inputs.IdParams(id=id)
+        found: admin_models.RecoveryModel = self.send(
+            "POST",
+            "/agents/{id}/resolutions",
+            params,
+            inputs.ResolutionRequest(how=how),
+            admin_models.RecoveryModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def list_hook_executions(
+        self,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        hook: str | None = None,
+        scope: str | None = None,
+        key: str | None = None,
+    ) -> models.PageModel[admin_models.HookExecutionModel]:
+        """List executions of hooks, the latest first."""
+        params = inputs.HookParams(limit=limit, cursor=cursor, hook=hook, scope=scope, key=key)
+        found: models.PageModel[admin_models.HookExecutionModel] = self.send(
+            "GET", "/hooks/executions", params, None, models.PageModel[admin_models.HookExecutionModel]
+        )
+        return found
+
+    def get_job(self, name: str) -> models.JobModel:
+        """Describe a job, with its last runs."""
+        params = inputs.NameParams(name=name)
+        found: models.JobModel = self.send("GET", "/jobs/{name}", params, None, models.JobModel)
+        return found
+
+    def run_job(self, name: str, *, if_match: str = "", key: str = "") -> models.JobRunModel:
+        """Run a job now, and wait for its end."""
+        params = inputs.NameParams(name=name)
+        found: models.JobRunModel = self.send(
+            "POST", "/jobs/{name}/runs", params, None, models.JobRunModel, if_match=if_match, key=key
+        )
+        return found
+
+    def pause_job(self, name: str, *, if_match: str = "", key: str = "") -> models.JobModel:
+        """Pause a job."""
+        params = inputs.NameParams(name=name)
+        found: models.JobModel = self.send(
+            "PUT", "/jobs/{name}/pause", params, None, models.JobModel, if_match=if_match, key=key
+        )
+        return found
+
+    def resume_job(self, name: str, *, if_match: str = "", key: str = "") -> models.JobModel:
+        """Let a paused job run again."""
+        params = inputs.NameParams(name=name)
+        found: models.JobModel = self.send(
+            "DELETE", "/jobs/{name}/pause", params, None, models.JobModel, if_match=if_match, key=key
+        )
+        return found
+
+    def list_schemas(self) -> admin_models.SchemaListModel:
+        """List the schemas of the store, with the states of each version, and the migrations that were applied."""
+        params = inputs.NoParams()
+        found: admin_models.SchemaListModel = self.send("GET", "/schemas", params, None, admin_models.SchemaListModel)
+        return found
+
+    def list_keys(self) -> admin_models.KeyListModel:
+        """List the keys of an encrypted store, without the keys themselves."""
+        params = inputs.NoParams()
+        found: admin_models.KeyListModel = self.send("GET", "/keys", params, None, admin_models.KeyListModel)
+        return found
+
+    def rotate_keys(self, *, if_match: str = "", key: str = "") -> admin_models.KeyModel:
+        """Start to use a new key; what is stored is encrypted with it by the job `reencrypt`."""
+        params = inputs.NoParams()
+        found: admin_models.KeyModel = self.send(
+            "POST", "/keys/rotations", params, None, admin_models.KeyModel, if_match=if_match, key=key
+        )
+        return found
+
+    def list_erasures(self) -> admin_models.CertificateListModel:
+        """List the certificates of all erasures, the oldest first."""
+        params = inputs.NoParams()
+        found: admin_models.CertificateListModel = self.send(
+            "GET", "/erasures", params, None, admin_models.CertificateListModel
+        )
+        return found
+
+    def erase(
+        self, subject: str, *, dry_run: bool = True, confirm: str = "", if_match: str = "", key: str = ""
+    ) -> admin_models.ErasureReportModel:
+        """Erase everything of one person, or, with `dry_run`, say what would be erased."""
+        params = inputs.NoParams()
+        found: admin_models.ErasureReportModel = self.send(
+            "POST",
+            "/erasures",
+            params,
+            inputs.ErasureRequest(subject=subject, dry_run=dry_run, confirm=confirm),
+            admin_models.ErasureReportModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def list_backups(self) -> admin_models.RepositoryListModel:
+        """List the backups in the repositories that jobs of the store use."""
+        params = inputs.NoParams()
+        found: admin_models.RepositoryListModel = self.send(
+            "GET", "/backups", params, None, admin_models.RepositoryListModel
+        )
+        return found
+
+    def create_backup(
+        self, name: str, *, reason: str = "", if_match: str = "", key: str = ""
+    ) -> admin_models.BackupModel:
+        """Make a backup in the repository of a job."""
+        params = inputs.NameParams(name=name)
+        found: admin_models.BackupModel = self.send(
+            "POST",
+            "/backups/{name}",
+            params,
+            inputs.BackupRequest(reason=reason),
+            admin_models.BackupModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def verify_backups(self, name: str, *, level: str | None = None) -> admin_models.RepositoryReportModel:
+        """Check that all objects of a repository are as they were written."""
+        params = inputs.RepositoryParams(name=name, level=level)
+        found: admin_models.RepositoryReportModel = self.send(
+            "GET", "/backups/{name}/verification", params, None, admin_models.RepositoryReportModel
+        )
+        return found
+
+    def run_drill(self, name: str, *, if_match: str = "", key: str = "") -> admin_models.DrillModel:
+        """Restore the newest backup aside, and verify it."""
+        params = inputs.NameParams(name=name)
+        found: admin_models.DrillModel = self.send(
+            "POST", "/backups/{name}/drills", params, None, admin_models.DrillModel, if_match=if_match, key=key
+        )
+        return found
+
+    def call_read(
+        self,
+        part: str,
+        operation: str,
+        *,
+        names: list[Any] | None = None,
+        arguments: list[Any] | None = None,
+        options: dict[str, Any] | None = None,
+        identity: str = "",
+    ) -> models.CallResultModel:
+        """Call an operation of the Python API that reads."""
+        params = inputs.CallParams(part=part, operation=operation)
+        found: models.CallResultModel = self.send(
+            "POST",
+            "/reads/{part}/{operation}",
+            params,
+            inputs.CallRequest(names=names or [], arguments=arguments or [], options=options or {}, identity=identity),
+            models.CallResultModel,
+        )
+        return found
+
+    def call_change(
+        self,
+        part: str,
+        operation: str,
+        *,
+        names: list[Any] | None = None,
+        arguments: list[Any] | None = None,
+        options: dict[str, Any] | None = None,
+        identity: str = "",
+        if_match: str = "",
+        key: str = "",
+    ) -> models.CallResultModel:
+        """Call an operation of the Python API that changes something."""
+        params = inputs.CallParams(part=part, operation=operation)
+        found: models.CallResultModel = self.send(
+            "POST",
+            "/changes/{part}/{operation}",
+            params,
+            inputs.CallRequest(names=names or [], arguments=arguments or [], options=options or {}, identity=identity),
+            models.CallResultModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found

@@ -1,0 +1,452 @@
+"""A served store as a `Store`: `holdfast.open("https://agents.example.org")`.
+
+Each class here is a class of the library whose operations are calls to the server. What cannot be called raises
+`UnsupportedError` with its name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+from holdfast import __version__
+from holdfast.agents import Agents
+from holdfast.codec import Codec, default_codec
+from holdfast.errors import ConfigError, NotFoundError, UnsupportedError
+from holdfast.history import parse_path, path_text
+from holdfast.hooks import Hooks
+from holdfast.interfaces.http.calls import CALLS
+from holdfast.interfaces.http.remote_calls import Caller, Connection
+from holdfast.jobs import Jobs
+from holdfast.security import Identity
+from holdfast.state import Artifacts, Scope, Session, Sessions, State, StateItem, StoreAccess
+from holdfast.store import (
+    Alerts,
+    Audit,
+    Checkpoint,
+    Erasure,
+    IdentityView,
+    Keys,
+    LazyState,
+    Maintenance,
+    Path,
+    Sensitive,
+    Store,
+    Thread,
+    ValueOutline,
+)
+
+
+def _unsupported(part: str, name: str) -> UnsupportedError:
+    owner = {"store": "Store", "thread": "Thread", "state": "State"}.get(part, f"store.{part}")
+    return UnsupportedError(
+        f"{owner}.{name} is not possible on a served store", hint="Do it where the store is: it needs its files or code"
+    )
+
+
+class RemotePart:
+    """A part of a served store, by the names that lead to it."""
+
+    _part: ClassVar[str] = ""
+
+    def __init__(self, connection: Connection, *names: str) -> None:
+        self._connection = connection
+        self._caller = Caller(connection, self._part, names)
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self._caller.names))
+        return f"<{type(self).__name__}{' ' + names if names else ''} at {self._connection.address}>"
+
+    if TYPE_CHECKING:
+        _handle: Any
+    else:
+
+        @property
+        def _handle(self):
+            raise UnsupportedError(
+                "this needs a store of this process, not a served one", hint="Do it where the store is"
+            )
+
+
+def _operation(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that calls an operation on the server."""
+    signature = inspect.signature(function)
+    callbacks = [each for each in ("progress", "each", "stop") if each in signature.parameters]
+
+    @wraps(function)
+    def call(self: RemotePart, *arguments: Any, **options: Any) -> Any:
+        signature.bind(self, *arguments, **options)  # a TypeError, as for any method
+        each = options.get("each")
+        for callback in callbacks:
+            options.pop(callback, None)
+        result = self._caller.call(name, *arguments, **options)
+        if each is not None:
+            for item in _reported(result):
+                each(item)
+        return result
+
+    # Nothing is awaited: the mark of a coroutine function would be wrong.
+    del call.__wrapped__
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def _reported(report: Any) -> Any:
+    """Return what a report lists: an `each` of the caller gets that."""
+    return getattr(report, "findings", None) or getattr(report, "threads", ())
+
+
+def _refusal(part: str, name: str, member: object) -> Any:
+    """Return a member that cannot be used."""
+
+    def refuse(self: RemotePart, *arguments: Any, **options: Any) -> Any:  # noqa: ARG001
+        raise _unsupported(part, name)
+
+    is_value = isinstance(member, property) or not (callable(member) or hasattr(member, "__wrapped__"))
+    return property(refuse) if is_value else refuse
+
+
+def _served(part: str, base: type[Any]) -> Callable[[type[Any]], Any]:
+    """Make a class the form of `base` whose operations are called on the server. Members of its own stay."""
+
+    def decorate(cls: type[Any]) -> Any:
+        calls = CALLS[part]
+        callable_here = {*calls.reads, *calls.changes}
+        own = {name for each in cls.__mro__ if issubclass(each, RemotePart) for name in vars(each)}
+        for name in dir(base):
+            if name in own or name.startswith("__"):
+                continue
+            member = inspect.getattr_static(base, name)
+            function = getattr(member, "__wrapped__", member)
+            if name in callable_here:
+                setattr(cls, name, _operation(name, function))
+            elif inspect.iscoroutinefunction(function) or (not name.startswith("_") and not _is_derived(base, member)):
+                setattr(cls, name, _refusal(part, name, member))
+        cls._part = part
+        return cls
+
+    return decorate
+
+
+_MAPPINGS = (State, LazyState)
+
+
+def _is_derived(base: type[Any], member: object) -> bool:
+    """Whether a member only uses operations: the methods of mappings do."""
+    return issubclass(base, _MAPPINGS) and inspect.isfunction(member)
+
+
+@_served("lazy_state", LazyState)
+class RemoteLazyState(RemotePart, LazyState):
+    """A state of a served store, each part loaded when it is accessed."""
+
+
+class WholeState(LazyState):
+    """A state that was read as a whole, for those that read parts."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._state = state
+
+    def names(self) -> list[str]:
+        """Return the names of the channels, in order."""
+        return list(self._state)
+
+    def value(self, path: Path) -> Any:
+        """Return the value at a path. Raises `NotFoundError`."""
+        keys = parse_path(path) if isinstance(path, str) else tuple(path)
+        value: Any = self._state
+        try:
+            for key in keys:
+                value = value[key]
+        except (LookupError, TypeError):
+            raise NotFoundError("there is nothing at this path", where=path_text(keys)) from None
+        return value
+
+    def has(self, path: Path) -> bool:
+        """Return whether there is a value at a path."""
+        try:
+            self.value(path)
+        except NotFoundError:
+            return False
+        return True
+
+    def outline(self, path: Path) -> ValueOutline:
+        """Return what kind of value is at a path, and how large it is."""
+        value = self.value(path)
+        if isinstance(value, list | dict):
+            return ValueOutline("list" if isinstance(value, list) else "dict", len(value))
+        return ValueOutline("value", bytes=len(default_codec.pack(value)))
+
+    def keys_at(self, path: Path) -> list[Any]:
+        """Return the keys of the dict at a path, in order."""
+        return list(self._container(path, dict))
+
+    def length(self, path: Path) -> int:
+        """Return the length of the list at a path."""
+        return len(self._container(path, list))
+
+    def slice(self, path: Path, start: int | None = None, stop: int | None = None) -> list[Any]:
+        """Return items of the list at a path."""
+        items: list[Any] = self._container(path, list)[start:stop]
+        return items
+
+    def _container(self, path: Path, kind: type[Any]) -> Any:
+        value = self.value(path)
+        if not isinstance(value, kind):
+            raise NotFoundError(f"there is no {kind.__name__} at this path", where=str(path)[:80])
+        return value
+
+
+@_served("thread", Thread)
+class RemoteThread(RemotePart, Thread[Any]):
+    """The handle of a thread of a served store."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        super().__init__(connection, name)
+        self.name = name
+
+    def get(self, at: Any = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint[Any]:
+        """Read a checkpoint with its state: `Thread.get`."""
+        if not lazy or self._connection.identity:
+            whole: Checkpoint[Any] = self._caller.call("get", at, migrate=migrate)
+            # An identity reads a state as a whole: its right is checked once, and the read recorded once.
+            return whole._replace(state=WholeState(whole.state)) if lazy else whole
+        found = self._caller.call("resolve", at)
+        state = RemoteLazyState(self._connection, *self._caller.names, found.id)
+        return cast("Checkpoint[Any]", found._replace(state=state))
+
+
+@_served("state", State)
+class RemoteState(RemotePart, State):
+    """The state of a scope of a served store, as a mapping."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        super().__init__(connection, name)
+        self.scope = Scope.parse(name)
+
+    def _find(self, key: str) -> StateItem | None:
+        try:
+            return self.item(key)
+        except NotFoundError:
+            return None
+
+    def _count(self) -> int:
+        return sum(1 for _ in self.list_keys(limit=1000).all())
+
+
+class RemoteSession(RemotePart, Session):
+    """A session of a served store."""
+
+    def __init__(self, connection: Connection, id: str, record: Any, status: Any) -> None:
+        RemotePart.__init__(self, connection)
+        self.id, self._record, self.status = id, record, status
+
+    @property
+    def state(self) -> State:
+        """The state of its scope."""
+        return RemoteState(self._connection, str(self.scope))
+
+    def touch(self) -> None:
+        """Mark the session as active."""
+        Caller(self._connection, "sessions", ()).call("touch", self.id)
+
+    def end(self, reason: str = "") -> None:
+        """End the session."""
+        ended = Caller(self._connection, "sessions", ()).call("end", self.id, reason)
+        self._record, self.status = ended._record, ended.status
+
+
+@_served("sessions", Sessions)
+class RemoteSessions(RemotePart, Sessions):
+    """The sessions of a served store."""
+
+
+@_served("artifacts", Artifacts)
+class RemoteArtifacts(RemotePart, Artifacts):
+    """The artifacts of a served store. Files are read and written here."""
+
+    def register(self, source: Any, **options: Any) -> Any:
+        """Register an artifact: `Artifacts.register`."""
+        if hasattr(source, "read"):
+            source = source.read()
+        elif not isinstance(source, bytes) and options.get("keep", True):
+            file = FilePath(source)
+            options = {"name": file.name, **options}
+            source = file.read_bytes()
+        return self._caller.call("register", source, **options)
+
+    def open(self, id: str) -> Any:
+        """Return the content as a file."""
+        return io.BytesIO(self.read(id))
+
+    def save(self, id: str, path: Any) -> None:
+        """Write the content to a file."""
+        FilePath(path).write_bytes(self.read(id))
+
+
+@_served("agents", Agents)
+class RemoteAgents(RemotePart, Agents):
+    """The agents of a served store, without their code."""
+
+
+@_served("hooks", Hooks)
+class RemoteHooks(RemotePart, Hooks):
+    """The hooks of the process that serves a store."""
+
+
+@_served("access", StoreAccess)
+class RemoteAccess(RemotePart, StoreAccess):
+    """The rights of identities of a served store."""
+
+
+@_served("audit", Audit)
+class RemoteAudit(RemotePart, Audit):
+    """The audit of a served store."""
+
+
+@_served("keys", Keys)
+class RemoteKeys(RemotePart, Keys):
+    """The keys of a served store."""
+
+
+@_served("erasure", Erasure)
+class RemoteErasure(RemotePart, Erasure):
+    """Erasing the data of one person from a served store."""
+
+
+@_served("maintenance", Maintenance)
+class RemoteMaintenance(RemotePart, Maintenance):
+    """Maintenance of a served store."""
+
+
+@_served("jobs", Jobs)
+class RemoteJobs(RemotePart, Jobs):
+    """The scheduled jobs of a served store."""
+
+
+@_served("alerts", Alerts)
+class RemoteAlerts(RemotePart, Alerts):
+    """The alerts of a served store."""
+
+
+@_served("sensitive", Sensitive)
+class RemoteSensitive(RemotePart, Sensitive):
+    """Credentials and personal data in a served store."""
+
+
+class _RemoteMembers(RemotePart):
+    """The members that a served store, and the view of an identity, have without a call."""
+
+    def thread(self, name: str, schema: type[Any] | None = None) -> Any:  # noqa: ARG002
+        """Return the handle of a thread."""
+        return RemoteThread(self._connection, name)
+
+    def state(self, scope: Scope | str | None = None, /, **parts: Any) -> Any:
+        """Return the state of a scope."""
+        named = Scope.of(**parts) if scope is None else scope if isinstance(scope, Scope) else Scope.parse(scope)
+        return RemoteState(self._connection, str(named))
+
+    sessions = property(lambda self: RemoteSessions(self._connection))
+    artifacts = property(lambda self: RemoteArtifacts(self._connection))
+    agents = property(lambda self: RemoteAgents(self._connection))
+    erasure = property(lambda self: RemoteErasure(self._connection))
+    sensitive = property(lambda self: RemoteSensitive(self._connection))
+
+
+@_served("store", IdentityView)
+class RemoteIdentityView(_RemoteMembers, IdentityView):
+    """A served store as an identity sees it."""
+
+    @property
+    def identity(self) -> Any:
+        """The identity."""
+        return Identity.parse(self._connection.identity)
+
+
+@_served("store", Store)
+class RemoteStore(_RemoteMembers, Store):
+    """A served store. Its token decides who acts, and for which tenant."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        try:
+            self._info = connection.client.get_service()
+            if _series(self._info.version) != _series(__version__):
+                raise UnsupportedError(
+                    f"the server has Holdfast {self._info.version}, and this is {__version__}",
+                    where=connection.address,
+                    hint="Use the same version on both sides, or the HTTP API, which stays as it is",
+                )
+        except BaseException:
+            connection.close()
+            raise
+        connection.identity = self._info.identity
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that is served."""
+        return self._info.tenant
+
+    @property
+    def capabilities(self) -> Any:
+        """The capabilities of the backend."""
+        return self._caller.call("capabilities")
+
+    def get(self, thread: str, at: Any = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint:
+        """Read a checkpoint of a thread with its state."""
+        return RemoteThread(self._connection, thread).get(at, lazy=lazy, migrate=migrate)
+
+    hooks = property(lambda self: RemoteHooks(self._connection))
+    access = property(lambda self: RemoteAccess(self._connection))
+    audit = property(lambda self: RemoteAudit(self._connection))
+    keys = property(lambda self: RemoteKeys(self._connection))
+    maintenance = property(lambda self: RemoteMaintenance(self._connection))
+    jobs = property(lambda self: RemoteJobs(self._connection))
+    alerts = property(lambda self: RemoteAlerts(self._connection))
+
+    def as_identity(self, identity: Any = None, /, **options: Any) -> Any:
+        """Return the store as an identity sees it. Only with a token of the store's owner."""
+        parts = {name: options.pop(name) for name in list(options) if name in _SCOPE_PARTS}
+        if options:
+            raise _unsupported("store", f"as_identity({min(options)}=…)")
+        who = Identity.of(**parts) if identity is None else identity
+        return RemoteIdentityView(self._connection.as_identity(str(who)))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+
+_SCOPE_PARTS = frozenset(("user", "session", "workflow", "agent", "step", "tool", "hook", "custom"))
+
+
+def _series(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def open_remote(url: str, tenant: str, codec: Codec, options: dict[str, Any]) -> Store:
+    """Open a served store. Its token is the option `token`, or `$HOLDFAST_TOKEN`."""
+    token = options.pop("token", None) or os.environ.get("HOLDFAST_TOKEN", "")
+    timeout = options.pop("timeout", 60.0)
+    insecure = options.pop("insecure", False)
+    options.pop("read_only", None)  # the server decides
+    if options:
+        raise ConfigError(f"a served store has no option {min(options)!r}", where=url)
+    connection = Connection(url, token, codec, timeout, insecure=insecure, session=RemoteSession)
+    store = RemoteStore(connection)
+    if tenant and tenant != store.tenant:
+        store.close()
+        raise ConfigError(
+            f"the server does not serve the tenant {tenant!r}",
+            where=connection.address,
+            hint="A token is for one tenant: leave the tenant out, or open another address",
+        )
+    return cast(Store, store)

@@ -1,0 +1,74 @@
+"""What the palette finds: views, threads, agents and scopes by their names, and checkpoints by words in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from holdfast.errors import HoldfastError
+from holdfast.interfaces.http import inputs
+from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.store_reads import list_agents, list_scopes
+from holdfast.interfaces.http.thread_reads import list_threads, search
+from holdfast.interfaces.web.page_renderer import segment
+
+_EACH = 6
+_READ = 500
+"""How many names are looked through for those that contain the text."""
+
+_SCANNED = 2000
+"""How many checkpoints are read where there is no index."""
+
+FoundLink = tuple[str, str, str]
+"""An address, its text, and a detail."""
+
+
+def find_values(call: Call, query: str, views: Sequence[tuple[str, str]]) -> list[tuple[str, list[FoundLink]]]:
+    """Return what matches a text, in groups."""
+    word = query.casefold()
+    groups = [
+        ("Views", iter([(address, name, "") for address, name in views if word in name.casefold()])),
+        ("Threads", _threads(call, query)),
+        ("Agents", _agents(call, query)),
+        ("State", _scopes(call, query)),
+        ("Checkpoints", _checkpoints(call, query)),
+    ]
+    found = [(title, _first(links)) for title, links in groups]
+    return [(title, links) for title, links in found if links]
+
+
+def _first(links: Iterator[FoundLink]) -> list[FoundLink]:
+    """Return the first links of a group; none where the query is no query, or the caller may not see them."""
+    try:
+        return list(islice(links, _EACH))
+    except HoldfastError:
+        return []
+
+
+def _threads(call: Call, query: str) -> Iterator[FoundLink]:
+    starting = list_threads(call, inputs.ThreadsParams(prefix=query, limit=_EACH)).items
+    seen = {each.thread for each in starting}
+    if len(starting) < _EACH:
+        first = list_threads(call, inputs.ThreadsParams(limit=_READ)).items
+        starting += [each for each in first if query.casefold() in each.name.casefold() and each.thread not in seen]
+    for each in starting:
+        yield f"/threads/{segment(each.thread)}", each.name, f"{each.steps} steps"
+
+
+def _agents(call: Call, query: str) -> Iterator[FoundLink]:
+    for each in list_agents(call, inputs.AgentsParams(prefix=query, limit=_EACH)).items:
+        yield f"/agents/{segment(each.id)}", each.id, each.status
+
+
+def _scopes(call: Call, query: str) -> Iterator[FoundLink]:
+    for each in list_scopes(call, inputs.ScopesParams(prefix=query, limit=_EACH)).items:
+        yield f"/state/{segment(each.scope or 'global')}", each.scope or "global", f"{each.keys} keys"
+
+
+def _checkpoints(call: Call, query: str) -> Iterator[FoundLink]:
+    if not query:
+        return
+    for each in search(call, inputs.SearchParams(query=query, limit=_EACH, scan_limit=_SCANNED)).items:
+        excerpt = each.hits[0].excerpt if each.hits else f"{each.thread} #{each.step}"
+        yield f"/threads/{segment(each.thread)}/{segment(each.id)}", excerpt, f"{each.thread} #{each.step}"
+    yield f"/search?q={segment(query)}", f"All checkpoints with {query}", ""

@@ -1,0 +1,139 @@
+"""What the page of metrics shows: what this server measured of the store, as plots, and how it changed since."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from holdfast.interfaces.http import inputs
+from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.store_reads import list_alerts
+from holdfast.interfaces.web.plots import Histogram, Line, amount, draw_histogram, draw_line, quantile
+from holdfast.store import FAMILIES, Distribution, MetricsSnapshot
+
+_POINTS = 240
+_APART = 2.0
+"""The least seconds between two points of a line."""
+
+_LINES = (
+    ("storage_bytes", "Size of the store", "bytes"),
+    ("operation_seconds", "Operations", "count"),
+    ("cache_bytes", "Cache", "bytes"),
+)
+
+
+class MetricsHistory:
+    """Some metrics over time, as they were when the page was looked at. They are in memory only."""
+
+    def __init__(self) -> None:
+        self._points: dict[str, deque[tuple[float, float]]] = {name: deque(maxlen=_POINTS) for name, _, _ in _LINES}
+        self._lock = threading.Lock()
+        self._last = 0.0
+
+    def add(self, found: MetricsSnapshot) -> None:
+        """Add a snapshot, unless there was one a moment ago."""
+        now = time.time()
+        with self._lock:
+            if now - self._last < _APART:
+                return
+            self._last = now
+            for name, points in self._points.items():
+                points.append((now, found.value(name)))
+
+    def points(self, name: str) -> list[tuple[float, float]]:
+        """Return the points of a metric."""
+        with self._lock:
+            return list(self._points[name])
+
+
+class DistributionPlot(NamedTuple):
+    """A distribution: its labels, what it counts, and its bars."""
+
+    label: str
+    number: int
+    median: str
+    p95: str
+    worst: str
+    plot: Histogram
+
+
+class FamilySection(NamedTuple):
+    """A family of metrics with its plots, or its values."""
+
+    name: str
+    about: str
+    plots: list[DistributionPlot]
+    rows: list[tuple[str, str, int]]
+    """Labels, the value as text, and its share of the largest in percent."""
+
+
+class TimePlot(NamedTuple):
+    """A metric over time."""
+
+    title: str
+    now: str
+    low: str
+    high: str
+    line: Line | None
+
+
+def metrics_values(call: Call, history: MetricsHistory) -> dict[str, Any]:
+    """Return what the page of metrics shows."""
+    found = call.owned.metrics()
+    history.add(found)
+    alerts = [each for each in list_alerts(call, inputs.NoParams()).items if each.state in ("pending", "firing")]
+    sections = [section for name in FAMILIES if (section := _section(found, name)) is not None]
+    return {
+        "over_time": [_over_time(found, history, *each) for each in _LINES],
+        "distributions": [each for each in sections if each.plots],
+        "values": [each for each in sections if each.rows],
+        "alerts": alerts,
+    }
+
+
+def _over_time(found: MetricsSnapshot, history: MetricsHistory, name: str, title: str, unit: str) -> TimePlot:
+    line = draw_line(history.points(name))
+    low, high = ("", "") if line is None else (amount(line.low, unit), amount(line.high, unit))
+    return TimePlot(title, amount(found.value(name), unit), low, high, line)
+
+
+def _section(found: MetricsSnapshot, name: str) -> FamilySection | None:
+    family = FAMILIES[name]
+    unit = "seconds" if "seconds" in name and "timestamp" not in name else "bytes" if "bytes" in name else "count"
+    plots: list[DistributionPlot] = []
+    numbers: list[tuple[str, float]] = []
+    for sample in found.samples:
+        if sample.family != name:
+            continue
+        label = _label(dict(zip(family.labels, sample.labels, strict=True)))
+        value = sample.value
+        if isinstance(value, Distribution):
+            if value.count:
+                plots.append(_plot(label, value, unit))
+        else:
+            numbers.append((label, float(value)))
+    if not plots and not any(value for _, value in numbers):
+        return None
+    plots.sort(key=lambda each: -each.number)
+    most = max((value for _, value in numbers), default=0) or 1.0
+    rows = [
+        (label, _when(value) if "timestamp" in name else amount(value, unit), max(0, round(100 * value / most)))
+        for label, value in numbers
+    ]
+    return FamilySection(name, family.about, plots, rows)
+
+
+def _plot(label: str, found: Distribution, unit: str) -> DistributionPlot:
+    half, most = (amount(quantile(found, part), unit) for part in (0.5, 0.95))
+    return DistributionPlot(label, found.count, half, most, amount(found.worst, unit), draw_histogram(found, unit))
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
+
+
+def _label(labels: Mapping[str, str]) -> str:
+    return " ".join(f"{value}" if name != "error" else f"error {value}" for name, value in labels.items() if value)

@@ -1,0 +1,251 @@
+"""What the pages for whoever runs a store show: schemas, backups, jobs, the audit and verification."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.interfaces.http import inputs
+from holdfast.interfaces.http.problems import to_problem
+from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.store_reads import list_alerts, list_jobs, query_audit, verify
+from holdfast.interfaces.http.values import long_text
+from holdfast.schemas import describe_fields
+from holdfast.store import Backups, Store
+
+_SHOWN = 200
+_LEFT = ("same", "newer", "left out", "erased")
+"""What a restore does with lines that it leaves as they are."""
+
+LEVELS = ("structure", "hashes", "decode")
+AUDIT_KINDS = (
+    *("change", "thread", "read", "denied", "access", "hook", "session", "artifact", "agent", "lifecycle"),
+    *("transition", "transfer", "recovery"),
+)
+
+# Schemas ----------------------------------------------------------------------------------------------------------
+
+
+class SchemaVersion(NamedTuple):
+    """A version of a schema."""
+
+    version: str
+    reference: str
+    hash: str
+    current: bool
+    retired: bool
+    states: int | None
+
+
+class SchemaCard(NamedTuple):
+    """A schema in the registry of a store."""
+
+    name: str
+    pinned: bool
+    patterns: tuple[str, ...]
+    places: tuple[str, ...]
+    versions: list[SchemaVersion]
+    migrations: list[str]
+
+
+def schema_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the list of schemas shows; with `count`, also how many latest states have each version."""
+    store = call.owned
+    registered = store.schemas.registered()
+    counts: dict[str, dict[str, int]] = {}
+    if params.get("count") == "1":
+        counts = {each.name: each.states for each in store.schemas.status()}
+    cards = []
+    for name in sorted({each.name for each in registered.schemas}):
+        record = registered.records.get(name)
+        current = "" if record is None else str(record.current)
+        versions = [
+            SchemaVersion(
+                str(each.version),
+                each.schema_reference,
+                each.hash,
+                str(each.version) == current,
+                each.schema_reference in registered.retired,
+                counts[name].get(str(each.version), 0) if name in counts else None,
+            )
+            for each in registered.schemas
+            if each.name == name
+        ]
+        cards.append(
+            SchemaCard(
+                name,
+                record is not None and record.is_pinned,
+                () if record is None else record.patterns,
+                () if record is None else record.places,
+                versions,
+                [text for text in registered.fingerprints if text.split(" ")[0] == name or text.startswith(name)],
+            )
+        )
+    return {"schemas": cards, "counted": bool(counts)}
+
+
+def schema_values(call: Call, reference: str) -> dict[str, Any]:
+    """Return what the page of a version of a schema shows: its fields, and what changed since the one before."""
+    registered = call.owned.schemas.registered()
+    found = registered.form(reference)
+    if found is None:
+        raise NotFoundError(f"the store has no schema {reference}", hint="List the schemas")
+    older = [each for each in registered.schemas if each.name == found.name and each.version < found.version]
+    compared = older[-1].compare(found) if older else None
+    return {
+        "schema": found,
+        "fields": describe_fields(found),
+        "before": older[-1] if older else None,
+        "compared": compared,
+    }
+
+
+# Backups ----------------------------------------------------------------------------------------------------------
+
+
+class Repository(NamedTuple):
+    """A repository of backups that the store's jobs name."""
+
+    name: str
+    """The job that names it."""
+    label: str
+    target: str
+    keys: str | None
+
+
+def public_address(target: str) -> str:
+    """Return the address of a repository without what may be secret: names, passwords and options."""
+    scheme, colon, rest = target.partition("://")
+    if not colon:
+        return target
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+
+
+def repositories(store: Store) -> Iterator[Repository]:
+    """Yield the repositories that jobs of the store, or the environment of the server, name. There are no others: who
+    looks at pages cannot make the server open an address."""
+    seen = set()
+    for job in store.jobs.list():
+        target = job.settings.get("repository")
+        if isinstance(target, str) and target not in seen:
+            seen.add(target)
+            keys = job.settings.get("keys")
+            yield Repository(job.name, public_address(target), target, keys if isinstance(keys, str) else None)
+    target = os.environ.get("HOLDFAST_BACKUPS", "")
+    if target and target not in seen:
+        yield Repository("environment", public_address(target), target, None)
+
+
+def _open_repository(store: Store, found: Repository) -> Backups[Store]:
+    return store.backups(found.target, keys=found.keys)
+
+
+def backup_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the page of backups shows: those of one repository, the drills, and what a restore would change."""
+    store = call.owned
+    known = list(repositories(store))
+    chosen = next((each for each in known if each.name == params.get("of")), known[0] if known else None)
+    status = store.status()
+    values: dict[str, Any] = {
+        "repositories": known,
+        "chosen": chosen,
+        "items": [],
+        "problem": None,
+        "last_backup": _moment(status.get("last_backup")),
+        "last_drill": _moment(status.get("last_drill")),
+        "drill_ok": str(status.get("last_drill", "")).endswith("OK"),
+        "jobs": [
+            each for each in list_jobs(call, inputs.NoParams()).items if each.kind in ("backup", "follow", "drill")
+        ],
+        "backup": None,
+        "restored": None,
+        "lines": [],
+    }
+    if chosen is None:
+        return values
+    try:
+        backups = _open_repository(store, chosen)
+        items = list(backups.list())[-_SHOWN:][::-1]
+        values["items"] = items
+        wanted = params.get("backup", "")
+        if wanted:
+            values |= _restore_values(backups, wanted, in_place=params.get("in_place") == "1")
+    except HoldfastError as error:
+        values["problem"] = to_problem(error)
+    return values
+
+
+def _moment(text: object) -> datetime | None:
+    """Return the time that the status of a store names; None if there is none."""
+    return datetime.fromisoformat(str(text).partition(",")[0]) if text else None
+
+
+def _restore_values(backups: Backups[Store], wanted: str, *, in_place: bool) -> dict[str, Any]:
+    """Return what a restore of a backup into this store would change. Nothing is changed."""
+    backup, lines = backups.show(wanted)
+    values: dict[str, Any] = {"backup": backup, "lines": list(lines)[:_SHOWN], "in_place": in_place}
+    try:
+        report = backups.restore(wanted, in_place=in_place, dry_run=True)
+    except HoldfastError as error:
+        return {**values, "refused": to_problem(error)}
+    actions: dict[str, int] = {}
+    for line in report.lines:
+        actions[line.action] = actions.get(line.action, 0) + 1
+    changed = sorted(report.lines, key=lambda line: (line.action in _LEFT, line.kind, line.name))
+    return {**values, "restored": report, "actions": actions, "changed": changed[:_SHOWN]}
+
+
+# Jobs, audit, verification ----------------------------------------------------------------------------------------
+
+
+def job_values(call: Call, name: str | None) -> dict[str, Any]:
+    """Return what the page of jobs shows: all jobs, or the runs of one; and the alerts."""
+    jobs = list_jobs(call, inputs.NoParams()).items
+    if name is None:
+        alerts = [each for each in list_alerts(call, inputs.NoParams()).items if each.state != "ok"]
+        return {"jobs": jobs, "alerts": alerts, "job": None}
+    job = next((each for each in jobs if each.name == name), None)
+    if job is None:
+        raise NotFoundError(f"there is no job {name}", hint="List the jobs")
+    settings = call.owned.jobs.get(name).settings
+    shown = {key: public_address(str(value)) if key == "repository" else value for key, value in settings.items()}
+    return {"job": job, "settings": long_text(shown, 4000)[0] if shown else "", "jobs": jobs, "alerts": []}
+
+
+AUDIT_FIELDS = ("actor", "thread", "scope", "kind", "action", "outcome", "since")
+
+
+def audit_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the audit shows."""
+    given = {name: params.get(name, "").strip() for name in AUDIT_FIELDS}
+    values: dict[str, Any] = {"given": given, "kinds": AUDIT_KINDS, "items": [], "next": None, "problem": None}
+    values["filtered"] = any(given.values())
+    present: dict[str, Any] = {name: value for name, value in given.items() if value}
+    try:
+        page = query_audit(call, inputs.AuditParams(**present, cursor=params.get("cursor") or None))
+    except InvalidError as error:
+        return {**values, "problem": to_problem(error)}
+    rows = [(each, long_text(each.detail, 2000)[0] if each.detail else "") for each in page.items]
+    return {**values, "items": rows, "next": page.next}
+
+
+def verify_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the page of verification shows: how to verify; and with `level`, the result."""
+    level, thread, after = (params.get(name, "").strip() for name in ("level", "thread", "after"))
+    store = call.owned
+    values: dict[str, Any] = {"level": level or "hashes", "thread": thread, "levels": LEVELS, "problem": None}
+    values |= {
+        "report": None,
+        "jobs": [job for job in list_jobs(call, inputs.NoParams()).items if job.kind == "verify"],
+    }
+    values["quarantined"] = len(store.maintenance.quarantine())
+    if level not in LEVELS:
+        return values
+    try:
+        found = verify(call, inputs.VerifyParams(thread=thread or None, level=level, after=after))  # type: ignore[arg-type]
+    except (InvalidError, NotFoundError) as error:
+        return {**values, "problem": to_problem(error)}
+    return {**values, "report": found}

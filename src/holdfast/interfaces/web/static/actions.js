@@ -1,0 +1,129 @@
+// Actions on a thread: a form with a preview that the server makes, in a dialog or on a page of its own.
+
+import { banner, enableCopying, fragment, parse } from "./app.js";
+
+/** What the form shows was made for: one key for each preview, so that a change that is sent again is made once. */
+let key = crypto.randomUUID();
+
+/** @type {AbortController | null} */
+let loading = null;
+
+/** How often something was filled in: an answer to what the form was before is not shown. */
+let edits = 0;
+
+/** @param {string} address */
+export async function openAction(address) {
+  let dialog = document.querySelector("dialog.action");
+  if (!(dialog instanceof HTMLDialogElement)) {
+    dialog = document.createElement("dialog");
+    dialog.className = "action";
+    dialog.setAttribute("aria-label", "Action");
+    document.body.append(dialog);
+  }
+  dialog.replaceChildren(await fragment(address, "action"));
+  enableCopying(dialog);
+  key = crypto.randomUUID();
+  /** @type {HTMLDialogElement} */ (dialog).showModal();
+}
+
+/**
+ * Ask the server what the action would do, as the form is filled in now.
+ * @param {HTMLFormElement} form
+ * @param {boolean} whole
+ * @param {HTMLElement | null} [submitter]
+ */
+async function preview(form, whole, submitter = null) {
+  loading?.abort();
+  loading = new AbortController();
+  const before = edits;
+  const fields = new URLSearchParams();
+  for (const [name, value] of new FormData(form, submitter)) fields.append(name, String(value));
+  const focused = document.activeElement;
+  const at = focused instanceof HTMLInputElement && form.contains(focused) ? [focused.name, focused.type === "radio" ? focused.value : ""] : null;
+  try {
+    const response = await fetch(form.action, { method: "POST", body: fields, headers: { "X-Fragment": whole ? "action" : "plan" }, signal: loading.signal });
+    const part = parse(await response.text());
+    if (before !== edits) return;
+    if (whole) form.replaceWith(part);
+    else form.querySelector("[data-preview]")?.replaceChildren(part);
+  } catch (error) {
+    if (!(error instanceof DOMException && error.name === "AbortError")) banner("The server does not answer. What you typed is still here.");
+    return;
+  }
+  key = crypto.randomUUID();
+  const now = document.querySelector("form[data-action]");
+  if (!now) return;
+  enableCopying(now);
+  if (at && !now.contains(document.activeElement)) {
+    const again = now.querySelector(`input[name="${CSS.escape(at[0])}"]` + (at[1] ? `[value="${CSS.escape(at[1])}"]` : ""));
+    if (again instanceof HTMLElement) again.focus();
+  }
+}
+
+/** @param {HTMLButtonElement} button */
+async function apply(button) {
+  const form = button.closest("form");
+  if (!form) return;
+  button.disabled = true;
+  /** @type {Record<string, string>} */
+  const headers = { "X-CSRF-Token": document.body.dataset.csrf ?? "", "Idempotency-Key": key };
+  // A header has only such characters; an id with others is not compared.
+  if (/^[\x20-\x7e]+$/.test(button.dataset.ifMatch ?? "")) headers["If-Match"] = `"${button.dataset.ifMatch}"`;
+  if (button.dataset.body) headers["Content-Type"] = "application/json";
+  let response;
+  try {
+    response = await fetch(button.dataset.address ?? "", { method: button.dataset.method, headers, body: button.dataset.body || undefined });
+  } catch {
+    banner("The server does not answer. What you typed is still here; send it again.");
+    button.disabled = false;  // with the same key: if it was made, it is not made again
+    return;
+  }
+  if (response.status === 412 || response.status === 409) { await preview(form, false); banner("It was not made: the thread has changed."); return; }
+  const answer = await response.json();
+  if (!response.ok) { banner(`${answer.detail ?? "It was not made."} ${answer.hint ?? ""}`, true); button.disabled = false; return; }
+  const id = answer[button.dataset.then ?? ""] ?? "";
+  const target = id ? `${form.dataset.base}/${encodeURIComponent(id)}` : form.dataset.step ?? "/";
+  const dialog = form.closest("dialog");
+  if (!dialog) { location.assign(target); return; }
+  dialog.close();
+  document.dispatchEvent(new CustomEvent("holdfast:changed", { detail: { address: target, done: `${button.textContent?.trim()}: done.` } }));
+}
+
+let timer = 0;
+document.addEventListener("input", (event) => {
+  const input = event.target;
+  if (!(input instanceof HTMLElement)) return;
+  const form = input.closest("form[data-action]");
+  if (!(form instanceof HTMLFormElement)) return;
+  if (input instanceof HTMLInputElement && input.dataset.typed) {
+    const button = form.querySelector("[data-apply]");
+    if (button instanceof HTMLButtonElement) button.disabled = input.value !== input.dataset.typed;
+    return;
+  }
+  edits += 1;
+  clearTimeout(timer);
+  timer = window.setTimeout(() => preview(form, false), 250);
+});
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (!(form instanceof HTMLFormElement) || !form.matches("[data-action]")) return;
+  event.preventDefault();
+  clearTimeout(timer);
+  preview(form, true, event.submitter);
+});
+
+document.addEventListener("click", (event) => {
+  const target = event.target instanceof Element ? event.target : null;
+  const button = target?.closest("[data-apply]");
+  if (button instanceof HTMLButtonElement) apply(button);
+  const dismiss = target?.closest("[data-dismiss]");
+  const dialog = dismiss?.closest("dialog");
+  if (dialog) { event.preventDefault(); dialog.close(); }
+  const link = target?.closest("a[data-act]");
+  if (link instanceof HTMLAnchorElement && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault();
+    link.closest("details")?.removeAttribute("open");
+    openAction(link.href);
+  }
+});

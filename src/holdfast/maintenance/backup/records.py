@@ -1,0 +1,131 @@
+"""Records of people in a repository: freezes, which suspend all deletion, and pins, which protect one backup.
+
+Each has a name of its own, and manifests list the records that there were. One that is removed leaves a record of that.
+So `verify` finds it if one is missing: somebody may have wanted to delete what it protects.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.namespaces import BACKUPS_PLACE
+from holdfast.engine.row_format import Line
+from holdfast.errors import DeniedError, NotFoundError
+from holdfast.maintenance.backup.format import FREEZES, KEYS, KINDS, PINS, RECORDS, WITHDRAWALS, Freeze, Withdrawal
+from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
+
+
+async def freeze(repository: Repository, reason: str, now: int) -> None:
+    """Suspend all deletion in a repository."""
+    await _create(repository, f"{FREEZES}/{now:020d}", reason, now)
+
+
+async def unfreeze(repository: Repository, now: int) -> int:
+    """Allow deletion again. Returns how many freezes there were."""
+    names = [info.name for info in await repository.storage.list_objects(FREEZES)]
+    await withdraw(repository, names, now)
+    return len(names)
+
+
+async def freezes(repository: Repository) -> list[Freeze]:
+    """Return the freezes of a repository."""
+    found = [await _read(repository, info.name) for info in await repository.storage.list_objects(FREEZES)]
+    return [each for each in found if each is not None]
+
+
+async def check_frozen(repository: Repository) -> None:
+    """Raise `DeniedError` if a repository is frozen. To be called before each deletion: a freeze counts at once."""
+    for each in await freezes(repository):
+        raise DeniedError(
+            f"the repository is frozen: {each.reason or 'no reason was given'}",
+            where=repository.where,
+            hint="Nothing is deleted until somebody unfreezes it: `holdfast backup unfreeze`",
+            code="frozen-repository",
+        )
+
+
+async def pin(repository: Repository, backup: Backup, reason: str, now: int) -> None:
+    """Protect a backup from pruning."""
+    await _create(repository, _pins(backup.manifest.store) + f"/{backup.manifest.number:010d}", reason, now)
+
+
+async def unpin(repository: Repository, backup: Backup, now: int) -> bool:
+    """Remove the pins of a backup. Returns whether it had any. `DeniedError` if the repository is frozen."""
+    await check_frozen(repository)
+    found = await repository.storage.list_objects(_pins(backup.manifest.store))
+    names = [info.name for info in found if _number_of(info.name) == backup.manifest.number]
+    await withdraw(repository, names, now)
+    return bool(names)
+
+
+async def pins_of(repository: Repository, store: str) -> Mapping[int, str]:
+    """Return the reasons of pins by number of the backup."""
+    names = [info.name for info in await repository.storage.list_objects(_pins(store))]
+    found = {_number_of(name): await _read(repository, name) for name in names}
+    return {number: record.reason for number, record in found.items() if record is not None}
+
+
+async def withdraw(repository: Repository, names: Sequence[str], now: int) -> None:
+    """Delete records or keys, and record that somebody did."""
+    if names:
+        record = Withdrawal(now, list(names), os.getpid())
+        name = f"{WITHDRAWALS}/{now:020d}-{secrets.token_hex(8)}"
+        await repository.create_object(KINDS[WITHDRAWALS].mark, name, record)
+        await repository.storage.delete(names)
+
+
+async def list_records(repository: Repository) -> tuple[str, ...]:
+    """Return the names of the records and keys of a repository."""
+    folders = [RECORDS, *([KEYS] if repository.key is not None else [])]
+    listed = [info.name for folder in folders for info in await repository.storage.list_objects(folder)]
+    return tuple(name for name in listed if not name.startswith(f"{WITHDRAWALS}/"))
+
+
+async def withdrawn_names(repository: Repository) -> set[str]:
+    """Return the names of the records and keys that somebody deleted."""
+    found: set[str] = set()
+    for info in await repository.storage.list_objects(WITHDRAWALS):
+        with suppress(NotFoundError, *UNREADABLE):
+            record = await repository.read_object(KINDS[WITHDRAWALS].mark, info.name, Withdrawal)
+            found.update(record.names)
+    return found
+
+
+async def record_action(
+    engine: Engine, home: str, repository: Repository, action: str, detail: Mapping[str, Any]
+) -> None:
+    """Record in the audit of a store what was done to its repository."""
+    from holdfast.security.audit.thread_audit import record
+
+    with suppress(DeniedError):  # the store is open to be read only: whoever has just the repository may do that
+        await record(engine, [Line(home, BACKUPS_PLACE)], action, {"repository": repository.where, **detail})
+
+
+async def _create(repository: Repository, start: str, reason: str, now: int) -> None:
+    folder = FREEZES if start.startswith(FREEZES) else PINS
+    record = Freeze(now, reason, os.getpid())
+    await repository.create_object(KINDS[folder].mark, f"{start}-{secrets.token_hex(8)}", record)
+
+
+async def _read(repository: Repository, name: str) -> Freeze | None:
+    """Return a freeze or a pin; None if it was removed meanwhile. One that is damaged is one all the same."""
+    folder = FREEZES if name.startswith(FREEZES) else PINS
+    try:
+        return await repository.read_object(KINDS[folder].mark, name, Freeze)
+    except NotFoundError:
+        return None
+    except UNREADABLE:
+        return Freeze(0, "the record is damaged", 0)
+
+
+def _pins(store: str) -> str:
+    return f"{PINS}/{store}"
+
+
+def _number_of(name: str) -> int:
+    return int(name.rpartition("/")[2].partition("-")[0])

@@ -1,0 +1,185 @@
+"""Repacking: what backups need of packs that are mostly garbage is written into new packs.
+
+Manifests are chained by their digests, and never change: they go on naming the old packs. A record says where the
+slices of an old pack are now, and whoever does not find the pack looks there.
+
+The record is written before the new packs, so that nobody ever sees a new pack that nothing needs. It counts as soon as
+all new packs that it names exist, or were repacked in turn. From then on nothing needs the old pack, and it is deleted
+as all others are: in two phases, with the grace period. A backup that is being made cannot need more of the old pack
+than the one before it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from holdfast.errors import CorruptError
+from holdfast.maintenance.backup.format import HEADER, NONCE, LineEntry, Repack, Slice, decode_value, pack_name
+from holdfast.maintenance.backup.packs import PACK_BYTES, PendingSlice
+from holdfast.maintenance.backup.repository import Backup, Repository
+
+
+class PackMap:
+    """Says where the content of packs is now, given the records of repacking, and the sizes of all packs by name."""
+
+    def __init__(self, repacks: Sequence[Repack], sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self._moved: dict[bytes, dict[tuple[int, int, int], Slice]] = {}
+        found: list[tuple[bytes, dict[tuple[int, int, int], Slice]]] = []
+        for repack in repacks:
+            moved: dict[bytes, dict[tuple[int, int, int], Slice]] = {}
+            for pack, offset, start, new in repack.slices:
+                moved.setdefault(pack, {})[offset, start, new.size] = new
+            found += moved.items()
+        while True:  # new packs may have been repacked, too
+            complete = [(pack, slices) for pack, slices in found if pack not in self._moved and self._has_all(slices)]
+            if not complete:
+                break
+            self._moved |= complete
+
+    def _has_all(self, slices: Mapping[tuple[int, int, int], Slice]) -> bool:
+        return all(pack_name(new.pack) in self.sizes or new.pack in self._moved for new in slices.values())
+
+    def names(self, packs: Collection[bytes]) -> set[str]:
+        """Return the names of the packs that have the content of some packs."""
+        return {pack_name(each) for each in self.follow(packs) if each not in self._moved}
+
+    def follow(self, packs: Collection[bytes]) -> set[bytes]:
+        """Return some packs, and all that their content was moved to, one after another."""
+        left, found = {*packs}, set[bytes]()
+        while left:
+            found |= left
+            left = {new.pack for pack in left for new in self._moved.get(pack, {}).values()} - found
+        return found
+
+    def locate(self, part: Slice) -> Slice:
+        """Return where a slice is."""
+        while (moved := self._moved.get(part.pack, {}).get((part.offset, part.start, part.size))) is not None:
+            part = moved
+        return part
+
+    def size(self, backups: Sequence[Backup]) -> int:
+        """Return how many bytes backups have."""
+        names = self.names({pack.id for each in backups for pack in each.manifest.packs})
+        return sum(self.sizes.get(name, 0) for name in names) + sum(each.size for each in backups)
+
+
+async def pack_map(repository: Repository) -> PackMap:
+    """Return where the content of packs is now."""
+    repacks = [repack for _, repack in await repository.repacks()]
+    return PackMap(repacks, await repository.pack_sizes())
+
+
+class _Buffer:
+    """Collects packs that are to be stored later."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.packs: list[tuple[str, bytes]] = []
+
+    async def create(self, name: str, data: bytes) -> bool:
+        self.packs.append((name, data))
+        return True
+
+
+class _PackUse:
+    """The slices of a pack that backups need, each with the stream that it belongs to."""
+
+    def __init__(self) -> None:
+        self.slices: dict[Slice, str] = {}
+
+    def bytes(self) -> float:
+        """Return how many bytes of the pack are needed, as far as that is known without reading it: of a block, what
+        comes after the last slice that is needed counts as needed."""
+        blocks: dict[int, list[Slice]] = {}
+        for part in self.slices:
+            blocks.setdefault(part.offset, []).append(part)
+        needed = 0.0
+        for parts in blocks.values():
+            size, end = sum(part.size for part in parts), max(part.start + part.size for part in parts)
+            needed += min(size, parts[0].length * size / end) if end else 0
+        return needed
+
+
+class Repacker:
+    """Repacks a repository."""
+
+    def __init__(self, repository: Repository, max_unused: float, now: int) -> None:
+        """Packs of which a part greater than `max_unused` is not needed are repacked."""
+        self._repository = repository
+        self._max_unused = max_unused
+        self._now = now
+
+    async def repack(self, backups: Sequence[Backup], *, dry_run: bool) -> int:
+        """Repack, given all backups that there are. Returns how many packs were, or would be."""
+        try:
+            chosen = await self._choose(backups)
+        except CorruptError:
+            return 0  # nobody can say what is needed
+        if dry_run:
+            return len(chosen)
+        repacked = 0
+        for batch in _batches(chosen):
+            repacked += await self._move(batch)
+        return repacked
+
+    async def _choose(self, backups: Sequence[Backup]) -> list[_PackUse]:
+        """Return the packs that are mostly garbage."""
+        places = await pack_map(self._repository)
+        used: dict[bytes, _PackUse] = {}
+        seen: set[Slice] = set()
+
+        def use(part: Slice, stream: str) -> None:
+            place = places.locate(part)
+            used.setdefault(place.pack, _PackUse()).slices[place] = stream
+
+        for backup in backups:
+            for part in backup.manifest.pages:
+                if part not in seen:
+                    seen.add(part)
+                    use(part, "pages")
+                    data = await self._repository.blocks.read(part)
+                    for entry in decode_value(data, list[LineEntry], self._repository.where):
+                        for chunk in entry.chunks:
+                            use(chunk.keys, "index")
+                            use(chunk.bodies, "bodies")
+        sizes = {pack: places.sizes.get(pack_name(pack), 0) - HEADER - NONCE for pack in used}
+        return [
+            use
+            for pack, use in sorted(used.items())
+            if sizes[pack] > 0 and 1 - use.bytes() / sizes[pack] > self._max_unused
+        ]
+
+    async def _move(self, packs: Sequence[_PackUse]) -> int:
+        """Write the slices of some packs into new ones. A pack with damage stays as it is."""
+        buffer = _Buffer(self._repository.where)
+        writer = self._repository.pack_writer(buffer)
+        moved: list[tuple[Slice, PendingSlice]] = []
+        count = 0
+        for pack in packs:
+            try:
+                pieces = [(part, await self._repository.blocks.read(part)) for part in sorted(pack.slices)]
+            except CorruptError:
+                continue
+            moved += [(part, await writer.add(pack.slices[part], data)) for part, data in pieces]
+            count += 1
+        await writer.flush()
+        if moved:
+            slices = [(part.pack, part.offset, part.start, new.resolve()) for part, new in moved]
+            await self._repository.add_repack(Repack(self._now, slices))
+        for name, data in buffer.packs:
+            await self._repository.storage.create(name, data)
+        return count
+
+
+def _batches(packs: Sequence[_PackUse]) -> Iterator[list[_PackUse]]:
+    """Yield packs that are written into about one new pack: those of a record are in memory at once."""
+    batch, size = list[_PackUse](), 0.0
+    for pack in packs:
+        batch.append(pack)
+        size += pack.bytes()
+        if size >= PACK_BYTES:
+            yield batch
+            batch, size = [], 0.0
+    if batch:
+        yield batch

@@ -1,0 +1,159 @@
+"""Arguments and results of the API as JSON, for a store that is served to other processes.
+
+They have the form of `Codec.to_json`, so a tuple stays a tuple, and the classes of an application pass through a server
+that does not have them. Results that are no plain data (pages, differences, sessions) are registered here, in a
+registry of their own: nothing of it is ever stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+
+from holdfast._lazy import load_published
+from holdfast.backends.distribution import Distribution
+from holdfast.codec import Codec
+from holdfast.codec.registry import Registration, Registry
+from holdfast.engine.model.json_diff import NOTHING, Absent, Edit
+from holdfast.engine.pages import Page
+from holdfast.errors import CorruptError, HoldfastError, InvalidError
+from holdfast.history.diff_result import Diff, DiffSide
+from holdfast.history.search import SearchPage
+from holdfast.maintenance.jobs.job import Job, JobRun
+from holdfast.state.sessions.api import Session
+from holdfast.state.sessions.records import SessionRecord
+
+ARGUMENTS = frozenset(
+    {
+        "holdfast.engine.types:Checkpoint",
+        "holdfast.engine.model.scopes:Scope",
+        "holdfast.engine.model.scopes:ScopePart",
+        "holdfast.maintenance.retention:Retention",
+        "holdfast.maintenance.verify.heads:BranchHead",
+        "holdfast.maintenance.verify.heads:StoreHeads",
+        "holdfast.maintenance.verify.heads:ThreadHead",
+        "holdfast.security.access.identity:Identity",
+        "holdfast.security.access.policy:Policy",
+        "holdfast.security.access.policy:Rule",
+        "holdfast.state.access_api:Grant",
+        "holdfast.state.access_api:Token",
+    }
+)
+"""The classes that an argument may have. All others reach the store as they are, and are not rebuilt in the server:
+some of them name files and keys, which a caller elsewhere must not choose."""
+
+_INSIDE = frozenset(
+    {
+        "holdfast.engine.branch_graph:Position",
+        "holdfast.engine.model.json_diff:Edit",
+        "holdfast.engine.model.json_diff:UnloadedValue",
+        "holdfast.history.log_walk:StepNames",
+        "holdfast.state.sessions.records:SessionRecord",
+    }
+)
+"""Classes that are not published, and are parts of results."""
+
+
+class CallCodec:
+    """Converts arguments and results of calls. `codec` is that of the application; `session` builds a session."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        classes: Collection[str] | None = None,
+        session: Callable[[str, SessionRecord, Any], Session] | None = None,
+    ) -> None:
+        """`classes`: those that are rebuilt; by default, all that a result may have, and those of the application."""
+        self._values = Codec(
+            _CallRegistry(codec, session),
+            codec.limits,
+            may_revive=_revives_result if classes is None else classes.__contains__,
+        )
+
+    def to_json(self, value: Any) -> Any:
+        """Convert a value."""
+        return self._values.to_json(value)
+
+    def from_json(self, tree: Any) -> Any:
+        """Convert it back. Raises `InvalidError` for what `to_json` does not return."""
+        try:
+            return self._values.from_json(tree)
+        except (CorruptError, ValueError, TypeError, KeyError) as error:
+            reason = error.what if isinstance(error, HoldfastError) else str(error)
+            raise InvalidError(f"the values of a call are not as Codec.to_json has them: {reason}"[:500]) from None
+
+
+def _revives_result(name: str) -> bool:
+    """Import what a result of ours needs, from constants. Classes of the application are revived as always."""
+    load_published(name, _INSIDE)
+    return True
+
+
+class _CallRegistry(Registry):
+    """The registry of an application, and the results that are no plain data."""
+
+    def __init__(self, codec: Codec, session: Callable[[str, SessionRecord, Any], Session] | None) -> None:
+        super().__init__()
+        self._application = codec.registry
+        self.register(Page, lambda page: [list(page), page.next], lambda parts: Page(parts[0], parts[1]))
+        self.register(SearchPage, _dump_search, _load_search)
+        self.register(Diff, _dump_diff, lambda parts: _load_diff(codec, parts))
+        self.register(Absent, lambda _: None, lambda _: NOTHING)
+        self._register_struct(Distribution)
+        self._register_struct(JobRun)
+        self._register_struct(Job)
+        self.register(
+            Session,
+            lambda found: [found.id, found._record, found.status],
+            lambda parts: _load_session(session, parts),
+        )
+
+    def _register_struct(self, kind: type[Any]) -> None:
+        if issubclass(kind, msgspec.Struct):
+            self.register(
+                kind,
+                lambda value: {name: getattr(value, name) for name in kind.__struct_fields__},
+                lambda fields: kind(**fields),
+            )
+
+    def registration(self, type: type) -> Registration | None:
+        return super().registration(type) or self._application.registration(type)
+
+    def registration_named(self, name: str) -> Registration | None:
+        return super().registration_named(name) or self._application.registration_named(name)
+
+    def name_of(self, target: Any) -> str:
+        return self._application.name_of(target)
+
+    def named(self, name: str) -> Any:
+        return self._application.named(name)
+
+
+def _dump_search(page: SearchPage) -> Any:
+    return [list(page), page.next, page.how, page.examined, page.unreadable, page.stopped]
+
+
+def _load_search(parts: Any) -> SearchPage:
+    page = SearchPage.__new__(SearchPage)
+    Page.__init__(page, parts[0], parts[1])
+    page.how, page.examined, page.unreadable, page.stopped = parts[2:]
+    return page
+
+
+def _dump_diff(diff: Diff) -> Any:
+    return [tuple(diff.old), tuple(diff.new), list(diff._edits)]
+
+
+def _load_diff(codec: Codec, parts: Any) -> Diff:
+    old, new, edits = parts
+    if not all(isinstance(each, Edit) for each in edits):
+        raise InvalidError("a difference consists of edits")
+    return Diff(codec, DiffSide(*old), DiffSide(*new), edits)
+
+
+def _load_session(build: Callable[[str, SessionRecord, Any], Session] | None, parts: Any) -> Session:
+    if build is None:
+        raise InvalidError("a session is named by its id")
+    return build(*parts)

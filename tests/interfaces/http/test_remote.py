@@ -1,0 +1,398 @@
+"""A served store as a `Store`: the same results, the same errors, and what it lacks says so by name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.codec import OpaqueValue
+from holdfast.errors import (
+    ConfigError,
+    ConflictError,
+    DeniedError,
+    HoldfastError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TooLargeError,
+    UnavailableError,
+    UnsupportedError,
+)
+from holdfast.interfaces.http.calls import CALLS
+from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER
+from tests.interfaces.http.kit import ServedStore
+
+Read = Callable[[holdfast.Store], Any]
+
+
+@pytest.fixture
+def remote(writable: ServedStore) -> Iterator[holdfast.Store]:
+    with holdfast.open(writable.url, token=writable.token) as store:
+        yield store
+
+
+READS: dict[str, Read] = {
+    "store.get": lambda store: store.get("chat"),
+    "store.log": lambda store: store.log("chat", limit=3),
+    "store.threads": lambda store: store.threads(),
+    "store.search": lambda store: store.search("kelp", limit=2),
+    "store.scopes": lambda store: store.scopes(),
+    "store.capabilities": lambda store: store.capabilities,
+    "store.stats": lambda store: store.stats().threads,
+    "store.status": lambda store: store.status(),
+    "store.metrics": lambda store: type(store.metrics()),
+    "store.changes": lambda store: store.changes().threads,
+    "thread.get": lambda store: store.thread("chat").get("good"),
+    "thread.resolve": lambda store: store.thread("chat").resolve("HEAD~2"),
+    "thread.log": lambda store: list(store.thread("chat").log(limit=3).all()),
+    "thread.info": lambda store: store.thread("a/b c?#%/ü").info(),
+    "thread.branches": lambda store: store.thread("chat").branches(),
+    "thread.diff": lambda store: (store.thread("chat").diff().patch(), list(store.thread("chat").diff().lines())),
+    "thread.blame": lambda store: store.thread("chat").blame("plan"),
+    "thread.history": lambda store: store.thread("chat").history("count"),
+    "thread.tags": lambda store: (store.thread("chat").tags(), store.thread("chat").labels()),
+    "thread.pins": lambda store: (store.thread("chat").pins(), store.thread("chat").holds()),
+    "thread.owner": lambda store: (store.thread("chat").owner(), store.thread("chat").pending_writes()),
+    "lazy_state": lambda store: [
+        store.get("chat", lazy=True).state.names(),
+        store.get("chat", lazy=True).state["plan"],
+        store.get("chat", lazy=True).state.slice("messages", -2),
+        store.get("chat", lazy=True).state.outline("messages"),
+    ],
+    "state": lambda store: (dict(store.state(agent="writer")), len(store.state("agent:writer"))),
+    "state.item": lambda store: store.state(agent="writer").item("draft"),
+    "state.history": lambda store: store.state(agent="writer").history("draft"),
+    "state.get_at": lambda store: store.state(agent="writer").get_at("draft", 1),
+    "sessions": lambda store: [(each.id, each.user, each.scope, each.status) for each in store.sessions.list()],
+    "artifacts": lambda store: [(each, store.artifacts.read(each.id)) for each in store.artifacts.list()],
+    "agents": lambda store: store.agents.list(),
+    "hooks": lambda store: (store.hooks.list(), store.hooks.history()),
+    "access": lambda store: (store.access.grants(), store.access.tokens(), store.access.roles()),
+    "audit": lambda store: (list(store.audit.query()), store.audit.verify()),
+    "erasure": lambda store: store.erasure.certificates(),
+    "maintenance.heads": lambda store: store.maintenance.heads(),
+    "maintenance.verify": lambda store: replace(store.maintenance.verify(), seconds=0.0),
+    "maintenance.prune": lambda store: store.maintenance.prune("chat", holdfast.Retention(keep_last=2), dry_run=True),
+    "maintenance.quota": lambda store: store.maintenance.quota(),
+    "jobs": lambda store: store.jobs.list(),
+    "alerts": lambda store: store.alerts.list(),
+    "sensitive": lambda store: store.sensitive.scan(),
+}
+
+
+def test_reads_are_as_in_the_process_of_the_store(remote: holdfast.Store, writable: ServedStore) -> None:
+    for name, read in READS.items():
+        here, there = read(writable.store), read(remote)
+        assert there == here, name
+        assert type(there) is type(here), name
+
+
+def test_every_part_that_can_be_called_is_tried() -> None:
+    assert {name.partition(".")[0] for name in READS} == CALLS.keys() - {"keys"}  # the store is not encrypted
+
+
+@dataclass
+class Plan:
+    """A class of the application, which the server does not rebuild."""
+
+    goal: str
+
+
+def test_changes_keep_types_and_classes_of_the_application(remote: holdfast.Store, writable: ServedStore) -> None:
+    state = {"pair": (1, 2), "set": {3}, "plan": Plan("rest"), "bytes": b"\x00\xff", "big": 1 << 70}
+    made = remote.put("types", state, tag="first", metadata={"n": 1})
+    assert remote.get("types", "first").state == state == writable.store.get("types", made.id).state
+    remote.thread("types").update({"plan": Plan("work")}, remove=["set"])
+    assert remote.get("types").state["plan"] == Plan("work")
+    remote.thread("chat").fork("edited", at="c6", changes={"plan.goal": "work"})
+    assert writable.store.thread("chat").get("edited").state["plan"] == {"goal": "work", "done": 2}
+    remote.state(agent="a")["x"] = (1, 2)
+    assert remote.state(agent="a").setdefault("x", 3) == (1, 2)
+    assert remote.state(agent="a").increment("n", 2) == 2
+    remote.state(agent="a").copy_to(remote.state(agent="b"))
+    assert dict(writable.store.state(agent="b")) == {"x": (1, 2), "n": 2}
+    with remote.sessions.start(user="bob") as session:
+        session.state["seen"] = True
+        assert writable.store.state(session.scope)["seen"]
+    assert session.status == "ended"
+    remote.artifacts.register(b"content", type="file", id="made")
+    assert writable.store.artifacts.read("made") == b"content"
+    assert remote.maintenance.prune("types", holdfast.Retention(keep_last=1, keep_tagged=False)).dropped == 1
+    remote.delete("types")
+    with pytest.raises(NotFoundError):
+        writable.store.get("types")
+
+
+def test_a_server_does_not_rebuild_what_arguments_name(served: ServedStore) -> None:
+    """Some classes of ours name files and keys. They are values to the server, and nothing else."""
+    from holdfast.interfaces.http import calls
+    from holdfast.security import FileKeys
+    from holdfast.store import CallCodec
+
+    sent = CallCodec(holdfast.codec.default_codec).to_json([holdfast.Retention(keep_last=2), Plan("x")])
+    retention, plan = calls._CODEC.from_json(sent)
+    assert isinstance(retention, holdfast.Retention)
+    assert isinstance(plan, OpaqueValue)
+    assert FileKeys.__module__ + ":FileKeys" not in holdfast.store.ARGUMENTS
+
+
+def test_errors_are_those_of_a_store(remote: holdfast.Store) -> None:
+    for call, kind, code in (
+        (lambda: remote.get("none"), NotFoundError, "not-found"),
+        (lambda: remote.thread("chat").fork("what-if"), ConflictError, "conflict"),
+        (lambda: remote.put("chat", [1]), InvalidError, "invalid"),  # type: ignore[arg-type]
+        (lambda: remote.state(agent="a")["none"], KeyError, ""),
+        (lambda: remote.put("chat", {"text": "x" * (2 << 20)}), TooLargeError, "too-large"),
+        (lambda: remote.state(agent="a").set("n", 1, expected=7), ConflictError, "version-mismatch"),
+        (lambda: remote.thread("chat").log(wrong=1), TypeError, ""),  # type: ignore[call-arg]
+    ):
+        with pytest.raises(kind) as caught:
+            call()
+        if code:
+            assert isinstance(caught.value, HoldfastError)
+            assert caught.value.code == code
+
+
+def test_what_a_served_store_lacks_says_so_by_name(remote: holdfast.Store, filled: holdfast.Store) -> None:
+    for call, name in (
+        (lambda: remote.export("x"), "Store.export"),
+        (lambda: remote.import_("x"), "Store.import_"),
+        (lambda: remote.copy_to("x.db"), "Store.copy_to"),
+        (lambda: remote.transaction(), "Store.transaction"),
+        (lambda: remote.transact(lambda together: None), "Store.transact"),
+        (lambda: remote.schemas, "Store.schemas"),
+        (lambda: remote.sharing, "Store.sharing"),
+        (lambda: remote.backups("x"), "Store.backups"),
+        (lambda: remote.as_identity("user:a", mode="read-only"), "Store.as_identity"),
+        (lambda: remote.agents.create("kind", "id"), "store.agents.create"),
+        (lambda: remote.maintenance.repair("other.db"), "store.maintenance.repair"),
+        (lambda: remote.state(agent="a").watch(), "State.watch"),
+        (lambda: remote.state(agent="a").change("n", lambda value: value), "State.change"),
+        (lambda: remote.thread("chat").merge("what-if", resolve=lambda *_: None), "a function"),
+        (lambda: filled.copy_to(remote), "not a served one"),
+        (lambda: remote.jobs.add("x", "backup", settings={"repository": "/x"}), "'backup'"),
+        (lambda: remote.artifacts.register("/etc/passwd", keep=False), "its bytes"),
+        (lambda: remote.sensitive.reveal("x", keys="file:/etc/passwd"), "own keys"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UnsupportedError) as caught:
+            call()
+        assert name in caught.value.what
+        assert caught.value.hint or name == "a function"
+
+
+def test_a_served_store_is_not_for_asyncio() -> None:
+    async def opened() -> None:
+        await holdfast.aopen("https://127.0.0.1:1")
+
+    with pytest.raises(UnsupportedError, match="asyncio"):
+        asyncio.run(opened())
+
+
+def test_what_is_not_in_the_table_is_not_called(writable: ServedStore) -> None:
+    for path in (
+        "/reads/store/export",
+        "/reads/store/close",
+        "/reads/store/_handle",
+        "/reads/store/__class__",
+        "/reads/thread/put",
+        "/reads/maintenance/prune",
+        "/changes/maintenance/repair",
+        "/changes/store/get",
+        "/reads/nothing/get",
+        "/reads/backups/list",
+    ):
+        names = ["chat"] if "/thread/" in path else []
+        answer = writable.change("POST", path, {"names": names, "options": {"dry_run": 1}})
+        assert (answer.status, answer.json["code"]) == (422, "unsupported"), path
+    for body in (
+        {"names": ["chat", "more"]},
+        {"names": [1]},
+        {"names": ["chat"], "arguments": [1, 2, 3, 4, 5, 6, 7]},
+        {"names": ["chat"], "options": {"none": 1}},
+        {"names": ["chat"], "options": {"at": {"$no-such-mark": 1}}},
+        {"names": ["chat"], "arguments": [{"$tuple": 1}]},
+    ):
+        answer = writable.change("POST", "/reads/thread/get", body)
+        assert (answer.status, answer.json["code"]) == (400, "invalid"), (body, answer.text)
+
+
+def test_a_token_decides_who_acts(filled: holdfast.Store) -> None:
+    filled.as_identity("user:alice").thread("mine").put({"text": "of alice"})
+    token = filled.access.issue_token("user:alice").secret
+    read_only = filled.access.issue_token("user:alice", read_only=True).secret
+    with ServedStore(filled, write=True) as served:
+        with holdfast.open(served.url, token=token) as alice:
+            assert [each.thread for each in alice.threads()] == ["mine"]
+            assert alice.thread("mine").get(lazy=True).state["text"] == "of alice"
+            alice.thread("mine").update({"text": "changed"})
+            for denied in (
+                lambda: alice.audit.query(),
+                lambda: alice.access.issue_token(None),
+                lambda: alice.maintenance.verify(),
+                lambda: alice.stats(),
+                lambda: alice.jobs.list(),
+                lambda: alice.keys.list(),
+            ):
+                with pytest.raises(DeniedError):
+                    denied()
+            for hidden in (lambda: alice.get("chat"), lambda: alice.thread("chat").log(), lambda: alice.delete("chat")):
+                with pytest.raises((NotFoundError, DeniedError)):
+                    hidden()
+            with pytest.raises(DeniedError):
+                alice.state(agent="writer").item("draft")
+            with pytest.raises(DeniedError, match="act as another"):
+                alice.as_identity("user:bob").threads()
+        with holdfast.open(served.url, token=served.token) as owner:
+            acting = owner.as_identity("user:alice")
+            assert [each.thread for each in acting.threads()] == ["mine"]
+            with pytest.raises(NotFoundError):
+                acting.thread("chat").get()
+            with pytest.raises(AttributeError):
+                acting.maintenance  # type: ignore[attr-defined] # noqa: B018
+        with holdfast.open(served.url, token=read_only) as alice, pytest.raises(DeniedError):
+            alice.thread("mine").update({"text": "again"})
+        for wrong in ("hf_start_wrong", "x"):
+            with pytest.raises(DeniedError) as caught:
+                holdfast.open(served.url, token=wrong)
+            assert caught.value.code == "unauthenticated"
+        with pytest.raises(ConfigError, match="tenant"):
+            holdfast.open(served.url, token=token, tenant="other")
+    assert filled.get("mine").state == {"text": "changed"}
+    actors = {(each.actor, each.action) for each in filled.audit.query(actor="user:alice", limit=1000)}
+    assert ("user:alice", "update") in actors
+
+
+def test_a_store_that_is_only_read_refuses_changes(served: ServedStore) -> None:
+    with holdfast.open(served.url, token=served.token) as store:
+        with pytest.raises(DeniedError, match="read-only"):
+            store.put("chat", {"n": 1})
+        assert store.maintenance.prune("chat", holdfast.Retention(keep_last=2), dry_run=True).dropped > 0
+
+
+# Lost answers -----------------------------------------------------------------------------------------------------
+
+
+class LossyProxy:
+    """Passes requests to a server, and loses the answers to some of them."""
+
+    def __init__(self, port: int, lose: int) -> None:
+        self._port, self._lose, self.lost = port, lose, 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._port)) as server:
+            while request := _message(client):
+                server.sendall(request)
+                answer = _message(server)
+                if b"/changes/" in request.split(b"\r\n")[0] and self.lost < self._lose:
+                    self.lost += 1
+                    return
+                client.sendall(answer)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def _message(connection: socket.socket) -> bytes:
+    """Receive a request or a response; nothing at the end of the connection."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = connection.recv(1 << 16)
+        if not part:
+            return b""
+        data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head.lower())
+    while length is not None and len(body) < int(length[1]):
+        part = connection.recv(1 << 16)
+        body, data = body + part, data + part
+    return data
+
+
+def test_a_change_whose_answer_was_lost_is_made_once(filled: holdfast.Store) -> None:
+    with ServedStore(filled, write=True) as served:
+        proxy = LossyProxy(served.port, lose=2)
+        try:
+            with holdfast.open(proxy.url, token=served.token) as store:
+                assert store.state(agent="a").increment("n") == 1
+        finally:
+            proxy.close()
+    assert proxy.lost == 2
+    assert filled.state(agent="a")["n"] == 1
+
+
+def test_a_change_that_another_run_of_the_server_may_have_made_is_not_made_again(writable: ServedStore) -> None:
+    body = {"names": ["agent:a"], "arguments": ["n"]}
+    headers = {"Idempotency-Key": "k", EXPECTED_SERVER_HEADER: "another"}
+    answer = writable.change("POST", "/changes/state/increment", body, headers=headers)
+    assert (answer.status, answer.json["code"]) == (504, "uncertain")
+    assert issubclass(OutcomeUnknownError, holdfast.errors.ERRORS_BY_CODE["uncertain"])
+    assert "n" not in writable.store.state(agent="a")
+    headers[EXPECTED_SERVER_HEADER] = writable.change("POST", "/reads/store/threads", {}).headers["holdfast-server"]
+    assert writable.change("POST", "/changes/state/increment", body, headers=headers).status == 200
+
+
+def test_a_server_that_is_not_there_is_reported_at_once() -> None:
+    with pytest.raises(UnavailableError) as caught:
+        holdfast.open("http://127.0.0.1:9", token="hf_x")
+    assert caught.value.code == "unreachable"
+
+
+# The token --------------------------------------------------------------------------------------------------------
+
+
+def test_the_token_is_in_no_log_and_no_message(
+    writable: ServedStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("HOLDFAST_TOKEN", writable.token)
+    texts = []
+    with holdfast.open(writable.url) as store:
+        store.put("seen", {"n": 1})
+        texts += [repr(store), repr(store.thread("chat")), repr(vars(store)["_connection"].client)]
+        with pytest.raises(HoldfastError) as caught:
+            store.get("none")
+        texts.append(str(caught.value))
+        with pytest.raises(HoldfastError) as caught:
+            store.put("chat", {"n": object()})
+        texts.append(str(caught.value))
+    for url in (f"http://u:{writable.token}@127.0.0.1:{writable.port}", f"{writable.url}/?token={writable.token}"):
+        with pytest.raises(ConfigError) as refused:
+            holdfast.open(url)
+        texts.append(str(refused.value))
+    assert all(writable.token not in text for text in [*texts, caplog.text])
+
+
+def test_a_token_is_not_sent_so_that_others_can_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match="insecure"):
+        holdfast.open("http://agents.example.org", token="hf_x")
+    with pytest.raises(ConfigError, match="HOLDFAST_TOKEN"):
+        holdfast.open("https://agents.example.org")
+    with pytest.raises(ConfigError, match="option"):
+        holdfast.open("http://127.0.0.1:9", token="hf_x", wal=True)
+
+
+def test_a_server_of_another_version_is_refused(writable: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.interfaces.http.service.__version__", "7.1.0")
+    with pytest.raises(UnsupportedError, match=r"7\.1\.0"):
+        holdfast.open(writable.url, token=writable.token)

@@ -1,0 +1,191 @@
+"""Actions on a thread as the server prepares them: what they would do, as a command, and the request that makes it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+import holdfast
+from holdfast.interfaces.web.actions import ACTIONS
+from holdfast.interfaces.web.pages import page_routes
+from tests.interfaces.http.kit import Answer, ServedStore
+from tests.interfaces.web.kit import HOSTILE, fill_odd
+from tests.interfaces.web.test_pages import get, read, signed_in
+
+
+@pytest.fixture
+def writable(tmp_path: Path) -> Iterator[ServedStore]:
+    """A thread with two branches that changed the same, and odd threads; with changes allowed."""
+    with holdfast.open(tmp_path / "a.db") as store:
+        thread = store.thread("t")
+        for n in range(3):
+            thread.put({"n": n, "plan": ["think"], "goal": "explain"}, id=f"c{n}")
+        thread.fork("draft", "c1", changes={"n": 10, "plan": ["think", "draw"]})
+        thread.tag("good", "c1")
+        fill_odd(store)
+        with ServedStore(store, page_routes, write=True) as served:
+            yield served
+
+
+def post(served: ServedStore, path: str, fields: list[tuple[str, str]], csrf: str | None = None) -> Answer:
+    """Send the form of an action, as a browser does."""
+    cookie = signed_in(served)
+    if csrf is None:
+        csrf = re.findall(r'data-csrf="([0-9a-f]+)"', served.request("GET", "/", token=None, headers=cookie).text)[0]
+    body = urlencode([*fields, ("csrf", csrf)]).encode()
+    headers = {**cookie, "Origin": served.url, "Content-Type": "application/x-www-form-urlencoded"}
+    return served.request("POST", path, body, token=None, headers=headers)
+
+
+def request_of(answer: Answer) -> tuple[str, str, Any] | None:
+    """The request that a page would send; None if it cannot."""
+    found = re.search(r'data-method="(\w+)" data-address="([^"]*)" data-body="([^"]*)"', answer.text)
+    if found is None:
+        return None
+    body = html.unescape(found[3])
+    return found[1], html.unescape(found[2]), json.loads(body) if body else None
+
+
+def apply(served: ServedStore, answer: Answer) -> None:
+    """Make the change that a page would make."""
+    found = request_of(answer)
+    assert found is not None, answer.text
+    assert served.request(*found).status in (200, 201)
+
+
+def test_each_action_shows_what_it_would_do_and_its_request_does_it(writable: ServedStore) -> None:
+    thread, at = writable.store.thread("t"), "/threads/t/c1/actions"
+    steps = thread.info().steps
+    shown = get(writable, f"{at}/fork?branch=what-if")
+    assert "holdfast fork t what-if c1" in shown.text
+    assert "fork(&#39;what-if&#39;, &#39;c1&#39;)" in shown.text
+    edited = post(
+        writable, f"{at}/edit", [("branch", "cold"), ("path", "n"), ("value", "7"), ("path", "goal"), ("value", "")]
+    )
+    assert "--set n=7 --remove goal" in edited.text
+    assert "removed" in edited.text
+    restored = get(writable, f"{at}/restore")
+    assert "What changes" in restored.text
+    tagged = get(writable, "/threads/t/c2/actions/tag?tag=good")
+    assert "It no longer names #1" in tagged.text
+    pinned = get(writable, f"{at}/pin?reason=case+17")
+    pruned = get(writable, f"{at}/prune?keep_last=1")
+    assert "removed for good" in pruned.text
+    assert 'data-typed="t"' in pruned.text
+    assert thread.info().steps == steps, "nothing is changed by looking"
+    for each in (shown, edited, restored, tagged, pinned):
+        apply(writable, each)
+    assert thread.get("what-if").state == thread.get("c1").state
+    assert thread.get("cold").state == {"n": 7, "plan": ["think"]}
+    assert thread.get().state["n"] == 1
+    assert thread.tags()["good"] == "c2"
+    assert [pin.reason for pin in thread.pins()] == ["case 17"]
+    apply(writable, get(writable, f"{at}/unpin"))
+    apply(writable, get(writable, "/threads/t/c2/actions/untag"))
+    assert (thread.pins(), thread.tags()) == ([], {})
+    apply(writable, pruned)
+    with pytest.raises(holdfast.errors.NotFoundError):
+        thread.get("c0")
+
+
+def test_conflicts_of_a_merge_stand_side_by_side_until_each_has_a_side(writable: ServedStore) -> None:
+    thread, at = writable.store.thread("t"), "/threads/t/HEAD/actions/merge"
+    thread.update({"plan": ["think", "write"]})
+    fields = [("theirs", "draft"), ("into", "main")]
+    shown = post(writable, at, fields)
+    assert re.findall(r'<legend class="mono">([^<]+)', shown.text) == ["n", "plan[1:2]"]
+    assert request_of(shown) is None
+    chosen = [*fields, ("resolve:n", "theirs")]
+    assert request_of(post(writable, at, chosen)) is None, "one is left"
+    both = post(writable, at, [*chosen, ("resolve:plan[1:2]", "union")])
+    assert "--resolve n=theirs --resolve &#39;plan[1:2]=union&#39;" in both.text
+    apply(writable, both)
+    assert thread.get().state == {"n": 10, "plan": ["think", "write", "draw"], "goal": "explain"}
+    assert "stays as it is" in post(writable, at, fields).text
+
+
+REFUSED = (
+    ("/threads/t/c1/actions/fork", "has no name yet"),
+    ("/threads/t/c1/actions/fork?branch=draft", "there is a branch draft already"),
+    ("/threads/t/c1/actions/edit?branch=x&path=n&value=nonsense", "not JSON"),
+    ("/threads/t/c1/actions/edit?branch=x&path=n.x&value=1", "no keys to set"),
+    ("/threads/t/c1/actions/edit?branch=x&path=a..b&value=1", "a path is written as"),
+    ("/threads/t/c1/actions/edit?branch=x&path=none&value=", "nothing to remove"),
+    ("/threads/t/c1/actions/edit?branch=x&path=n", "No value differs"),
+    ("/threads/t/HEAD/actions/restore", "has this state already"),
+    ("/threads/t/c1/actions/merge?theirs=main&into=main", "not merged into itself"),
+    ("/threads/t/c1/actions/merge?theirs=none", 'class="wrong"'),
+    ("/threads/t/c1/actions/prune?keep_last=many", "is a number"),
+    ("/threads/t/c1/actions/prune?keep_last=&keep_within=soon", "soon"),
+    ("/threads/t/c1/actions/prune?keep_last=50", "Nothing would be removed"),
+)
+
+
+def test_what_cannot_be_done_is_said_and_has_no_request(writable: ServedStore) -> None:
+    for path, says in REFUSED:
+        answer = get(writable, path)
+        assert answer.status == 200, path
+        assert says.lower() in html.unescape(answer.text).lower(), path
+        assert request_of(answer) is None, path
+
+
+def test_a_change_meanwhile_is_shown_before_it_can_be_made(writable: ServedStore) -> None:
+    writable.store.update("t", {"n": 77}, id="c3")
+    fields = [("tag", "v1"), ("seen", "c2")]
+    answer = post(writable, "/threads/t/c1/actions/tag", fields)
+    assert "has changed since" in answer.text
+    assert "77" in answer.text
+    assert request_of(answer) is None
+    accepted = post(writable, "/threads/t/c1/actions/tag", [*fields, ("accept", "c3")])
+    assert request_of(accepted) is not None
+    assert 'data-if-match="c3"' in accepted.text
+
+
+def test_actions_are_absent_where_nothing_may_be_changed(writable: ServedStore, served: ServedStore) -> None:
+    offered = get(writable, "/threads/t/c1").text
+    assert 'data-act="fork"' in offered
+    assert 'data-act="edit"' in get(writable, "/threads/t/c1/inspect?path=n").text
+    for path in ("/threads/chat-1", "/threads/chat-1/00000050/inspect?path=plan.done"):
+        assert "data-act" not in get(served, path).text
+    assert "actions.js" not in get(served, "/threads/chat-1").text
+    assert get(served, "/threads/chat-1/00000050/actions/fork").status == 403
+    store = writable.store
+    store.access.grant("user:eve", "read", thread="t")
+    store.as_identity("user:eve").thread("own").put({"n": 1}, id="e0")
+    cookie = writable.authenticator.sign_in(store.access.issue_token("user:eve").secret)
+    own = {"Cookie": f"holdfast_{writable.port}={cookie}"}
+
+    def load(path: str) -> Answer:
+        return writable.request("GET", path, token=None, headers=own)
+
+    assert "data-act" not in load("/threads/t/c1").text
+    assert load("/threads/t/c1/actions/fork?branch=x").status == 403
+    mine = load("/threads/own").text
+    assert 'data-act="fork"' in mine
+    assert 'data-act="prune"' not in mine
+    assert "x" not in [each.name for each in store.thread("t").branches()]
+
+
+def test_a_form_needs_the_text_of_its_session(writable: ServedStore) -> None:
+    assert post(writable, "/threads/t/c1/actions/tag", [("tag", "v1")], csrf="0" * 64).status == 403
+
+
+def test_markup_in_names_and_fields_stays_text(writable: ServedStore) -> None:
+    name = quote(HOSTILE, safe="")
+    hostile = quote(HOSTILE)
+    for action in ACTIONS:
+        fields = "&".join(f"{field}={hostile}" for field in ("branch", "tag", "reason", "path", "value", "keep_within"))
+        answer = get(writable, f"/threads/{name}/c1/actions/{action}?{fields}&seen=c1", **{"X-Fragment": "action"})
+        found = read(answer)
+        assert answer.status == 200, action
+        assert found.suspicious == [], action
+        assert found.scripts == [], action
+        assert "&lt;script&gt;" in answer.text, action
+    assert get(writable, "/threads/t/c1/actions/none").status == 404
