@@ -24,6 +24,8 @@ def test_what_was_done_before_it_failed_counts(tmp_path: Path, monkeypatch: pyte
         with holdfast.open(tmp_path / name, encryption=Encryption(LocalKeys(b"1" * 32))) as store:
             store.hooks.after("state.set", record=True, name="watch")(lambda _: None)
             plant_few(store)
+            store.access.grant("user:u-1/agent:x", "read", thread="group")
+            store.access.grant("user:u-2", "read", thread="group")
             assert store.hooks.drain(30)
             if name == "resumed.db":
                 with monkeypatch.context() as patch:
@@ -34,6 +36,7 @@ def test_what_was_done_before_it_failed_counts(tmp_path: Path, monkeypatch: pyte
                 assert store.erasure.certificates() == []
             certificate = store.erasure.erase("u-1").certificate
             assert certificate is not None
+            assert certificate.retained[1:] == ("rights that name the person: 1 grants, groups and roles",)
             certificates.append((certificate.erased, certificate.rewritten, certificate.keys_destroyed))
             assert store.jobs.list() == []
     assert certificates[0] == certificates[1]

@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError
 from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.audit.retain import REMOVE, STEP
-from holdfast.security.audit.verify import ACTION, ACTOR, TARGET
+from holdfast.security.audit.verify import ACTION, ACTOR, KIND, TARGET
 from holdfast.state.sessions.records import LINE as SESSIONS
 
 _AT_ONCE = 50
@@ -32,6 +32,8 @@ _AT_ONCE = 50
 
 _KEPT = frozenset({REMOVE, ERASE, "erased"})
 """Actions whose details have no content: how many steps a line had, and its last hash."""
+
+_HOOK = "hook"
 
 _RECORDS = {ARTIFACTS: "artifact", SESSIONS: "session"}
 
@@ -78,9 +80,11 @@ class SubjectRows:
         if any(self._since(name) is not None for name in _records(line, key, detail)):
             return True
         since = min((found for name in _places(place) if (found := self._since(name)) is not None), default=None)
-        if since is None or time < since:
-            return False
-        return not since or bool(between) or remaining is None or str(row.key[2]) not in remaining
+        if not since:
+            return since is not None
+        # Of a line that others share, hooks recorded states with something of the person. Other records have none.
+        pruned = bool(between) or remaining is None or str(row.key[2]) not in remaining
+        return row.columns[KIND] == _HOOK and time >= since and pruned
 
 
 def _places(place: str) -> set[str]:

@@ -20,7 +20,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import AUDIT, COUNTS, line_kind, root_of, short_name
 from holdfast.engine.row_format import ERASE, Line
-from holdfast.engine.subject_names import METADATA_KEY
+from holdfast.engine.subject_names import METADATA_KEY, subject_of_name
 from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, DeniedError
 from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows
@@ -38,6 +38,7 @@ from holdfast.maintenance.erasure.removal import (
     rewriting_detail,
     sum_parts,
 )
+from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.audit.archive_records import ArchiveRecords
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
@@ -213,6 +214,16 @@ class Eraser:
         segments = {each.segment for each in await ArchiveRecords(self._engine, self._tenant).ranges()}
         return [f"{len(segments)} archived segments of the audit, files outside of the store"] if segments else []
 
+    async def _rights(self) -> list[str]:
+        """Return which rights name the person. They stay: what an identity may do is not its data, and a program that
+        still knows the person would be refused."""
+        access = AccessRegistry(self._engine, self._tenant)
+        names = [grant.to for grant in await access.grants(dead=True)]
+        names += [name for members in (await access.groups()).values() for name in members]
+        names += [name for name, roles in (await access.assignments()).items() for _ in roles]
+        count = sum(self._is_subject(subject_of_name(name)) for name in names)
+        return [f"rights that name the person: {count} grants, groups and roles"] if count else []
+
     def _report(self, done: int, total: int, what: str) -> int:
         if self._progress is not None:
             self._progress(done + bool(total), total or None, what)
@@ -251,7 +262,7 @@ class Eraser:
             _sorted(erased),
             _sorted(rewritten),
             keys,
-            retained=(_RETAINED,),
+            retained=(_RETAINED, *await self._rights()),
             unreachable=tuple(remains),
         ).sign(signer)
         if owns_tenant:  # it has the name of the person

@@ -12,8 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from msgspec import MsgspecError
+from msgspec.msgpack import decode
+
 from holdfast.backends.interface import Batch, Delete, Expect, Row, Scan
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import EVENTS, QUARANTINE, STEPS
+from holdfast.codec.envelope import unwrap
 from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
@@ -25,7 +30,6 @@ from holdfast.engine.row_format import ERASE, Line, StepRef, open_body
 from holdfast.engine.subject_names import subjects_of_step
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.erasure.audit_rows import places_of
-from holdfast.maintenance.repair.quarantine import quarantined
 from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
@@ -91,15 +95,15 @@ def _with_keys(engine: Engine, line: Line, apply: Apply) -> Apply:
 
 async def delete_artifact(handle: StoreHandle, id: str, erasure: str, key: bytes) -> None:
     """Delete an artifact, and its content if no other has it. `key` is that of the ledger."""
-    artifacts, engine = ArtifactRecords(handle), handle.engine
-    token = (await artifacts.get(id)).token
+    records, engine = ArtifactRecords(handle), handle.engine
+    found = (await records.get_many([id])).get(id)
     # Larger content has a line of its own, which goes if no other artifact has it.
-    content = [content_line(handle, token)] if token else []
+    content = [content_line(handle, found.token)] if found is not None and found.token else []
     tip = await engine.lines.load_tip(content[0]) if content else None
     detail = {ERASURE: erasure, "kind": "artifact", "line": b"" if tip is None else digest_line(key, tip.info.salt)}
     await record(engine, [Line(handle.tenant, AUDIT)], ERASE, detail)
     keys = [change for change in await erased_key_changes(engine, content) if not isinstance(change, Expect)]
-    await artifacts.delete(id)
+    await records.delete(id)
     if keys and await engine.lines.load_tip(content[0]) is None:
         await engine.context.backend.apply(keys)
 
@@ -120,13 +124,15 @@ async def erase_quarantine(
 ) -> None:
     """Delete the damaged rows of lines where a damaged step was the person's: nobody can tell whose the others were."""
     names, rows = set[str](), engine.context.rows
-    async for each in quarantined(engine, tenant):
-        if each.space != STEPS.name:
-            continue
-        with suppress(HoldfastError, ValueError, TypeError, IndexError):
-            row = rows.salvage(STEPS, Row((tenant, each.thread, *each.key), each.columns, each.body))
-            if any(name and is_subject(name) for name in subjects_of_step(StepRef.of(row), metadata_keys)):
-                names.add(each.thread)
+    async for stored in scan_rows(engine.context.stored, QUARANTINE, (tenant,)):  # also those that are damaged again
+        name = str(stored.key[1])
+        with suppress(HoldfastError, MsgspecError, ValueError, TypeError, IndexError):
+            if rows.salvage(QUARANTINE, stored).columns[0] != STEPS.name:
+                continue
+            key, columns, body = decode(unwrap(rows.decode(QUARANTINE, stored).body).content)
+            row = rows.salvage(STEPS, Row((tenant, name, *key), tuple(columns), body))
+            if any(each and is_subject(each) for each in subjects_of_step(StepRef.of(row), metadata_keys)):
+                names.add(name)
     if names:
         await engine.context.backend.apply([Delete(QUARANTINE, (tenant, name)) for name in sorted(names)])
 
