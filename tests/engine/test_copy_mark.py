@@ -39,7 +39,7 @@ def kill() -> None:
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_writer, "BATCH_ROWS", 12)
-    monkeypatch.setattr(row_writer, "_JOINT_BYTES", 5000)
+    monkeypatch.setattr(row_writer, "_JOINT_BYTES", 400)
 
 
 def store_on(backend: Backend) -> Store:

@@ -13,8 +13,10 @@ import pytest
 
 import holdfast
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError, UnavailableError
 from holdfast.maintenance import RestoreReport
@@ -128,8 +130,8 @@ def described(backend: Any) -> tuple[Any, ...]:
     return threads, goals, [each.name for each in store.jobs.list()]
 
 
-BEFORE: tuple[dict[str, int], list[int], list[str]] = ({"x": 2, "y": 2}, [2, 2], [])
-AFTER = ({"x": 1, "y": 1, "deleted": 1}, [1, 1], ["tidy"])
+BEFORE: tuple[Any, ...] = ({"x": 2, "y": 2}, [2, 2], [])
+AFTER: tuple[Any, ...] = ({"x": 1, "y": 1, "deleted": 1}, [1, 1], ["tidy"])
 
 
 def test_in_place_everything_changes_at_once(repository: Path) -> None:
@@ -275,16 +277,54 @@ def test_a_thread_that_was_created_again_stays_and_the_old_one_comes_beside(repo
     store.put("chat", {"n": 2})
     with pytest.raises(ConflictError):
         backups.restore("1")
-    expected = {"again": "beside", "chat": "switch", "agent:r": "same"}
-    assert actions(backups.restore("1", in_place=True, dry_run=True)) == expected
+    planned = backups.restore("1", in_place=True, dry_run=True)
     report = backups.restore("1", in_place=True)
-    assert actions(report) == expected
+    assert actions(planned) == actions(report) == {"again": "beside", "chat": "switch", "agent:r": "same"}
     (beside,) = (each for each in report.lines if each.action == "beside")
     assert beside.as_name == f"again restored-{made.id}"
     assert store.get("again").state == {"n": "new"}
     assert store.get(beside.as_name).state == {"n": "old"}
     assert store.get("chat").state == {"n": 1}
     assert actions(backups.restore("1", in_place=True))["again"] == "same"
+    assert store.maintenance.verify(level="decode").ok
+
+
+class Notes(holdfast.PersistentAgent, name="notes that are restored"):
+    count: int = 0
+
+
+def test_an_agent_is_set_back_and_its_writers_are_refused(repository: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'agents.db'}"
+    with holdfast.open(url) as store, holdfast.open(url) as writer:
+        agent = Notes().attach(store, "desk")
+        agent.start()
+        agent.count = 1
+        agent.save()
+        backups = store.backups(repository)
+        backups.create()
+        other = writer.agents.restore("desk", Notes)
+        agent.count = 2
+        agent.save()
+        assert backups.restore("1", in_place=True, dry_run=True).lines[0].changes == ("fields.count", "- 2", "+ 1")
+        assert actions(backups.restore("1", in_place=True)) == {"desk": "revert"}
+        other.count = 9
+        with pytest.raises(ConflictError) as error:
+            other.save()
+        assert error.value.code == "store-restored"
+        with holdfast.open(url) as new:
+            assert new.agents.restore("desk", Notes).count == 1
+        assert actions(backups.restore("1", in_place=True)) == {"desk": "same"}
+        assert store.maintenance.verify(level="decode").ok
+
+
+def test_a_scope_that_was_created_again_is_set_back(repository: Path) -> None:
+    store = holdfast.open("memory://")
+    store.state(agent="r")["goal"] = "find"
+    store.backups(repository).create()
+    run(store._engine.lines.delete(Line("", "␞agent:r")))
+    store.state(agent="r")["other"] = "new"
+    assert actions(store.backups(repository).restore("1", in_place=True)) == {"agent:r": "revert"}
+    assert dict(store.state(agent="r").items()) == {"goal": "find"}
     assert store.maintenance.verify(level="decode").ok
 
 
@@ -345,7 +385,7 @@ def test_a_session_that_was_deleted_does_not_come_back(repository: Path) -> None
 
 
 def damaged(repository: Path) -> tuple[Store, Clock]:
-    """A store with four backups. A pack of the third is gone, which has one thread."""
+    """A store with three backups. The last one has one thread, whose content is damaged."""
     clock = Clock()
     store = timed(clock)
     for name in ("bad", "good"):
@@ -360,7 +400,11 @@ def damaged(repository: Path) -> tuple[Store, Clock]:
     store.put("bad", {"n": os.urandom(3000).hex()})
     backups.create()
     packs = [each for each in set((repository / "packs").rglob("*")) - before if each.is_file()]
-    max(packs, key=lambda each: each.stat().st_size).unlink()
+    (pack,) = packs
+    body = bytearray(pack.read_bytes())
+    body[len(body) // 2] ^= 1
+    pack.chmod(0o600)
+    pack.write_bytes(body)
     clock.now += SECOND
     return store, clock
 

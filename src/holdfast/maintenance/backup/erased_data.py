@@ -15,8 +15,7 @@ from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import HOLD, Line
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.reader import BackupBackend
-from holdfast.maintenance.erasure.finder import SubjectFinder
-from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
+from holdfast.maintenance.erasure.reapply import apply_ledger, finder_of, read_ledger
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.security.audit.erasure_ledger import LedgerEntry
 from holdfast.security.erasure.subjects import tenant_key
@@ -44,18 +43,11 @@ async def remove_erased(source: Engine, tenant: str, ledger: Sequence[LedgerEntr
     """Remove what was erased from a backup that is opened: whole lines, which are returned, and what others share."""
     backend = source.context.stored
     assert isinstance(backend, BackupBackend)  # noqa: S101 - it is a backup
-    finder = SubjectFinder(
-        source,
-        tenant,
-        lambda name: any(each.is_of(name) for each in ledger),
-        until=max(each.time for each in ledger),
-        known_line=lambda salt: any(each.has_line(salt) for each in ledger),
-    )
-    found = await finder.find()
-    if found.is_empty:
+    found = [await finder_of(source, tenant, entry).find() for entry in ledger]
+    roots = {root_of(line) for each in found for line in each.every_line}
+    if all(each.is_empty for each in found):
         return []
     # Each erasure is applied to what may be affected, in memory.
-    roots = {root_of(line) for line in found.every_line}
     (rows,) = await source.context.backend.read([Get(REFS, [tenant_key(tenant)])])
     lines = [each for each in await source.lines.names(tenant) if root_of(each) in roots or each.name in _RECORDS]
     scratch = Engine(EngineContext(MemoryBackend(), codec=source.context.codec))

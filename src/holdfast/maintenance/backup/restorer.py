@@ -41,7 +41,7 @@ from holdfast.maintenance.backup.restore_plan import RestorePlan
 from holdfast.maintenance.backup.restore_report import RestoreReport, Selection, describe
 from holdfast.maintenance.backup.session_records import plan_sessions
 from holdfast.maintenance.backup.store_record import pick_chain
-from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
+from holdfast.maintenance.erasure.reapply import apply_ledger
 
 _PAUSED = "paused"
 """The state of a job that is not run."""
@@ -193,8 +193,7 @@ class Restorer:
     async def _apply_erasures(self, tenants: set[str]) -> None:
         """Let the store know of the erasures that the backups know of; and remove what was erased meanwhile."""
         for tenant in sorted(tenants):
-            known = self._ledgers.get(tenant, [])
-            if {each.name for each in known} != {each.name for each in await read_ledger(self._engine, tenant)}:
+            if known := self._ledgers.get(tenant, []):
                 await apply_ledger(self._engine, tenant, known)
 
     async def _verify(self, source: Engine, lines: Sequence[Line]) -> None:
