@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 from holdfast.agents.api.conversation import AsyncConversation, Conversation
 from holdfast.agents.api.tools import AsyncTools, Tools
@@ -40,6 +40,7 @@ from holdfast.state.api import sync_or_async_property
 from holdfast.time_parser import Duration, Time, parse_duration
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AgentOperations:
@@ -263,6 +264,31 @@ class AgentOperations:
 
     timers = sync_or_async_property(_timers, _async_timers)
 
+    @overload
+    def once(
+        self,
+        key: StepKey,
+        function: None = None,
+        /,
+        *,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+    ) -> Callable[[F], F]: ...
+    @overload
+    def once(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+        **kwargs: Any,
+    ) -> Any: ...
     def once(
         self,
         key: StepKey,
@@ -288,7 +314,8 @@ class AgentOperations:
         same for all attempts.
         """
         options: dict[str, Any] = {"retry": retry, "final": final, "on_unknown": on_unknown, "lease": lease}
-        return self.steps.once(key, function, *args, **options, **kwargs)
+        agent: Any = self  # of a `Store` or an `AsyncStore`: the steps are alike
+        return agent.steps.once(key, function, *args, **options, **kwargs)
 
     @sync_and_async
     async def sleep_until(self, when: Time | Duration, *, key: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.steps.once import (
@@ -138,6 +138,31 @@ class StepsOperations:
             if persister is not None:
                 persister.passed_steps.add(key)
 
+    @overload
+    def once(
+        self,
+        key: StepKey,
+        function: None = None,
+        /,
+        *,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+    ) -> Callable[[F], F]: ...
+    @overload
+    def once(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+        **kwargs: Any,
+    ) -> Any: ...
     def once(
         self,
         key: StepKey,
@@ -151,11 +176,12 @@ class StepsOperations:
         **kwargs: Any,
     ) -> Any:
         """Run a function once. See `PersistentAgent.once`."""
+        steps: Any = self  # sync or async: so is what it returns
         options = StepOptions(retry, final if isinstance(final, tuple) else (final,), on_unknown, lease)
         if function is not None:
             if not isinstance(key, str):
                 raise InvalidError("the key of a step is text", where=repr(key)[:80])
-            return self._run(key, function, args, kwargs, options)
+            return steps._run(key, function, args, kwargs, options)
         if args or kwargs:
             raise InvalidError("a decorator takes options, and the arguments come with the calls", where=repr(key)[:80])
 
@@ -163,7 +189,7 @@ class StepsOperations:
             @wraps(decorated)
             def call(*args: Any, **kwargs: Any) -> Any:
                 name = key(*args, **kwargs) if callable(key) else key
-                return self._run(name, decorated, args, kwargs, options)
+                return steps._run(name, decorated, args, kwargs, options)
 
             return call  # type: ignore[return-value]
 

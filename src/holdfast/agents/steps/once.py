@@ -19,7 +19,7 @@ from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.steps.records import RETRY, StepLine, StepRecord, digest_arguments, lost_error
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.codec.opaque import OpaqueValue
+from holdfast.engine import validation
 from holdfast.engine.leases import Lease
 from holdfast.engine.rng import rng
 from holdfast.errors import (
@@ -29,7 +29,9 @@ from holdfast.errors import (
     InvalidError,
     NotFoundError,
     OutcomeUnknownError,
+    TooLargeError,
     TransientError,
+    UnsupportedError,
 )
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing.heartbeats import Heartbeat
@@ -61,10 +63,10 @@ class Retry:
     longest: Duration = 60.0
 
     def __post_init__(self) -> None:
-        if type(self.count) is not int or self.count < 0:
-            raise InvalidError(f"the number of retries is 0 or more, not {self.count!r}"[:200])
-        if not isinstance(self.factor, int | float) or not 1 <= self.factor <= 1000:
-            raise InvalidError(f"the factor of pauses is from 1 to 1000, not {self.factor!r}"[:200])
+        validation.require_count(self.count, "number of retries")
+        factor: object = self.factor
+        if not isinstance(factor, int | float) or not 1 <= factor <= 1000:
+            raise InvalidError(f"the factor of pauses is from 1 to 1000, not {factor!r}"[:200])
         self.pause_after(1)
 
     def pause_after(self, attempts: int) -> float:
@@ -89,10 +91,9 @@ class StepOptions:
             self.retry = Retry(self.retry)
         if not isinstance(self.retry, Retry):
             raise InvalidError(f"retry is a number or a Retry, not {self.retry!r}"[:200])
-        final = self.final if isinstance(self.final, tuple) else (self.final,)
+        final: tuple[object, ...] = self.final
         if not all(isinstance(each, type) and issubclass(each, Exception) for each in final):
             raise InvalidError(f"final is a tuple of classes of errors, not {self.final!r}"[:200])
-        self.final = final
         if self.on_unknown not in ("raise", "retry") and not callable(self.on_unknown):
             raise InvalidError(
                 f"on_unknown cannot be {self.on_unknown!r}"[:200], hint="It is 'raise', 'retry' or a function"
@@ -230,7 +231,7 @@ class OnceCall:
             return False, None
         try:
             await self._record(lease, "done", result=value)
-        except InvalidError as error:  # the value cannot be stored; the step was run all the same
+        except (InvalidError, TooLargeError, UnsupportedError) as error:  # the value; the step was run all the same
             failure = InvalidError(
                 f"the step was run, and its result cannot be recorded: {error.what}",
                 where=self._where,
@@ -335,7 +336,7 @@ async def outcome_of(line: StepLine, record: StepRecord) -> Any:
     value = None if item is None else item.value
     if record.state == "done":
         return value
-    if isinstance(value, Exception) and not isinstance(value, OpaqueValue):
+    if isinstance(value, Exception):
         raise value
     raise HandlerError(
         f"the step failed: {record.error}",

@@ -21,7 +21,7 @@ from holdfast.agents.steps.records import StepLine
 from holdfast.agents.steps.signals import signal_entry, signal_writes
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Change, Delete, Put, Row, Scan
-from holdfast.backends.tables import JOBS
+from holdfast.backends.tables import JOBS, Key
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, HoldfastError, TransientError
@@ -39,6 +39,9 @@ _MAX_BODY = 1 << 16
 _LONGEST_LOOK = 5.0
 
 _log = logging.getLogger("holdfast.timers")
+
+_reported: set[Key] = set()
+_MAX_REPORTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +182,9 @@ async def sleep_until(line: StepLine, when: object, key: str) -> bool:
 
 
 async def next_due(handle: StoreHandle) -> int | None:
-    """Return when the next timer is due."""
-    query = Scan(JOBS, (handle.tenant, ""), (PREFIX,), (PREFIX[:-1] + "0",), limit=1, bodies=False)
+    """Return when the next timer is due that is not due yet: one that is damaged stays where it is."""
+    start = f"{PREFIX}{handle.now() + 1:020d}"
+    query = Scan(JOBS, (handle.tenant, ""), (start,), (PREFIX[:-1] + "0",), limit=1, bodies=False)
     (rows,) = await handle.engine.context.stored.read([query])
     return _due_of(rows[0]) if rows else None
 
@@ -191,7 +195,7 @@ async def fire_timers(handle: StoreHandle) -> int:
     Each is delivered once, whoever else does this: what a timer leaves in the agent's line is one step. A row that
     cannot be read is left, and does not keep the others from being delivered.
     """
-    start, now = f"{PREFIX}", handle.now()
+    start, now = PREFIX, handle.now()
     done = 0
     while True:
         query = Scan(JOBS, (handle.tenant, ""), (start,), (f"{PREFIX}{now + 1:020d}",), limit=_PAGE)
@@ -203,10 +207,17 @@ async def fire_timers(handle: StoreHandle) -> int:
             except TransientError:
                 raise
             except HoldfastError as error:
-                _log.warning("a timer is skipped: %s", error)
+                _warn(row, error)
         if len(rows) < _PAGE:
             return done
-        start = f"{rows[-1].key[2]}\0"
+        start = str(rows[-1].key[2]) + "\0"
+
+
+def _warn(row: Row, error: HoldfastError) -> None:
+    """Log that a timer is skipped; once, since runners look often."""
+    if row.key not in _reported and len(_reported) < _MAX_REPORTED:
+        _reported.add(row.key)
+        _log.warning("a timer is skipped: %s", error)
 
 
 async def _fire(handle: StoreHandle, row: Row) -> None:
