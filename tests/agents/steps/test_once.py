@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.agents import RETRY, AsyncPersistentAgent, Retry, StepRecord
+from holdfast.agents.steps.records import steps_of
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     ConflictError,
@@ -318,25 +319,33 @@ def test_wrong_calls_run_nothing(desk: Desk) -> None:
     async def later() -> None:
         raise AssertionError
 
+    once: Any = desk.once
     wrong: list[Callable[[], object]] = [
-        lambda: desk.once("", charge),
-        lambda: desk.once("a/b", charge),
-        lambda: desk.once("x" * 500, charge),
-        lambda: desk.once("k", "no function"),  # type: ignore[arg-type]
-        lambda: desk.once("k", later),
-        lambda: desk.once("k", charge, retry=-1),
-        lambda: desk.once("k", charge, retry="many"),  # type: ignore[arg-type]
-        lambda: desk.once("k", charge, final=("ValueError",)),  # type: ignore[arg-type]
-        lambda: desk.once("k", charge, final=(PowerCut,)),  # type: ignore[arg-type]
-        lambda: desk.once("k", charge, on_unknown="guess"),  # type: ignore[arg-type]
-        lambda: desk.once("k", charge, lease=0),
-        lambda: desk.once("k", None, 1),
-        lambda: desk.once(7, charge),  # type: ignore[arg-type]
+        lambda: once("", charge),
+        lambda: once("a/b", charge),
+        lambda: once("x" * 500, charge),
+        lambda: once("k", "no function"),
+        lambda: once("k", later),
+        lambda: once("k", charge, retry=-1),
+        lambda: once("k", charge, retry="many"),
+        lambda: once("k", charge, final=("ValueError",)),
+        lambda: once("k", charge, final=(PowerCut,)),
+        lambda: once("k", charge, on_unknown="guess"),
+        lambda: once("k", charge, lease=0),
+        lambda: once("k", None, 1),
+        lambda: once(7, charge),
         lambda: Retry(3, factor=0),
     ]
     for each in wrong:
         assert told(each) == "invalid"
     assert (charge.calls, list(desk.steps.list())) == ([], [])
+
+
+def test_a_step_does_not_wait_for_itself_and_other_steps_may_be_inside(desk: Desk) -> None:
+    def outer() -> list[Any]:
+        return [desk.once("inner", abs, -1), told(lambda: desk.once("outer", outer))]
+
+    assert desk.once("outer", outer) == [1, "invalid"]
 
 
 def test_versions_of_the_code(store: Store) -> None:
@@ -369,6 +378,18 @@ def test_steps_are_deleted_with_the_agent_and_listed_in_pages(store: Store, desk
     charge = Charge()
     assert desk_of(store).once("k1", charge, 1) == ["paid", 1]
     assert len(charge.calls) == 1
+
+
+def test_steps_are_erased_with_their_agent(store: Store) -> None:
+    for id, subject in (("a", "u-1"), ("b/c", "u-1"), ("d", "u-2")):
+        desk = desk_of(store, id)
+        desk.metadata["subject"] = subject
+        desk.save()
+        desk.once("charge", Charge(), "of a person")
+        assert desk.steps._line.line == steps_of(desk.persister.line.line)
+    store.erasure.erase("u-1")
+    left = {id: [each.key for each in store.agents.steps(id).list()] for id in ("a", "b/c", "d")}
+    assert left == {"a": [], "b/c": [], "d": ["charge"]}
 
 
 def test_only_who_may_write_the_agent_has_steps_and_a_grant_of_signals_is_enough_for_those(store: Store) -> None:

@@ -82,6 +82,20 @@ def test_a_wait_under_a_key_gets_the_same_signal_after_a_restart_and_has_one_dea
     assert left.value == 3
 
 
+def test_ids_of_signals_are_forgotten_in_time() -> None:
+    clock = Clock()
+    store = timed(clock)
+    desk = desk_of(store)
+    for number in range(20):
+        store.agents.signal(ID, "s", number, id=f"s{number}")
+    clock.now += 31 * 24 * HOUR
+    for number in range(5):
+        assert store.agents.signal(ID, "s", number, id=f"later {number}")
+    keys = run(desk.steps._line.read(lambda view: view.all_keys("signal-")))
+    assert len(keys) == 2 * 5
+    assert store.agents.signal(ID, "s", 0, id="s1"), "it is another one by now"
+
+
 def test_who_waits_in_another_thread_is_woken(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "a.db") as other:
         desk, got = desk_of(store), list[tuple[object, float]]()

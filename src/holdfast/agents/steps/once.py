@@ -12,6 +12,8 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -22,6 +24,7 @@ from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine import validation
 from holdfast.engine.leases import Lease
 from holdfast.engine.rng import rng
+from holdfast.engine.row_format import Line
 from holdfast.errors import (
     ConflictError,
     HandlerError,
@@ -31,6 +34,7 @@ from holdfast.errors import (
     OutcomeUnknownError,
     TooLargeError,
     TransientError,
+    UnavailableError,
     UnsupportedError,
 )
 from holdfast.state.reader import ScopeView
@@ -47,6 +51,8 @@ _MAX_ERROR = 2000
 
 _RECORD_ATTEMPTS = 5
 """How often recording a result is attempted while the store is unavailable for a moment."""
+
+_active: ContextVar[frozenset[tuple[Line, str]]] = ContextVar("steps that are running here", default=frozenset())
 
 OnUnknown: TypeAlias = Literal["raise", "retry"] | Callable[[StepRecord], Any]
 """What to do about an attempt whose outcome is unknown: raise `OutcomeUnknownError`, run the step again, or ask a
@@ -132,13 +138,17 @@ class OnceCall:
             try:
                 await lease.acquire()
             except ConflictError:
-                watch = watch or self.line.watch(f"step/{self.key}")
-                await WatchOperations.poll(watch, min(life / 4, 1.0))  # whoever has it may die without a change
+                if watch is None:
+                    watch = self.line.watch(f"step/{self.key}")
+                    await WatchOperations.start(watch)  # and look again: it may have ended just now
+                else:
+                    await WatchOperations.poll(watch, min(life / 4, 1.0))  # its process may die without a change
                 continue
             try:
                 ended, value = await self._run_leased(lease)
             finally:
-                await lease.release()
+                with suppress(TransientError, UnavailableError):  # it expires anyway, and the outcome matters more
+                    await lease.release()
             if ended:
                 return value
 
@@ -152,6 +162,12 @@ class OnceCall:
                 "an agent of a Store has no event loop for coroutine functions",
                 where=self._where,
                 hint="Write it with `def`, or use AsyncPersistentAgent on an AsyncStore",
+            )
+        if (self.line.line, self.key) in _active.get():
+            raise InvalidError(
+                "the step is called by its own function, and would wait for itself",
+                where=self._where,
+                hint="Use another key for the inner step",
             )
         self.digest = digest_arguments(self.line, self.key, self.args, self.kwargs)
 
@@ -254,8 +270,12 @@ class OnceCall:
         def call(_: object) -> Any:
             return self.function(*self.args, **kwargs)
 
-        with Heartbeat(self.options.lease) as heartbeat:
-            return await heartbeat.call(call_async if self.is_async else call, None, lease.renew)
+        token = _active.set(_active.get() | {(self.line.line, self.key)})
+        try:
+            with Heartbeat(self.options.lease) as heartbeat:
+                return await heartbeat.call(call_async if self.is_async else call, None, lease.renew)
+        finally:
+            _active.reset(token)
 
     async def _record(
         self,

@@ -12,10 +12,11 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from holdfast.agents.storage.agent_line import AgentLine
+from holdfast.agents.storage.agent_line import PREFIX, AgentLine
 from holdfast.backends.interface import Change
 from holdfast.engine.guard import Action
 from holdfast.engine.leases import Lease
+from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError
@@ -145,9 +146,9 @@ class StepLine:
         except _Nothing:
             return
 
-    def put(self, key: str, value: Any, expires: int = 0) -> KeyWrite:
+    def put(self, key: str, value: Any) -> KeyWrite:
         """Return the change that sets a key."""
-        return KeyWrite(key, packed=pack_value(self.agent.handle, key, value), expires=expires)
+        return KeyWrite(key, packed=pack_value(self.agent.handle, key, value))
 
     def lease(self, key: str, life: float) -> Lease:
         """Return the lease under which a step is run. The digest keeps its row as private as the step."""
@@ -166,6 +167,11 @@ class StepLine:
                 f"the {what} has at most {MAX_KEY} bytes, and no slash", where=f"{checked[:40]!r} of {self.where}"
             )
         return checked
+
+
+def steps_of(agent: Line) -> Line:
+    """Return the line of steps of an agent, by the line of the agent."""
+    return Line(agent.tenant, f"{MARK}agent:{agent.name.removeprefix(PREFIX)}/steps:main")
 
 
 class _Nothing(ConflictError):

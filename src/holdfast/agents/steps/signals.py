@@ -1,7 +1,7 @@
 """Signals to an agent: kept in order until it waits for them, each id once.
 
 A signal is a key of the agent's line of steps, with a number that grows with every step of that line. Its id is a key,
-too, which expires: within that time a signal that is sent again is not a second one.
+too, which is deleted after some time: until then a signal that is sent again is not a second one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from holdfast.time_parser import Duration, parse_nanoseconds
 
 REMEMBERED = 30 * 86400 * 10**9
 """For how long the id of a signal is remembered, in nanoseconds."""
+
+_SWEEP_LIMIT = 8
+"""How many ids are deleted when a signal is sent."""
 
 _LONGEST_LOOK = 5.0
 """The longest time, in seconds, in which a waiting agent relies on the watch alone."""
@@ -83,17 +86,24 @@ async def signal_writes(line: StepLine, view: ScopeView, entry: dict[str, Any]) 
     if await view.item(known) is not None:
         return []
     number = 0 if view.point is None else view.point.seq + 1
+    end = f"signal-end/{view.now + REMEMBERED:020d}/{entry['id']}"
     return [
         line.put(f"signal/{entry['name']}/{number:012d}", entry),
-        line.put(known, True, expires=view.now + REMEMBERED),
-        *await _forget(view),
+        line.put(known, True),
+        line.put(end, True),
+        *await _sweep(view),
     ]
 
 
-async def _forget(view: ScopeView) -> list[KeyWrite]:
-    """Delete a few ids whose time is over, so that they do not add up."""
-    first = await view.all_keys("signal-id/", 8)
-    return [KeyWrite(key, "delete") for key in first if await view.item(key) is None]
+async def _sweep(view: ScopeView) -> list[KeyWrite]:
+    """Delete some ids whose time is over, so that they do not add up."""
+    gone = []
+    for key in await view.all_keys("signal-end/", _SWEEP_LIMIT):
+        _, time, id = key.split("/")
+        if int(time) > view.now:
+            break
+        gone += [KeyWrite(key, "delete"), KeyWrite(f"signal-id/{id}", "delete")]
+    return gone
 
 
 async def pending_signals(line: StepLine, name: str | None, limit: int | None = None) -> list[Signal]:
@@ -101,7 +111,8 @@ async def pending_signals(line: StepLine, name: str | None, limit: int | None = 
     await line.require("read", SIGNAL)
     prefix = "signal/" if name is None else f"signal/{line.check_key(name, 'name of a signal')}/"
     items = await line.read(lambda view: view.items(prefix, limit=limit))
-    return sorted((Signal.of(item.value) for item in items), key=lambda signal: signal.time)
+    ordered = sorted(items, key=lambda item: item.key.rpartition("/")[2])
+    return [Signal.of(item.value) for item in ordered]
 
 
 async def wait_for_signal(line: StepLine, name: str, timeout: Duration | None, key: str | None) -> Signal | None:
