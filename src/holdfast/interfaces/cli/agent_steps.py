@@ -114,7 +114,7 @@ def cancel_timer(session: CliContext, id: str, name: str, identity: str | None) 
     """
     done = open_as(session, identity, write=True).agents.timers(id).cancel(name)
     text = f"Cancelled {name}." if done else f"{id} has no timer {name}."
-    session.tell(text, {"agent": id, "timer": name, "cancelled": done})
+    session.tell(text, {"agent": id, "name": name, "done": done})
 
 
 @command("signal")
@@ -137,7 +137,7 @@ def signal(
         payload = None if value is None else parse_value(value, "JSON")
         sent = store.agents.signal(id, name, payload, id=signal_id)
         text = f"Sent {name} to {id}." if sent else f"The signal {signal_id} was sent before."
-        session.tell(text, {"agent": id, "signal": name, "sent": sent})
+        session.tell(text, {"agent": id, "signal": name, "new": sent})
         return
     found = open_as(session, identity).agents.steps(id).signals()
     if session.json:
