@@ -50,6 +50,17 @@ def test_the_haiku_agent_goes_on_with_its_conversation() -> None:
     assert printed[-1] == "collected: tides, kelp, git"
 
 
+def test_the_order_desk_charges_and_ships_once() -> None:
+    done = "the parcel at the dock, approved by Ada"
+    assert run("order_desk") == [
+        "charging order 42, with a key of 32 characters",
+        "shipping order 42, for which 9.5 was paid",
+        "the power is gone",
+        "attempt 1 of ship-42 was interrupted; the parcel is at the dock",
+        *[done] * 2,
+    ]
+
+
 def test_the_conversation_is_handed_over_once_it_is_accepted() -> None:
     printed = run("handover")
     assert printed[0].startswith("refused: ")

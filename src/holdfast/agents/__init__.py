@@ -1,8 +1,9 @@
 """Durable agents: they are saved as they work, and restored as they were, whatever happened in between.
 
 The packages, each importing only those before it: `definition` (classes of agents), `storage` (records and lines in the
-store), `runtime` (saving a live agent), `transfer` (handing over to another agent), `recovery` (after a crash), `api`
-(the API for programs) and `snapshots` (an agent in one file). All public names can be imported from here.
+store), `runtime` (saving a live agent), `steps` (durable steps, timers and signals), `transfer` (handing over to
+another agent), `recovery` (after a crash), `api` (the API for programs) and `snapshots` (an agent in one file). All
+public names can be imported from here.
 """
 
 from typing import TYPE_CHECKING
@@ -37,6 +38,15 @@ if TYPE_CHECKING:
     from holdfast.agents.runtime.metrics import AgentMetrics as AgentMetrics
     from holdfast.agents.runtime.metrics import StoreMetrics as StoreMetrics
     from holdfast.agents.runtime.two_phase import Recovery as Recovery
+    from holdfast.agents.steps.api import AsyncSteps as AsyncSteps
+    from holdfast.agents.steps.api import AsyncTimers as AsyncTimers
+    from holdfast.agents.steps.api import Steps as Steps
+    from holdfast.agents.steps.api import Timers as Timers
+    from holdfast.agents.steps.once import Retry as Retry
+    from holdfast.agents.steps.records import RETRY as RETRY
+    from holdfast.agents.steps.records import StepRecord as StepRecord
+    from holdfast.agents.steps.signals import Signal as Signal
+    from holdfast.agents.steps.timers import Timer as Timer
     from holdfast.agents.storage.diagram import dot as dot
     from holdfast.agents.storage.diagram import mermaid as mermaid
     from holdfast.agents.storage.listing import AgentInfo as AgentInfo
@@ -65,6 +75,11 @@ _MODULES = {
     "holdfast.agents.definition.state_machine": ("Machine", "Transition"),
     "holdfast.agents.runtime.metrics": ("AgentMetrics", "StoreMetrics"),
     "holdfast.agents.runtime.two_phase": ("Recovery",),
+    "holdfast.agents.steps.api": ("AsyncSteps", "AsyncTimers", "Steps", "Timers"),
+    "holdfast.agents.steps.once": ("Retry",),
+    "holdfast.agents.steps.records": ("RETRY", "StepRecord"),
+    "holdfast.agents.steps.signals": ("Signal",),
+    "holdfast.agents.steps.timers": ("Timer",),
     "holdfast.agents.storage.diagram": ("dot", "mermaid"),
     "holdfast.agents.storage.listing": ("AgentInfo", "AgentStep"),
     "holdfast.agents.storage.record": ("AgentRecord", "PendingChange", "Status"),

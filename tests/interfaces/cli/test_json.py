@@ -82,6 +82,13 @@ agent transitions anna --mermaid
 agent history anna
 agent diff anna
 agent resolve anna --back
+agent steps anna
+agent steps anna charge-1
+agent resolve-step anna charge-1 --retry
+agent timers anna
+agent cancel-timer anna reminder
+agent signal anna approved 1 --id s1
+agent signal anna
 agent transfer anna ben --yes
 agent transfers anna
 agent export anna anna.json
@@ -221,6 +228,11 @@ TIMES = {"time", "created", "updated", "started", "ended", "due", "until", "revo
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 
+def interrupt() -> None:
+    """End a step as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 def leaves(command: click.Command, path: str = "") -> Iterator[str]:
     """The commands that do something, as they are typed."""
     if isinstance(command, click.Group):
@@ -252,6 +264,9 @@ def full(url: str, tmp_path: Path) -> str:
             agent = Writer().attach(store, id)
             agent.start()
             agent.conversation.append({"role": "user", "content": "hello"})
+            agent.timers.set("reminder", "1h")
+            with pytest.raises(KeyboardInterrupt):
+                agent.once("charge-1", interrupt)
             agent.stop()
     (tmp_path / "holdfast.toml").write_text('[schemas]\nmodule = "cli_json_schemas"\n')
     (tmp_path / "cli_json_schemas.py").write_text(SCHEMAS)

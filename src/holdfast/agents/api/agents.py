@@ -23,6 +23,9 @@ from holdfast.agents.recovery.rollback import roll_back
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.metrics import StoreMetrics
 from holdfast.agents.runtime.two_phase import Recovery
+from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, Steps, Timers
+from holdfast.agents.steps.records import StepLine
+from holdfast.agents.steps.signals import send_signal
 from holdfast.agents.storage import json_document, listing
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import AgentFilter, AgentInfo, AgentStep
@@ -31,7 +34,7 @@ from holdfast.agents.storage.transition_log import TransitionRecord, read_transi
 from holdfast.agents.transfer.offer import Transfer, read_transfers
 from holdfast.agents.transfer.transfer import transfer
 from holdfast.backends.interface import Change, Expect
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async, sync_or_async
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import both_preconditions
@@ -207,8 +210,9 @@ class AgentsOperations:
 
     @sync_and_async
     async def delete(self, id: str) -> None:
-        """Delete an agent permanently: its record, its messages, its history. Its audit records stay. Raises
-        `DeniedError` if it is on hold. The state of its scope, `store.state(agent=id)`, is not affected."""
+        """Delete an agent permanently: its record, its messages, its history, its steps and timers. Its audit
+        records stay. Raises `DeniedError` if it is on hold. The state of its scope, `store.state(agent=id)`, is not
+        affected."""
         line, handle = AgentLine(self._handle, id), self._handle
         with trace_context.correlation():
             permit = await line.allow("write")
@@ -224,8 +228,35 @@ class AgentsOperations:
                 return [Expect(STEPS, (*line.line, last.branch, last.seq + 1), None)]
 
             guards = both_preconditions(permit.guards, require_unchanged)
-            await remove_lines(handle.engine, [line.line], handle.guard.actor, guards)
+            steps = StepLine(line).line
+            lines = [line.line, *([steps] if await handle.engine.lines.latest_step(steps) is not None else [])]
+            await remove_lines(handle.engine, lines, handle.guard.actor, guards)
             hooks.call_after(newest.depth + 1, newest.id)
+
+    # Durable steps --------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def signal(self, agent: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
+        """Send a signal to an agent, which `agent.wait_for(name)` returns, now or later. Returns False if one with this
+        id was sent before. It takes the right to write `signal` of the scope `agent:…/custom:steps/main`."""
+        return await send_signal(StepLine(AgentLine(self._handle, agent)), name, value, id)
+
+    def _steps(self, id: str) -> Steps:
+        """Return the durable steps of an agent, whether it is live or not."""
+        return Steps(StepLine(AgentLine(self._handle, id)))
+
+    def _async_steps(self, id: str) -> AsyncSteps:
+        return AsyncSteps(StepLine(AgentLine(self._handle, id)))
+
+    def _timers(self, id: str) -> Timers:
+        """Return the timers of an agent, whether it is live or not."""
+        return Timers(StepLine(AgentLine(self._handle, id)))
+
+    def _async_timers(self, id: str) -> AsyncTimers:
+        return AsyncTimers(StepLine(AgentLine(self._handle, id)))
+
+    steps = sync_or_async(_steps, _async_steps)
+    timers = sync_or_async(_timers, _async_timers)
 
     # History --------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 from holdfast.agents.api.conversation import AsyncConversation, Conversation
 from holdfast.agents.api.tools import AsyncTools, Tools
@@ -22,6 +22,11 @@ from holdfast.agents.runtime.metrics import AgentMetrics
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.placeholder import RestoreAgent
 from holdfast.agents.runtime.two_phase import Recovery
+from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, StepKey, Steps, Timers
+from holdfast.agents.steps.once import LEASE, OnUnknown, Retry
+from holdfast.agents.steps.records import StepLine
+from holdfast.agents.steps.signals import Signal, wait_for_signal
+from holdfast.agents.steps.timers import sleep_until
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import read_summary
 from holdfast.agents.storage.record import Status, error_text
@@ -32,8 +37,10 @@ from holdfast.engine.model.operators import UpdateOperator
 from holdfast.engine.paths import require_path
 from holdfast.errors import InvalidError
 from holdfast.state.api import sync_or_async_property
+from holdfast.time_parser import Duration, Time, parse_duration
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AgentOperations:
@@ -232,6 +239,103 @@ class AgentOperations:
     def recoveries(self) -> list[Recovery]:
         """What was found half-done at starts, and how it was resolved."""
         return list(self.persister.lifecycle.recoveries)
+
+    # Durable steps --------------------------------------------------------------------------------------------
+
+    @property
+    def _step_line(self) -> StepLine:
+        return StepLine(self.persister.line)
+
+    def _steps(self) -> Steps:
+        """The durable steps of the agent."""
+        return Steps(self._step_line, self.persister)
+
+    def _async_steps(self) -> AsyncSteps:
+        return AsyncSteps(self._step_line, self.persister)
+
+    steps = sync_or_async_property(_steps, _async_steps)
+
+    def _timers(self) -> Timers:
+        """The timers of the agent."""
+        return Timers(self._step_line)
+
+    def _async_timers(self) -> AsyncTimers:
+        return AsyncTimers(self._step_line)
+
+    timers = sync_or_async_property(_timers, _async_timers)
+
+    @overload
+    def once(
+        self,
+        key: StepKey,
+        function: None = None,
+        /,
+        *,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+    ) -> Callable[[F], F]: ...
+    @overload
+    def once(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+        **kwargs: Any,
+    ) -> Any: ...
+    def once(
+        self,
+        key: StepKey,
+        function: Callable[..., Any] | None = None,
+        /,
+        *args: Any,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+        **kwargs: Any,
+    ) -> Any:
+        """Run a function once under a key, and return its result: `agent.once("charge-42", charge, 42)`. Once that is
+        recorded, it is returned, and the function is not run again: after a crash, by a retry, in another process.
+        Without a function, return a decorator; its key may be a function of the arguments. Under asyncio, the call is
+        awaited, and the function may be a coroutine function.
+
+        An error of the function is recorded, too, and raised again: after `retry` further attempts, or at once if it is
+        one of `final`. If the process of an attempt died, what it did is unknown: `OutcomeUnknownError`, unless
+        `on_unknown` is `"retry"`, or a function that decides. A process without a sign of life for the time of the
+        `lease` is presumed dead; another that calls the same step waits as long. The same key with other arguments is
+        a `ConflictError`, code `step-arguments`. A parameter `idempotency_key` of the function gets a text that is the
+        same for all attempts.
+        """
+        options: dict[str, Any] = {"retry": retry, "final": final, "on_unknown": on_unknown, "lease": lease}
+        agent: Any = self  # of a `Store` or an `AsyncStore`: the steps are alike
+        return agent.steps.once(key, function, *args, **options, **kwargs)
+
+    @sync_and_async
+    async def sleep_until(self, when: Time | Duration, *, key: str) -> bool:
+        """Sleep until a time, or for a duration. It is recorded under the key: after a restart, the same call sleeps
+        for what is left. Returns False if `timers.cancel(key)` ended it."""
+        return await sleep_until(self._step_line, when, key)
+
+    @sync_and_async
+    async def sleep(self, duration: Duration, *, key: str) -> bool:
+        """Sleep for a duration. See `sleep_until`."""
+        return await sleep_until(self._step_line, parse_duration(duration, positive=True), key)
+
+    @sync_and_async
+    async def wait_for(self, signal: str, *, timeout: Duration | None = None, key: str | None = None) -> Signal | None:
+        """Wait for a signal of a name, and take it: the oldest, also if it came before. None after the timeout.
+
+        With a key, what came is recorded, also that nothing did: after a restart, the same call returns it again, and
+        the timeout counts from the first one.
+        """
+        return await wait_for_signal(self._step_line, signal, timeout, key)
 
     async def _enter_context(self) -> None:
         line = self.persister.line

@@ -26,6 +26,7 @@ from holdfast.interfaces.cli.agent_history import (
     transfers,
     transitions,
 )
+from holdfast.interfaces.cli.agent_steps import cancel_timer, resolve_step, signal, steps, timers
 from holdfast.interfaces.cli.base import (
     CliContext,
     command,
@@ -388,5 +389,6 @@ def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str
 for _each in (
     *(list_, show, messages, transitions, history, diff, resolve, rollback),
     *(transfer, transfers, export, import_, delete),
+    *(steps, resolve_step, timers, cancel_timer, signal),
 ):
     agent.add_command(_each)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.backends.interface import Get, Row, Scan
-from holdfast.backends.tables import JOBS, QUARANTINE, REFS, STEPS, WORDS
+from holdfast.backends.tables import QUARANTINE, REFS, STEPS, WORDS
 from holdfast.engine.row_format import Line, LineSummary
 from holdfast.engine.text_index.indexer import ON
 from holdfast.engine.types import to_datetime
@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.maintenance.doctor.result import CheckResult, note, ok, problem, warning
 from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import LIFE
-from holdfast.maintenance.jobs.job import Job
+from holdfast.maintenance.jobs.job import Job, scan_jobs
 from holdfast.security.handle import StoreHandle
 
 SAMPLE = 200
@@ -165,7 +165,7 @@ async def text_index(store: StoreHandle, sample: Sequence[LineSummary]) -> list[
 async def jobs(store: StoreHandle) -> list[CheckResult]:
     """Check whether scheduled jobs run."""
     backend, now, known = store.engine.context.stored, store.engine.context.clock(), JobTypes()
-    (rows,) = await backend.read([Scan(JOBS, (store.tenant, ""))])
+    (rows,) = await backend.read([scan_jobs(store.tenant)])
     found = []
     for row in rows:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.agents.steps.records import steps_of
 from holdfast.backends.interface import Get
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES, REFS
@@ -239,12 +240,12 @@ class SubjectFinder:
         return bool(user) and self._is_subject(user)
 
     async def _agent_subjects(self, agents: Iterable[Line]) -> dict[Line, str]:
-        """Return the subjects that the metadata of agents name."""
+        """Return the subjects that the metadata of agents name. The durable steps of an agent are theirs, too."""
         found = {}
         for line in agents:
             subject = await self._agent_subject(line)
             if subject:
-                found[line] = subject
+                found[line] = found[steps_of(line)] = subject
         return found
 
     async def _agent_subject(self, line: Line) -> str:

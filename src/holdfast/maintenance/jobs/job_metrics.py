@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.metrics import Sample
-from holdfast.backends.tables import JOBS
 from holdfast.errors import HoldfastError
-from holdfast.maintenance.jobs.job import Job
+from holdfast.maintenance.jobs.job import Job, scan_jobs
 from holdfast.security.handle import StoreHandle
 
 
 async def read_job_metrics(handle: StoreHandle) -> list[Sample]:
     """Return the metrics of all jobs that can be read."""
     context = handle.engine.context
-    (rows,) = await context.stored.read([Scan(JOBS, (handle.tenant, ""))])
+    (rows,) = await context.stored.read([scan_jobs(handle.tenant)])
     samples: list[Sample] = []
     for row in rows:
         try:

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast.backends.interface import Change, Delete, Expect, Get, Row, Scan
+from holdfast.backends.interface import Change, Delete, Expect, Get, Row
 from holdfast.backends.tables import JOBS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, TooLargeError
 from holdfast.maintenance.jobs.builtin import JobTypes
-from holdfast.maintenance.jobs.job import Job
+from holdfast.maintenance.jobs.job import FIRST_NAME, Job, scan_jobs
 from holdfast.maintenance.jobs.schedule import parse as parse_schedule
 from holdfast.maintenance.jobs.types import JobHost
 
@@ -79,7 +79,7 @@ class JobTable:
         return found
 
     async def _rows(self) -> list[Row]:
-        (rows,) = await self.context.stored.read([Scan(JOBS, (self.store.tenant, ""))])
+        (rows,) = await self.context.stored.read([scan_jobs(self.store.tenant)])
         return rows
 
     async def change(self, name: str, how: Callable[[Job], Job | None]) -> Job:
@@ -114,6 +114,8 @@ class JobTable:
         """Store a job."""
         if not 0 < len(check_name(name, "name of a job").encode()) <= _MAX_NAME:
             raise InvalidError(f"the name of a job has from 1 to {_MAX_NAME} bytes", where=repr(name)[:80])
+        if name < FIRST_NAME:
+            raise InvalidError("the name of a job starts with a printable character", where=repr(name)[:80])
         if type(paused) is not bool:
             raise InvalidError(f"paused is True or False, not {paused!r}")
         plain = self.settings(kind, settings)

@@ -34,7 +34,10 @@ from holdfast.time_parser import Duration, parse_seconds
 LOOK_EVERY = 15.0
 """The longest time in seconds between two checks of the jobs, which others may have changed."""
 
-_NAP = 0.5
+TIMERS_EVERY = 0.5
+"""The longest time in seconds between two checks of the timers of agents, which others may have set."""
+
+_SHORTEST = 0.01
 
 _log = logging.getLogger("holdfast.jobs")
 
@@ -50,6 +53,7 @@ class _RunnerBase:
         kinds: JobTypes | None = None,
         *,
         look_every: Duration = LOOK_EVERY,
+        timers_every: Duration = TIMERS_EVERY,
         life: Duration = LIFE,
         on_run: OnRun | None = None,
         progress: Progress | None = None,
@@ -57,11 +61,13 @@ class _RunnerBase:
         """A runner for the jobs of a store's tenant. `kinds` are the types of jobs that this program knows; jobs of
         other types are left to other runners.
 
+        Signals of agents' timers are delivered between jobs; timers are checked at least every `timers_every` seconds.
         `life` is the time without a sign of life after which a runner is presumed dead; it must be the same for all
         runners of a store. `on_run` is called after each run, `progress` while a job runs.
         """
         self._table = JobTable(store, kinds)
         self._look_every = parse_seconds(look_every, "look_every", positive=True)
+        self._timers_every = parse_seconds(timers_every, "timers_every", positive=True)
         self._life = parse_seconds(life, "life", positive=True)
         self._on_run = on_run
         self._progress = progress
@@ -85,6 +91,20 @@ class _RunnerBase:
         except TransientError as error:
             _log.warning("the jobs could not be read; the next attempt is in %g s: %s", self._look_every, error)
             return self._look_every
+
+    async def fire_timers(self) -> float:
+        """Deliver the timers that are due. Returns the seconds until the next check of timers."""
+        from holdfast.agents.steps.timers import fire_timers, next_due  # most programs have no timers
+
+        handle = self._table.store
+        try:
+            await fire_timers(handle)
+            due = await next_due(handle)
+        except TransientError as error:
+            _log.warning("the timers could not be read or delivered: %s", error)
+            return self._timers_every
+        ahead = self._timers_every if due is None else (due - handle.now()) / 1e9
+        return max(min(ahead, self._timers_every), _SHORTEST)
 
     async def _run(self, job: Job) -> None:
         try:
@@ -137,14 +157,16 @@ class JobRunner(_RunnerBase):
         while not self._stopping():
             pause = run(self.round())
             while pause > 0 and not self._stopping():
+                nap = min(pause, run(self.fire_timers()))
                 try:
                     # A queue and not an event: it may be rung from a signal handler.
-                    self._wakeup.get(timeout=min(pause, _NAP))
+                    self._wakeup.get(timeout=nap)
                 except Empty:
-                    pause -= _NAP
+                    pause -= nap
 
     def run_due(self) -> None:
         """Run what is due now."""
+        run(self.fire_timers())
         run(self.round())
 
     def start(self) -> Self:
@@ -198,12 +220,13 @@ class AsyncJobRunner(_RunnerBase):
         """Run jobs when they are due, until `stop`."""
         while not self._stopping():
             pause = await arun(self.round())
-            if not self._stopping():
+            while pause > 0 and not self._stopping():
+                nap = min(pause, await arun(self.fire_timers()))
                 try:
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(nap):
                         await self._woken.wait()
                 except TimeoutError:
-                    continue
+                    pause -= nap
 
     def start(self) -> Self:
         """Work in a new task."""

@@ -26,7 +26,7 @@ from holdfast.time_parser import Duration, parse_seconds
 
 T = TypeVar("T")
 
-Pattern = Literal["topic", "requests", "pipeline", "document"]
+Pattern = Literal["topic", "requests", "pipeline", "document", "steps"]
 """The kinds of shared resources. None of them is a kind of scope."""
 
 RETAINED_STEPS = 1000

@@ -14,8 +14,12 @@ from holdfast.agents import (
     AsyncAgents,
     AsyncConversation,
     AsyncPersistentAgent,
+    AsyncSteps,
+    AsyncTimers,
     Conversation,
     PersistentAgent,
+    Steps,
+    Timers,
 )
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import DeniedError
@@ -56,6 +60,8 @@ KINDS: dict[str, tuple[type, ...]] = {
     "agents": (Agents, AsyncAgents),
     "agent": (PersistentAgent, AsyncPersistentAgent),
     "kept": (AgentHandle, AsyncAgentHandle),
+    "steps": (Steps, AsyncSteps),
+    "timers": (Timers, AsyncTimers),
     "conversation": (Conversation, AsyncConversation),
     "sensitive": (IdentitySensitive, AsyncIdentitySensitive),
     "erasure": (IdentityErasure, AsyncIdentityErasure),

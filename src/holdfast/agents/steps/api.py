@@ -1,0 +1,258 @@
+"""The operations on durable steps: `agent.steps` and `agent.timers`; and of any agent, `store.agents.steps("id")`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, overload
+
+from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.steps.once import (
+    LEASE,
+    OnceCall,
+    OnUnknown,
+    Retry,
+    StepOptions,
+    read_step,
+    resolve_step,
+)
+from holdfast.agents.steps.records import StepLine, StepRecord
+from holdfast.agents.steps.signals import Signal, pending_signals
+from holdfast.agents.steps.timers import Timer, cancel_timer, list_timers, set_timer
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine import validation
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.pages import Page
+from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
+from holdfast.state.reader import ScopeView
+from holdfast.state.writer import KeyWrite
+from holdfast.time_parser import Duration, Time
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+StepKey = str | Callable[..., str]
+"""The key of a step; for a decorator also a function that computes it from the arguments."""
+
+
+class StepsOperations:
+    """Operations on the durable steps of an agent. `Steps` and `AsyncSteps` have these as methods."""
+
+    def __init__(self, line: StepLine, persister: AgentPersister | None = None) -> None:
+        self._line = line
+        self._handle = line.agent.handle
+        self._persister = persister
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._line.where}>"
+
+    @sync_and_async
+    async def get(self, key: str) -> StepRecord:
+        """Return the record of a step. `NotFoundError` if it was never begun."""
+        await self._line.require("read")
+        found = await read_step(self._line, self._line.check_key(key))
+        if found is None:
+            raise NotFoundError(
+                "there is no such step", where=f"step {key!r} of {self._line.where}", hint="See steps.list()"
+            )
+        return found
+
+    @sync_and_async
+    async def resolve(
+        self, key: str, *, result: Any = MISSING, error: BaseException | str | None = None, retry: bool = False
+    ) -> StepRecord:
+        """Record by hand what became of a step whose outcome is unknown, or that failed: its `result`, its `error`, or
+        that it is to run again. `ConflictError` if it is being run (code `under-way`), or is done (`step-done`)."""
+        if (result is not MISSING) + (error is not None) + bool(retry) != 1:
+            raise InvalidError("a step is resolved by one of result, error and retry", where=f"step {key!r}"[:200])
+        if result is not MISSING:
+            return await resolve_step(self._line, key, "result", result)
+        return await resolve_step(self._line, key, "retry" if error is None else "error", error)
+
+    @sync_and_async
+    async def version(self, change: str, version: int = 1, *, oldest: int = 0) -> int:
+        """Return which version of the code this agent is to follow where the code was changed::
+
+            if agent.steps.version("new-pricing") >= 1:
+                ...  # the new way
+            else:
+                ...  # as agents that began before do
+
+        The first call records it: `version`, if the agent has passed no step in the past that this process has not
+        passed, too; otherwise 0, since it went past this place with the old code. `UnsupportedError`, code
+        `step-version`, if the recorded version is older than the `oldest` that the code supports.
+        """
+        name = self._line.check_key(change, "name of a change")
+        checked, least = validation.require_count(version, "version"), validation.require_count(oldest, "oldest")
+        await self._line.require("write")
+        passed = set() if self._persister is None else self._persister.passed_steps
+        found = checked
+
+        async def writes(view: ScopeView) -> list[KeyWrite]:
+            nonlocal found
+            item = await view.item(f"version/{name}")
+            if item is not None:
+                found = item.value
+                return []
+            keys = await view.keys("step/")
+            found = checked if all(key.partition("/")[2] in passed for key in keys) else 0
+            return [self._line.put(f"version/{name}", found)]
+
+        await self._line.write(writes)
+        if found < least:
+            raise UnsupportedError(
+                f"the agent follows version {found} of the change {name!r}, and the code supports {least} and later",
+                where=self._line.where,
+                hint="Let the agent finish with the older code, or keep both ways in the code",
+                code="step-version",
+            )
+        return found
+
+    @sync_and_async
+    async def signals(self, name: str | None = None) -> list[Signal]:
+        """Return the signals that wait for the agent, in their order: of one name, or all."""
+        return await pending_signals(self._line, name)
+
+    @sync_and_async
+    async def _run(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: StepOptions,
+    ) -> Any:
+        persister = self._persister
+        call = OnceCall(
+            self._line,
+            key,
+            function,
+            args,
+            kwargs,
+            options,
+            0 if persister is None else persister.version,
+            isinstance(self, AsyncApi),
+        )
+        try:
+            return await call.run()
+        finally:
+            if persister is not None:
+                persister.passed_steps.add(key)
+
+    @overload
+    def once(
+        self,
+        key: StepKey,
+        function: None = None,
+        /,
+        *,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+    ) -> Callable[[F], F]: ...
+    @overload
+    def once(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+        **kwargs: Any,
+    ) -> Any: ...
+    def once(
+        self,
+        key: StepKey,
+        function: Callable[..., Any] | None = None,
+        /,
+        *args: Any,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+        **kwargs: Any,
+    ) -> Any:
+        """Run a function once. See `PersistentAgent.once`."""
+        steps: Any = self  # sync or async: so is what it returns
+        options = StepOptions(retry, final if isinstance(final, tuple) else (final,), on_unknown, lease)
+        if function is not None:
+            if not isinstance(key, str):
+                raise InvalidError("the key of a step is text", where=repr(key)[:80])
+            return steps._run(key, function, args, kwargs, options)
+        if args or kwargs:
+            raise InvalidError("a decorator takes options, and the arguments come with the calls", where=repr(key)[:80])
+
+        def decorate(decorated: F) -> F:
+            @wraps(decorated)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                name = key(*args, **kwargs) if callable(key) else key
+                return steps._run(name, decorated, args, kwargs, options)
+
+            return call  # type: ignore[return-value]
+
+        return decorate
+
+    @sync_and_async
+    async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[StepRecord]:
+        """List the steps by their keys, a page of them. The key of a step is a cursor."""
+        await self._line.require("read")
+        count = validation.require_count(limit, "limit")
+        after = validation.cursor_text(cursor)
+        items = await self._line.read(
+            lambda view: view.items("step/", after=f"step/{after}" if after else "", limit=count + 1)
+        )
+        return Page.cut(
+            [StepRecord.of(item.key.partition("/")[2], dict(item.value)) for item in items],
+            count,
+            lambda record: record.key,
+            lambda cursor: StepsOperations.list(self, limit=count, cursor=cursor),
+        )
+
+
+class Steps(SyncApi, StepsOperations):
+    """The durable steps of an agent: `agent.steps`."""
+
+
+class AsyncSteps(AsyncApi, StepsOperations):
+    """The asyncio form of `Steps`: operations are awaited."""
+
+
+class TimersOperations:
+    """Operations on the timers of an agent. `Timers` and `AsyncTimers` have these as methods.
+
+    A runner of jobs delivers what is due, as a signal to the agent: `JobRunner(store)`, or `holdfast jobs work`.
+    """
+
+    def __init__(self, line: StepLine) -> None:
+        self._line = line
+        self._handle = line.agent.handle
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._line.where}>"
+
+    @sync_and_async
+    async def set(self, name: str, when: Time | Duration, *, signal: str | None = None, value: Any = None) -> Timer:
+        """Set a timer for a time, or for a duration from now such as `"2h"`. When it is due, the agent gets a signal
+        with this value: of the name of the timer, or another. A timer of the same name is replaced."""
+        return await set_timer(self._line, name, when, signal, value)
+
+    @sync_and_async
+    async def cancel(self, name: str) -> bool:
+        """Cancel a timer, or end a sleep by its key. Returns False if there is none."""
+        return await cancel_timer(self._line, name)
+
+    @sync_and_async
+    async def list(self) -> list[Timer]:
+        """Return the timers and sleeps that are not over, the next one first."""
+        return await list_timers(self._line)
+
+
+class Timers(SyncApi, TimersOperations):
+    """The timers of an agent: `agent.timers`."""
+
+
+class AsyncTimers(AsyncApi, TimersOperations):
+    """The asyncio form of `Timers`: operations are awaited."""

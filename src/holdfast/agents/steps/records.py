@@ -1,0 +1,211 @@
+"""The records of an agent's durable steps: where they are, and what they look like.
+
+A line of shared state has them, under these keys: `step/<key>` and `result/<key>` for steps, `version/<change>` for
+versions of the code, `signal/…`, `wait/…`, `timer/…` and `sleep/…` for signals and timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from holdfast.agents.storage.agent_line import PREFIX, AgentLine
+from holdfast.backends.interface import Change
+from holdfast.engine.guard import Action
+from holdfast.engine.leases import Lease
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import to_datetime
+from holdfast.errors import ConflictError, HoldfastError, InvalidError
+from holdfast.security.handle import StoreHandle
+from holdfast.state.keys import pack_value
+from holdfast.state.reader import ScopeView, read_scope
+from holdfast.state.sharing.resource import SharedResource, find_resource
+from holdfast.state.watcher import WatchOperations
+from holdfast.state.writer import KeyWrite, commit
+
+T = TypeVar("T")
+
+STEP, SIGNAL = "step", "signal"
+"""The keys of the scope that decides who may use the steps of an agent: `signal` suffices to send signals."""
+
+StepState: TypeAlias = Literal["running", "waiting", "done", "failed"]
+
+MAX_KEY = 200
+
+
+class _Retry:
+    """The type of `RETRY`."""
+
+    def __repr__(self) -> str:
+        return "RETRY"
+
+
+RETRY = _Retry()
+"""What a function that decides about an unknown outcome returns to have the step run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A durable step of an agent.
+
+    The state is `running`, `waiting` for its next attempt, `done` or `failed`. If no process has the lease of one that
+    is `running`, its outcome is unknown.
+    """
+
+    key: str
+    state: StepState
+    attempts: int
+    function: str
+    """The name of the function; for people."""
+    idempotency_key: str
+    """The same for all attempts, and different for all other steps."""
+    started: datetime
+    ended: datetime | None = None
+    agent_version: int = 0
+    """The version of the agent when the last attempt began."""
+    error: str = ""
+    error_kind: str = ""
+    resolved: str = ""
+    """How an unknown outcome was resolved: `retry`, `decided` or `by hand`."""
+    by: str = ""
+    """The process of the last attempt."""
+    due: datetime | None = None
+    """When a step that waits is run again."""
+    lease: float = 0.0
+    """For how many seconds without a sign of life its process is believed to live."""
+    digest: str = field(default="", repr=False)
+    """The digest of its arguments."""
+
+    @classmethod
+    def of(cls, key: str, stored: dict[str, Any]) -> StepRecord:
+        """Return the record that was stored under a key."""
+        times = {name: to_datetime(stored[name]) if stored.get(name) else None for name in ("started", "ended", "due")}
+        return cls(key, **{**stored, **times})
+
+
+class StepLine:
+    """The line of an agent's durable steps, as one identity may use it."""
+
+    def __init__(self, line: AgentLine) -> None:
+        self.agent = line
+        self.resource: SharedResource = find_resource(line.handle, "steps", "main", line.scope)
+
+    @property
+    def handle(self) -> StoreHandle:
+        """The handle for steps: writing them takes the right to."""
+        return self.resource.handle_for(STEP)
+
+    @property
+    def line(self) -> Line:
+        """The line itself."""
+        return self.agent.handle.line(self.resource.name)
+
+    @property
+    def where(self) -> str:
+        """The agent's name for errors."""
+        return self.agent.where
+
+    async def require(self, action: Action, key: str = STEP) -> None:
+        """Raise `DeniedError` unless the caller may do this."""
+        await self.resource.require(action, key)
+
+    async def read(self, look: Callable[[ScopeView], Awaitable[T]]) -> T:
+        """Read the state of the line. The caller has checked the right to."""
+        return await read_scope(self.agent.handle, self.resource.name, look)
+
+    async def write(
+        self,
+        writes: Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]],
+        lease: Lease | None = None,
+        key: str = STEP,
+    ) -> None:
+        """Change keys, under a lease if one is given. A function that returns no changes ends without a step."""
+
+        async def conditions(again: bool) -> list[Change]:
+            if lease is None:
+                return []
+            if again and not await lease.is_valid():
+                raise lost_error(self.where)
+            return [lease.condition()]
+
+        async def require_some(view: ScopeView) -> Sequence[KeyWrite]:
+            made = await writes(view)
+            if not made:
+                raise _Nothing("there is nothing to write")
+            return made
+
+        handle = self.resource.handle_for(key)
+        try:
+            await commit(
+                handle, {self.resource.name: require_some}, preconditions=None if lease is None else conditions
+            )
+        except _Nothing:
+            return
+
+    def put(self, key: str, value: Any) -> KeyWrite:
+        """Return the change that sets a key."""
+        return KeyWrite(key, packed=pack_value(self.agent.handle, key, value))
+
+    def lease(self, key: str, life: float) -> Lease:
+        """Return the lease under which a step is run. The digest keeps its row as private as the step."""
+        purpose = f"step {blake2b(key.encode(), digest_size=16).hexdigest()}"
+        return Lease(self.agent.handle.engine.context, self.line, purpose, life)
+
+    def watch(self, pattern: str) -> WatchOperations:
+        """Return a watch of keys of the line."""
+        return WatchOperations(self.resource.handle_for(STEP, "write"), self.resource.name, pattern, None, False)
+
+    def check_key(self, key: object, what: str = "key of a step") -> str:
+        """Require a key, name or id that the line can have."""
+        checked = self.agent.handle.guard.key(self.resource.scope, key, what)
+        if len(checked.encode()) > MAX_KEY or "/" in checked:
+            raise InvalidError(
+                f"the {what} has at most {MAX_KEY} bytes, and no slash", where=f"{checked[:40]!r} of {self.where}"
+            )
+        return checked
+
+
+def steps_of(agent: Line) -> Line:
+    """Return the line of steps of an agent, by the line of the agent."""
+    return Line(agent.tenant, f"{MARK}agent:{agent.name.removeprefix(PREFIX)}/steps:main")
+
+
+class _Nothing(ConflictError):
+    """There is nothing to write."""
+
+
+def lost_error(where: str) -> ConflictError:
+    """Build the error for a process that was presumed dead while it ran a step."""
+    return ConflictError(
+        "another process presumed this one dead, and resolved the step",
+        where=where,
+        hint="Leave the step to it. The machine was busy or asleep, or its clock was set",
+        code="lease-lost",
+    )
+
+
+def digest_arguments(line: StepLine, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the digest of arguments. Equal ones have equal digests, in whichever order a dict or a set has them."""
+    try:
+        packed = line.agent.handle.codec.pack(_ordered(line, [args, kwargs]))
+    except HoldfastError as error:
+        raise InvalidError(
+            f"the arguments of a durable step are recorded, and these cannot be: {error.what}",
+            where=f"step {key!r} of {line.where}",
+            hint="Give ids in place of objects, or bind them before: once(key, functools.partial(f, client), 42)",
+        ) from error
+    return blake2b(packed, digest_size=20).hexdigest()
+
+
+def _ordered(line: StepLine, value: Any) -> Any:
+    pack = line.agent.handle.codec.pack
+    if type(value) is dict:
+        pairs = [[_ordered(line, key), _ordered(line, each)] for key, each in value.items()]
+        return {"dict": sorted(pairs, key=lambda pair: pack(pair[0]))}
+    if type(value) in (set, frozenset):
+        return {"set": sorted((_ordered(line, each) for each in value), key=pack)}
+    return [_ordered(line, each) for each in value] if type(value) in (list, tuple) else value

@@ -1,0 +1,258 @@
+"""Timers that survive a restart.
+
+The line of an agent's steps says which timers there are. For each there is a row among the jobs of the store, whose
+name starts with the time: so what is due is found by the order of names, whatever else waits. A runner of jobs reads
+the first of them and delivers the signal and the end of the timer as one step. A row whose timer was cancelled, set
+again or delivered is found to be out of date, and removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.agents.steps.records import StepLine
+from holdfast.agents.steps.signals import signal_entry, signal_writes
+from holdfast.agents.storage.agent_line import AgentLine
+from holdfast.backends.interface import Change, Delete, Put, Row, Scan
+from holdfast.backends.tables import JOBS, Key
+from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.engine.types import to_datetime
+from holdfast.errors import CorruptError, HoldfastError, TransientError
+from holdfast.security.handle import StoreHandle
+from holdfast.state.reader import ScopeView
+from holdfast.state.watcher import WatchOperations
+from holdfast.state.writer import KeyWrite
+from holdfast.time_parser import parse_deadline
+
+PREFIX = "\x01timer/"
+"""The start of the names of the rows of timers, which no job has."""
+
+_PAGE = 100
+_MAX_BODY = 1 << 16
+_LONGEST_LOOK = 5.0
+
+_log = logging.getLogger("holdfast.timers")
+
+_reported: set[Key] = set()
+_MAX_REPORTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A timer of an agent. A sleep of the agent is one that sends no signal."""
+
+    name: str
+    due: datetime
+    signal: str = ""
+    """The name of the signal that it sends; empty for a sleep."""
+    value: Any = None
+
+
+class _TimerBody(msgspec.Struct, frozen=True):
+    """The body of a timer's row, in the form of other jobs'."""
+
+    settings: dict[str, str]
+    created: int
+
+
+def parse_when(line: StepLine, when: object) -> int:
+    """Return a time in nanoseconds: a datetime, a duration from now, or text for either."""
+    now = to_datetime(line.agent.handle.now())
+    moment = parse_deadline(when, now)
+    return int(moment.timestamp()) * 10**9 + moment.microsecond * 1000
+
+
+async def set_timer(line: StepLine, name: str, when: object, signal: str | None, value: Any) -> Timer:
+    """Set a timer; one of the same name is replaced."""
+    checked = line.check_key(name, "name of a timer")
+    sent = line.check_key(checked if signal is None else signal, "name of a signal")
+    await line.require("write")
+    handle, due, token = line.agent.handle, parse_when(line, when), secrets.token_hex(8)
+    entry = {"due": due, "token": token, "signal": sent, "value": value}
+    packed = line.put(f"timer/{checked}", entry)  # a value that cannot be stored is refused before there is a row
+    body = _TimerBody({"agent": line.agent.id, "timer": checked, "token": token}, handle.now())
+    columns = ("timer", "", "ready", due, 1)
+    row = Row(_row_key(handle, due, token), columns, wrap(msgspec.json.encode(body), codec=BodyKind.RAW))
+    # The row comes first: a row without a timer is removed when it is due, a timer without a row would never fire.
+    await handle.engine.context.backend.apply([Put(JOBS, row)])
+    old: dict[str, Any] | None = None
+
+    async def writes(view: ScopeView) -> list[KeyWrite]:
+        nonlocal old
+        item = await view.item(f"timer/{checked}")
+        old = None if item is None else item.value
+        return [packed]
+
+    await line.write(writes)
+    if old is not None:
+        await _remove_row(handle, old)
+    return Timer(checked, to_datetime(due), sent, value)
+
+
+async def cancel_timer(line: StepLine, name: str) -> bool:
+    """Cancel a timer, or end a sleep. Returns False if there is none."""
+    checked = line.check_key(name, "name of a timer")
+    await line.require("write")
+    old: dict[str, Any] | None = None
+    slept = False
+
+    async def writes(view: ScopeView) -> list[KeyWrite]:
+        nonlocal old, slept
+        item, sleep = await view.item(f"timer/{checked}"), await view.item(f"sleep/{checked}")
+        old = None if item is None else item.value
+        slept = sleep is not None and not sleep.value["ended"]
+        made = [] if item is None else [KeyWrite(f"timer/{checked}", "delete")]
+        if sleep is not None and slept:
+            made.append(line.put(f"sleep/{checked}", {**sleep.value, "ended": "cancelled"}))
+        return made
+
+    await line.write(writes)
+    if old is not None:
+        await _remove_row(line.agent.handle, old)
+    return old is not None or slept
+
+
+async def list_timers(line: StepLine) -> list[Timer]:
+    """Return the timers and sleeps of an agent that are not over, the next one first."""
+    await line.require("read")
+
+    async def look(view: ScopeView) -> list[Timer]:
+        timers = await view.items("timer/")
+        sleeps = [each for each in await view.items("sleep/") if not each.value["ended"]]
+        found = [
+            Timer(
+                each.key.partition("/")[2],
+                to_datetime(each.value["due"]),
+                each.value.get("signal", ""),
+                each.value.get("value"),
+            )
+            for each in (*timers, *sleeps)
+        ]
+        return sorted(found, key=lambda timer: (timer.due, timer.name))
+
+    return await line.read(look)
+
+
+async def sleep_until(line: StepLine, when: object, key: str) -> bool:
+    """Sleep until a time, which is recorded under the key when it is first given. Returns False if the sleep was
+    cancelled."""
+    name = f"sleep/{line.check_key(key)}"
+    await line.require("write")
+    due, state = parse_when(line, when), ""
+
+    async def begin(view: ScopeView) -> list[KeyWrite]:
+        nonlocal due, state
+        item = await view.item(name)
+        if item is None:
+            return [line.put(name, {"due": due, "ended": ""})]
+        due, state = item.value["due"], item.value["ended"]
+        return []
+
+    await line.write(begin)
+    # By the monotonic clock: one that is set back does not make the sleep longer.
+    end = time.monotonic() + (due - line.agent.handle.now()) / 1e9
+    watch = line.watch(name)
+    while not state and (left := end - time.monotonic()) > 0:
+        await WatchOperations.poll(watch, min(left, _LONGEST_LOOK))
+        item = await line.read(lambda view: view.item(name))
+        state = "cancelled" if item is None else item.value["ended"]
+
+    async def finish(view: ScopeView) -> list[KeyWrite]:
+        nonlocal state
+        item = await view.item(name)
+        if item is None or item.value["ended"]:
+            state = "cancelled" if item is None else item.value["ended"]
+            return []
+        state = "slept"
+        return [line.put(name, {"due": due, "ended": state})]
+
+    if not state:
+        await line.write(finish)
+    return state == "slept"
+
+
+# For runners ----------------------------------------------------------------------------------------------------
+
+
+async def next_due(handle: StoreHandle) -> int | None:
+    """Return when the next timer is due that is not due yet: one that is damaged stays where it is."""
+    start = f"{PREFIX}{handle.now() + 1:020d}"
+    query = Scan(JOBS, (handle.tenant, ""), (start,), (PREFIX[:-1] + "0",), limit=1, bodies=False)
+    (rows,) = await handle.engine.context.stored.read([query])
+    return _due_of(rows[0]) if rows else None
+
+
+async def fire_timers(handle: StoreHandle) -> int:
+    """Deliver the signals of timers that are due. Returns how many rows were handled; call it again if there were any.
+
+    Each is delivered once, whoever else does this: what a timer leaves in the agent's line is one step. A row that
+    cannot be read is left, and does not keep the others from being delivered.
+    """
+    start, now = PREFIX, handle.now()
+    done = 0
+    while True:
+        query = Scan(JOBS, (handle.tenant, ""), (start,), (f"{PREFIX}{now + 1:020d}",), limit=_PAGE)
+        (rows,) = await handle.engine.context.stored.read([query])
+        for row in rows:
+            try:
+                await _fire(handle, row)
+                done += 1
+            except TransientError:
+                raise
+            except HoldfastError as error:
+                _warn(row, error)
+        if len(rows) < _PAGE:
+            return done
+        start = str(rows[-1].key[2]) + "\0"
+
+
+def _warn(row: Row, error: HoldfastError) -> None:
+    """Log that a timer is skipped; once, since runners look often."""
+    if row.key not in _reported and len(_reported) < _MAX_REPORTED:
+        _reported.add(row.key)
+        _log.warning("a timer is skipped: %s", error)
+
+
+async def _fire(handle: StoreHandle, row: Row) -> None:
+    settings = _settings(handle, row)
+    line = StepLine(AgentLine(handle, settings["agent"]))
+    key, token = f"timer/{settings['timer']}", settings["token"]
+
+    async def writes(view: ScopeView) -> list[KeyWrite]:
+        item = await view.item(key)
+        if item is None or item.value["token"] != token:
+            return []  # it was cancelled, set again, or delivered by another runner
+        entry = signal_entry(line, item.value["signal"], item.value["value"], f"timer {token}")
+        return [*await signal_writes(line, view, entry), KeyWrite(key, "delete")]
+
+    await line.write(writes)
+    await handle.engine.context.backend.apply([Delete(JOBS, row.key)])
+
+
+def _settings(handle: StoreHandle, stored: Row) -> dict[str, str]:
+    row = handle.engine.context.rows.decode(JOBS, stored)
+    try:
+        body = msgspec.json.decode(unwrap(row.body, max_bytes=_MAX_BODY).content, type=_TimerBody)
+        return {name: body.settings[name] for name in ("agent", "timer", "token")}
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise CorruptError(f"a timer cannot be decoded: {error}", where=f"timer row {stored.key[2]!r}") from error
+
+
+def _row_key(handle: StoreHandle, due: int, token: str) -> tuple[str, str, str]:
+    return (handle.tenant, "", f"{PREFIX}{max(due, 0):020d}/{token}")
+
+
+def _due_of(row: Row) -> int:
+    return int(str(row.key[2]).removeprefix(PREFIX).partition("/")[0])
+
+
+async def _remove_row(handle: StoreHandle, entry: dict[str, Any]) -> None:
+    gone: list[Change] = [Delete(JOBS, _row_key(handle, entry["due"], entry["token"]))]
+    await handle.engine.context.backend.apply(gone)

@@ -1,0 +1,147 @@
+"""`holdfast agent steps`, `resolve-step`, `timers`, `cancel-timer` and `signal`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.interfaces.cli.base import CliContext, command, limit_option
+from holdfast.interfaces.cli.completion_types import AGENT
+from holdfast.interfaces.cli.formatting import ago, local, safe
+from holdfast.interfaces.cli.json_output import encode
+from holdfast.interfaces.cli.scope_args import as_option, open_as, parse_value
+
+if TYPE_CHECKING:
+    from holdfast.agents import StepRecord
+
+_STEP_HEADS = ("STEP", "STATE", "ATTEMPTS", "STARTED", "FUNCTION", "RESOLVED", "ERROR")
+_TIMER_HEADS = ("TIMER", "DUE", "SIGNAL")
+_SIGNAL_HEADS = ("SIGNAL", "TIME", "ID", "BY", "VALUE")
+
+
+def _record(step: StepRecord) -> dict[str, Any]:
+    return {name: value for name, value in asdict(step).items() if name != "digest"}
+
+
+@command("steps")
+@click.argument("id", type=AGENT)
+@click.argument("key", required=False)
+@limit_option(100)
+@as_option
+def steps(session: CliContext, id: str, key: str | None, limit: int, identity: str | None) -> None:
+    """List the durable steps of an agent, or show one.
+
+    A step that is running while no process runs it has an outcome that is unknown: see holdfast agent resolve-step.
+
+    \b
+    holdfast agent steps committer
+    holdfast agent steps committer charge-42 --json
+    """
+    durable = open_as(session, identity).agents.steps(id)
+    found = [durable.get(key)] if key is not None else islice(durable.list().all(), limit)
+    if session.json:
+        session.emit_all(map(_record, found))
+        return
+    if key is not None:
+        for name, value in _record(durable.get(key)).items():
+            session.out.line(f"{name}: {safe(local(value) if isinstance(value, datetime) else str(value))}")
+        return
+    session.out.page()
+    now = datetime.now(UTC)
+    rows = [
+        (each.key, each.state, str(each.attempts), ago(each.started, now), each.function, each.resolved, each.error)
+        for each in found
+    ]
+    session.out.table(_STEP_HEADS, rows, right=("ATTEMPTS",), shrink="ERROR", styles={"STEP": "yellow"})
+
+
+@command("resolve-step")
+@click.argument("id", type=AGENT)
+@click.argument("key")
+@click.option("--result", metavar="JSON", help="Record that the step is done, with this result.")
+@click.option("--error", metavar="TEXT", help="Record that the step failed.")
+@click.option("--retry", is_flag=True, help="Let the agent run the step again.")
+@as_option
+def resolve_step(
+    session: CliContext, id: str, key: str, result: str | None, error: str | None, retry: bool, identity: str | None
+) -> None:
+    """Record what became of a durable step whose outcome is unknown, or that failed.
+
+    \b
+    holdfast agent resolve-step committer charge-42 --result '{"paid": true}'
+    holdfast agent resolve-step committer charge-42 --retry
+    """
+    if (result is not None) + (error is not None) + retry != 1:
+        raise click.UsageError("give one of --result, --error and --retry")
+    durable = open_as(session, identity, write=True).agents.steps(id)
+    if result is not None:
+        step = durable.resolve(key, result=parse_value(result, "--result"))
+    else:
+        step = durable.resolve(key, error=error, retry=retry)
+    session.tell(f"The step {key} is {step.state} now.", _record(step))
+
+
+@command("timers")
+@click.argument("id", type=AGENT)
+@as_option
+def timers(session: CliContext, id: str, identity: str | None) -> None:
+    """List the timers and sleeps of an agent, the next one first.
+
+    \b
+    holdfast agent timers committer
+    """
+    found = open_as(session, identity).agents.timers(id).list()
+    if session.json:
+        session.emit_all(asdict(each) for each in found)
+        return
+    rows = [(each.name, local(each.due), each.signal or "(sleep)") for each in found]
+    session.out.table(_TIMER_HEADS, rows, styles={"TIMER": "yellow"})
+
+
+@command("cancel-timer")
+@click.argument("id", type=AGENT)
+@click.argument("name")
+@as_option
+def cancel_timer(session: CliContext, id: str, name: str, identity: str | None) -> None:
+    """Cancel a timer of an agent, or end a sleep.
+
+    \b
+    holdfast agent cancel-timer committer reminder
+    """
+    done = open_as(session, identity, write=True).agents.timers(id).cancel(name)
+    text = f"Cancelled {name}." if done else f"{id} has no timer {name}."
+    session.tell(text, {"agent": id, "name": name, "done": done})
+
+
+@command("signal")
+@click.argument("id", type=AGENT)
+@click.argument("name", required=False)
+@click.argument("value", metavar="[JSON]", required=False)
+@click.option("--id", "signal_id", metavar="TEXT", help="The id of the signal: one that was sent before is not sent.")
+@as_option
+def signal(
+    session: CliContext, id: str, name: str | None, value: str | None, signal_id: str | None, identity: str | None
+) -> None:
+    """Send a signal to an agent, which gets it when it waits for it; without a NAME, list those that wait.
+
+    \b
+    holdfast agent signal committer approved '{"by": "Ada"}' --id approval-42
+    holdfast agent signal committer
+    """
+    if name is not None:
+        store = open_as(session, identity, write=True)
+        payload = None if value is None else parse_value(value, "JSON")
+        sent = store.agents.signal(id, name, payload, id=signal_id)
+        text = f"Sent {name} to {id}." if sent else f"The signal {signal_id} was sent before."
+        session.tell(text, {"agent": id, "signal": name, "new": sent})
+        return
+    found = open_as(session, identity).agents.steps(id).signals()
+    if session.json:
+        session.emit_all(asdict(each) for each in found)
+        return
+    rows = [(each.name, local(each.time), each.id, each.actor, encode(each.value)) for each in found]
+    session.out.table(_SIGNAL_HEADS, rows, shrink="VALUE", styles={"SIGNAL": "yellow"})

@@ -1,0 +1,262 @@
+"""Timers and signals: kept across restarts, in order, each once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Store
+from holdfast.agents.steps import timers
+from holdfast.agents.steps.timers import fire_timers
+from holdfast.backends.interface import Put, Query, Row, Scan
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import JOBS
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.jobs import JobRunner
+from tests.agents.steps.desk import ID, Desk, desk_of
+from tests.maintenance.kit import Clock, timed
+
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with holdfast.open("memory:") as opened:
+        yield opened
+
+
+def names_of(desk: Desk) -> list[str]:
+    return [each.name for each in desk.steps.signals()]
+
+
+def test_signals_are_in_order_kept_and_each_id_is_one(store: Store) -> None:
+    desk = desk_of(store)
+    for number in range(12):
+        assert store.agents.signal(ID, "approved", number, id=f"s{number}")
+        assert not store.agents.signal(ID, "approved", "again", id=f"s{number}")
+    store.agents.signal(ID, "other")
+    got = [desk_of(store).wait_for("approved") for _ in range(12)]
+    assert [(each.value, each.id) for each in got if each is not None] == [(n, f"s{n}") for n in range(12)]
+    assert not store.agents.signal(ID, "approved", "again", id="s3"), "its id is known after it was taken"
+    assert desk.wait_for("approved", timeout=0.01) is None
+    assert names_of(desk) == ["other"]
+    with pytest.raises(NotFoundError):
+        store.agents.signal("none", "approved")
+    for wrong in ("", "a/b", "x" * 500):
+        with pytest.raises(InvalidError):
+            store.agents.signal(ID, wrong)
+
+
+def test_a_wait_under_a_key_gets_the_same_signal_after_a_restart_and_has_one_deadline() -> None:
+    clock = Clock()
+    store = timed(clock)
+    desk_of(store)
+    store.agents.signal(ID, "approved", 1)
+    store.agents.signal(ID, "approved", 2)
+    first = desk_of(store).wait_for("approved", key="a")
+    assert first is not None
+    assert first.value == 1
+    assert desk_of(store).wait_for("approved", key="a") == first
+    second = desk_of(store).wait_for("approved", key="b")
+    assert second is not None
+    assert second.value == 2
+
+    waiting = threading.Thread(target=lambda: desk_of(store).wait_for("approved", timeout="1h", key="c"))
+    waiting.daemon = True
+    waiting.start()
+    while run(desk_of(store).steps._line.read(lambda view: view.item("wait/c"))) is None:
+        time.sleep(0.01)
+    clock.now += 2 * HOUR
+    assert desk_of(store).wait_for("approved", timeout="1h", key="c") is None, "it began to wait two hours ago"
+    store.agents.signal(ID, "approved", 3)
+    assert desk_of(store).wait_for("approved", timeout="1h", key="c") is None, "that nothing came is recorded"
+    left = desk_of(store).wait_for("approved")
+    assert left is not None
+    assert left.value == 3
+
+
+def test_ids_of_signals_are_forgotten_in_time() -> None:
+    clock = Clock()
+    store = timed(clock)
+    desk = desk_of(store)
+    for number in range(20):
+        store.agents.signal(ID, "s", number, id=f"s{number}")
+    clock.now += 31 * 24 * HOUR
+    for number in range(5):
+        assert store.agents.signal(ID, "s", number, id=f"later {number}")
+    keys = run(desk.steps._line.read(lambda view: view.all_keys("signal-")))
+    assert len(keys) == 2 * 5
+    assert store.agents.signal(ID, "s", 0, id="s1"), "it is another one by now"
+
+
+def test_who_waits_in_another_thread_is_woken(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "a.db") as other:
+        desk, got = desk_of(store), list[tuple[object, float]]()
+
+        def wait() -> None:
+            signal = desk.wait_for("approved", timeout=30)
+            got.append((signal and signal.value, time.monotonic()))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        other.agents.signal(ID, "approved", "yes")
+        sent = time.monotonic()
+        thread.join()
+        assert got[0][0] == "yes"
+        assert got[0][1] - sent < 5
+
+
+def test_timers_are_delivered_once_and_late_by_less_than_a_second(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "a.db") as other:
+        desk = desk_of(other)
+        with JobRunner(store), JobRunner(other):  # two, and a timer that is set after they have looked
+            due = desk.timers.set("reminder", 0.3, signal="remind", value={"order": 42}).due
+            late = desk.timers.set("never", "0.2s")
+            assert desk.timers.cancel("never")
+            assert not desk.timers.cancel("never")
+            got = desk.wait_for("remind", timeout=20)
+        assert got is not None
+        assert got.value == {"order": 42}
+        assert timedelta(0) <= got.time - due < timedelta(seconds=1)
+        assert late.due < got.time
+        assert (names_of(desk), desk.timers.list(), store.jobs.list()) == ([], [], [])
+        assert run(other._handle.engine.context.backend.read([Scan(JOBS, ("",))]))[0] == []
+
+
+def test_timers_survive_a_restart_and_a_clock_that_is_set_back_delivers_nothing_twice() -> None:
+    clock, backend = Clock(), MemoryBackend()
+    desk = desk_of(timed(clock, backend))
+    desk.timers.set("a", "1h")
+    desk.timers.set("b", "1h")
+    desk.timers.set("b", "3h")  # set again
+    store = timed(clock, backend)  # another process
+    runner = JobRunner(store)
+    assert [each.name for each in desk_of(store).timers.list()] == ["a", "b"]
+    runner.run_due()
+    assert names_of(desk_of(store)) == []
+    clock.now += HOUR
+    runner.run_due()
+    assert names_of(desk_of(store)) == ["a"]
+    clock.now -= 5 * HOUR
+    runner.run_due()
+    assert names_of(desk_of(store)) == ["a"]
+    desk_of(store).timers.set("c", "1h")
+    clock.now += HOUR
+    runner.run_due()
+    assert sorted(names_of(desk_of(store))) == ["a", "c"], "by the clock as it is now"
+    clock.now += 6 * HOUR
+    runner.run_due()
+    runner.run_due()
+    assert sorted(names_of(desk_of(store))) == ["a", "b", "c"]
+    assert run(backend.read([Scan(JOBS, ("",))]))[0] == []
+
+
+def test_a_damaged_timer_and_those_of_deleted_agents_do_not_stop_others(store: Store) -> None:
+    desk, gone = desk_of(store), desk_of(store, "gone")
+    desk.timers.set("a", 0.001)
+    context = store._handle.engine.context
+    (row,) = run(context.backend.read([Scan(JOBS, ("",))]))[0]
+    damaged = row._replace(key=(*row.key[:2], f"{timers.PREFIX}{1:020d}/x"), body=b"nonsense")
+    run(context.backend.apply([Put(JOBS, damaged)]))
+    gone.timers.set("b", 0.001)
+    store.agents.delete("gone")
+    time.sleep(0.002)
+    JobRunner(store).run_due()
+    assert names_of(desk) == ["a"]
+    assert [row.key for row in run(context.stored.read([Scan(JOBS, ("",))]))[0]] == [damaged.key]
+    assert run(JobRunner(store).fire_timers()) > 0.1, "it does not keep the runner busy"
+    assert not store.agents.exists("gone")
+
+
+class Counting(MemoryBackend):
+    """Counts the rows of timers that are read."""
+
+    rows = 0
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        answers = await super().read(queries)
+        self.rows += sum(len(rows) for query, rows in zip(queries, answers, strict=True) if query.space is JOBS)
+        return answers
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(100_000, marks=pytest.mark.nightly)])
+def test_what_is_due_is_found_without_reading_what_is_not(count: int) -> None:
+    clock, backend = Clock(), Counting()
+    store = timed(clock, backend)
+    desk = desk_of(store)
+    desk.timers.set("first", "1h")
+    (row,) = run(backend.read([Scan(JOBS, ("",))]))[0]
+    for number in range(count):  # rows as they are stored; the timers of their agents are not needed
+        name = f"{timers.PREFIX}{clock.now + 2 * HOUR + number:020d}/{number}"
+        run(backend.apply([Put(JOBS, row._replace(key=(*row.key[:2], name)))]))
+    clock.now += HOUR
+    backend.rows = 0
+    JobRunner(store).run_due()
+    assert names_of(desk) == ["first"]
+    assert backend.rows <= 4, "the one that is due, and the next one"
+    store.jobs.add("nightly", "tidy", schedule="daily at 03:00")
+    assert [job.name for job in store.jobs.list()] == ["nightly"]
+    assert backend.rows <= 8
+
+
+def test_a_sleep_is_continued_after_a_restart_and_can_be_cancelled() -> None:
+    clock, backend = Clock(), MemoryBackend()
+    store = timed(clock, backend)
+    desk, slept = desk_of(store), list[bool]()
+    thread = threading.Thread(target=lambda: slept.append(desk.sleep("1h", key="nap")))
+    thread.start()
+    while not (found := desk_of(store).timers.list()):
+        time.sleep(0.01)
+    assert [(each.name, each.signal) for each in found] == [("nap", "")]
+    clock.now += 2 * HOUR  # and the process is gone, as far as the next one knows
+    begun = time.monotonic()
+    assert desk_of(store).sleep("1h", key="nap")
+    assert time.monotonic() - begun < 10
+    thread.join()  # it sees that the sleep is over
+    clock.now -= 10 * HOUR
+    assert desk_of(store).sleep("1h", key="nap"), "it is over, whatever the clock says"
+    assert slept == [True]
+
+    thread = threading.Thread(target=lambda: slept.append(desk.sleep_until("1h", key="long")))
+    thread.start()
+    while not desk_of(store).timers.list():
+        time.sleep(0.01)
+    assert desk_of(store).timers.cancel("long")
+    thread.join()
+    assert slept == [True, False]
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    assert desk.sleep_until(past, key="past")
+
+
+def test_a_sleep_is_not_longer_because_the_clock_was_set_back() -> None:
+    clock = Clock()
+    desk = desk_of(timed(clock))
+    begun = time.monotonic()
+    thread = threading.Thread(target=lambda: desk.sleep(0.3, key="nap"))
+    thread.start()
+    clock.now -= HOUR
+    thread.join()
+    assert time.monotonic() - begun < 10
+
+
+def test_wrong_timers(store: Store) -> None:
+    desk = desk_of(store)
+    for wrong in ("yesterday", -1, "soon", None):
+        with pytest.raises(HoldfastError):
+            desk.timers.set("a", wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidError):
+        desk.timers.set("a/b", "1h")
+    with pytest.raises(HoldfastError):
+        desk.timers.set("a", "1h", value=threading.Lock())
+    with pytest.raises(InvalidError):
+        store.jobs.add("\x01timer/1", "tidy")
+    assert desk.timers.list() == []
+    assert run(fire_timers(store._handle)) == 0
+    assert run(store._handle.engine.context.backend.read([Scan(JOBS, ("",))]))[0] == []
