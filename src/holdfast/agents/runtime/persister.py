@@ -100,8 +100,6 @@ class AgentPersister:
         """The error of the last save."""
         self.is_retired = False
         """Whether the agent has another persister by now."""
-        self.passed_steps: set[str] = set()
-        """The keys of the durable steps that this process has passed."""
         self.lifecycle = Lifecycle(self)
         self.schema = FieldSchema(line, spec, agent)
         self._conversation = ConversationSchema(line, spec)
@@ -123,7 +121,6 @@ class AgentPersister:
             data.conversation.read_from(self.read_messages)
             if former.line.line == line.line:
                 self.point, self.uncertain_attempt = former.point, former.uncertain_attempt
-                self.passed_steps = former.passed_steps
                 self.lifecycle = former.lifecycle
                 self.lifecycle.persister = self
         self.worker.register(self)

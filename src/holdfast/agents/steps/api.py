@@ -84,7 +84,7 @@ class StepsOperations:
         name = self._line.check_key(change, "name of a change")
         checked, least = validation.require_count(version, "version"), validation.require_count(oldest, "oldest")
         await self._line.require("write")
-        passed = set() if self._persister is None else self._persister.passed_steps
+        passed = set() if self._persister is None else self._persister.lifecycle.passed_steps
         found = checked
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
@@ -136,7 +136,7 @@ class StepsOperations:
             return await call.run()
         finally:
             if persister is not None:
-                persister.passed_steps.add(key)
+                persister.lifecycle.passed_steps.add(key)
 
     @overload
     def once(
