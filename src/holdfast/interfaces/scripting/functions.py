@@ -288,7 +288,11 @@ _DECLARATIONS: dict[str, _Declaration] = {
         "agents Agents",
         "create restore load exists messages history diff export import_ delete transitions rollback resolve transfer "
         "transfer_many transfers metrics list",
-        excluded={"attach": f"{_OWN}it takes an object.", "save": "`save` of the agent itself."},
+        excluded={
+            "attach": f"{_OWN}it takes an object.",
+            "save": "`save` of the agent itself.",
+            **dict.fromkeys(("signal", "steps", "timers"), "Not for scripts yet."),
+        },
         omitted={"restore": "kind"},
     ),
     "Agent": _Declaration(
@@ -297,6 +301,7 @@ _DECLARATIONS: dict[str, _Declaration] = {
         {"conversation": "Conversation", "tools": "Tools", "workflow": "Workflow"},
         "id version status state configuration context metadata metrics recoveries",
         excluded={
+            **dict.fromkeys(("once", "sleep", "sleep_until", "steps", "timers", "wait_for"), "Not for scripts yet."),
             "persister": f"{_OWN}it is internal.",
             "change_block": _BLOCK,
             "autosave_error": f"{_OWN}it is an exception.",
