@@ -301,6 +301,7 @@ def test_a_thread_that_is_gone_whenever_it_is_read_is_reported(repository: Path)
     assert not store.backups(repository).create().damaged
 
 
+@pytest.mark.nightly
 def test_a_backup_ends_though_a_thread_is_rewritten_in_every_read(repository: Path) -> None:
     backend = InterferingBackend()
     store = Store(Engine(EngineContext(backend)), "")

@@ -53,6 +53,7 @@ def test_every_view_is_reached_from_the_rail(page: Any, writable: ServedStore) -
         assert page.locator("main h1").inner_text()
 
 
+@pytest.mark.nightly
 def test_views_lead_from_lists_to_what_they_list(page: Any, writable: ServedStore) -> None:
     for start, click, shows in (
         ("/state", "text=agent:researcher", "text=sources"),
@@ -84,6 +85,7 @@ def test_the_palette_goes_to_a_thread_by_keys(page: Any, writable: ServedStore) 
     page.wait_for_url("**/threads/chat-1")
 
 
+@pytest.mark.nightly
 def test_a_view_is_saved_under_a_name_and_removed(page: Any, writable: ServedStore) -> None:
     page.goto(f"{writable.url}/threads?prefix=support")
     page.once("dialog", lambda dialog: dialog.accept(HOSTILE))
@@ -97,6 +99,7 @@ def test_a_view_is_saved_under_a_name_and_removed(page: Any, writable: ServedSto
     assert page.locator("[data-saved]").is_hidden()
 
 
+@pytest.mark.nightly
 def test_a_list_follows_changes_and_keeps_what_is_typed(page: Any, writable: ServedStore) -> None:
     page.goto(f"{writable.url}/threads")
     page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
