@@ -62,10 +62,9 @@ class _TimerBody(msgspec.Struct, frozen=True):
     created: int
 
 
-def parse_when(line: StepLine, when: object) -> int:
+def parse_when(when: object, now: int) -> int:
     """Return a time in nanoseconds: a datetime, a duration from now, or text for either."""
-    now = to_datetime(line.agent.handle.now())
-    moment = parse_deadline(when, now)
+    moment = parse_deadline(when, to_datetime(now))
     return int(moment.timestamp()) * 10**9 + moment.microsecond * 1000
 
 
@@ -74,7 +73,7 @@ async def set_timer(line: StepLine, name: str, when: object, signal: str | None,
     checked = line.check_key(name, "name of a timer")
     sent = line.check_key(checked if signal is None else signal, "name of a signal")
     await line.require("write")
-    handle, due, token = line.agent.handle, parse_when(line, when), secrets.token_hex(8)
+    handle, due, token = line.agent.handle, parse_when(when, line.agent.handle.now()), secrets.token_hex(8)
     entry = {"due": due, "token": token, "signal": sent, "value": value}
     packed = line.put(f"timer/{checked}", entry)  # a value that cannot be stored is refused before there is a row
     body = _TimerBody({"agent": line.agent.id, "timer": checked, "token": token}, handle.now())
@@ -145,7 +144,9 @@ async def sleep_until(line: StepLine, when: object, key: str) -> bool:
     cancelled."""
     name = f"sleep/{line.check_key(key)}"
     await line.require("write")
-    due, state = parse_when(line, when), ""
+    # By the monotonic clock: one that is set back does not make the sleep longer.
+    begun, now = time.monotonic(), line.agent.handle.now()
+    due, state = parse_when(when, now), ""
 
     async def begin(view: ScopeView) -> list[KeyWrite]:
         nonlocal due, state
@@ -156,8 +157,7 @@ async def sleep_until(line: StepLine, when: object, key: str) -> bool:
         return []
 
     await line.write(begin)
-    # By the monotonic clock: one that is set back does not make the sleep longer.
-    end = time.monotonic() + (due - line.agent.handle.now()) / 1e9
+    end = begun + (due - now) / 1e9
     watch = line.watch(name)
     while not state and (left := end - time.monotonic()) > 0:
         await WatchOperations.poll(watch, min(left, _LONGEST_LOOK))
