@@ -175,7 +175,7 @@ def test_an_identity_grants_its_own_and_nothing_else(shared: Hf) -> None:
 
 def test_an_expired_grant_is_shown_as_such(shared: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        granted = store.access.grant("agent:b", "read", "agent:a", until=0.001)
+        granted = store.access.grant("agent:b", "read", "agent:a", until=0.1)
         while store.access.may("agent:b", "read", "agent:a"):
             pass
     assert shared("grant", "list").out == ""
