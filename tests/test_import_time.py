@@ -209,3 +209,9 @@ def test_a_program_that_ends_looks_for_no_garbage() -> None:
         "main(['--version']); print(gc.get_freeze_count() - before)"
     )
     assert run(called).splitlines()[-1] == "0"
+
+
+def test_a_plain_store_is_served_without_the_extra_for_encryption() -> None:
+    program = "import sys; sys.modules['cryptography'] = None; import holdfast.jobs, holdfast.interfaces.web.pages"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -19,7 +19,6 @@ from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
 from holdfast.maintenance.jobs.heads_job import HEADS_JOB
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
-from holdfast.maintenance.keys.reencryption import Reencryption
 from holdfast.maintenance.orphans import sweep
 from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
 from holdfast.maintenance.retention import Retention
@@ -173,6 +172,8 @@ async def _index(job: JobContextBase) -> str:
 
 
 async def _reencrypt(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.keys.reencryption import Reencryption  # it needs an extra
+
     handle = job.store._handle
 
     def report(done: int, total: int | None, what: str) -> None:

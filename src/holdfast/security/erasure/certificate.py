@@ -13,17 +13,14 @@ import os
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast._lazy import missing_extra
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.security.audit.erasure_ledger import digest_subject
 
-try:
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-except ImportError as error:  # pragma: no cover - the extra is installed where tests run
-    raise missing_extra("encryption", error) from error
+if TYPE_CHECKING:  # it needs an extra, and certificates are listed without it
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 FORMAT: Final = "holdfast-erasure 1"
 _CODE = "certificate-invalid"
@@ -96,6 +93,11 @@ class Certificate:
 
         Without `public_key`, that of the certificate is used: then anybody may have signed it.
         """
+        try:
+            from cryptography.exceptions import InvalidSignature
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        except ImportError as error:  # pragma: no cover - the extra is installed where tests run
+            raise missing_extra("encryption", error) from error
         expected = parse_public_key(self.public_key if public_key is None else public_key)
         if expected != self.public_key:
             raise CorruptError(
