@@ -212,6 +212,7 @@ def test_a_program_that_ends_looks_for_no_garbage() -> None:
 
 
 def test_a_plain_store_is_served_without_the_extra_for_encryption() -> None:
-    program = "import sys; sys.modules['cryptography'] = None; import holdfast.jobs, holdfast.interfaces.web.pages"
+    modules = "holdfast.jobs, holdfast.interfaces.web.pages, holdfast.interfaces.http.remote"
+    program = f"import sys; sys.modules['cryptography'] = None; import {modules}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

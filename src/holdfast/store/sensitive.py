@@ -16,7 +16,6 @@ from holdfast.engine.types import Progress
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.identity_guard import DenialReason, IdentityGuard
 from holdfast.security.audit.thread_audit import record
-from holdfast.security.encryption.provider import EnvironmentKeys
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.security.sensitive.detector import Detector, Formats, Recognizer, parse_formats
 from holdfast.security.sensitive.keys import VARIABLE, KeySource
@@ -127,9 +126,8 @@ class SensitiveOperations(RevealOperations):
             )
         markers = None
         if act in ("tokenise", "redact", "encrypt"):
-            markers = Markers(
-                keys or EnvironmentKeys(VARIABLE), self._handle.tenant, "sealed" if act == "encrypt" else "token"
-            )
+            source = keys or _environment_keys()
+            markers = Markers(source, self._handle.tenant, "sealed" if act == "encrypt" else "token")
             if act != "redact":
                 markers.tokenise("check", "field", "")  # so that a missing library is missed now
         label = f"{act} {place} {channel}" if name is None else name
@@ -188,7 +186,13 @@ def _all_markers(handle: StoreHandle, keys: KeySource | None) -> Sequence[Marker
     protection = handle.engine.protection
     if isinstance(protection, Protector) and protection.policies.markers:
         return protection.policies.markers
-    return [Markers(EnvironmentKeys(VARIABLE), handle.tenant)]
+    return [Markers(_environment_keys(), handle.tenant)]
+
+
+def _environment_keys() -> KeySource:
+    from holdfast.security.encryption.provider import EnvironmentKeys  # it needs an extra
+
+    return EnvironmentKeys(VARIABLE)
 
 
 class Sensitive(SyncApi, SensitiveOperations):
