@@ -44,6 +44,7 @@ def test_rights_are_given_and_taken_between_two_that_have_it_open(stores: Place,
     assert one.state(agent="a")["plan"] == 2
     other.audit.query()  # writes what was read
     kinds = [row.kind for row in one.audit.query(scope="agent:a", actor="agent:b")]
-    assert sorted(kinds) == ["change", "denied", "denied", "denied", "denied", "read"]
+    assert sorted(kind for kind in kinds if kind != "read") == ["change", "denied", "denied", "denied", "denied"]
+    assert "read" in kinds  # one row of both reads, or one each where some seconds lay between them
     assert one.audit.verify().ok
     assert other.audit.export(tmp_path / "audit.jsonl").rows == len(one.audit.query())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,8 @@ with holdfast.open(sys.argv[1], tenant="acme") as store:
         for n in range(1000):
             store.put(sys.argv[2], {"n": n})
             print(n, flush=True)
+            if n == 4:
+                sys.stdin.readline()  # until the others have begun too
     except QuotaError:
         print("refused", flush=True)
 """
@@ -297,15 +300,20 @@ def test_processes_together_never_exceed_a_limit(kind: str, tmp_path: Path) -> N
     with holdfast.open(url, tenant="acme") as store:
         store.maintenance.set_quota(steps=limit)
         command = [sys.executable, "-c", _PROGRAM, url]
-        writers = [subprocess.Popen([*command, f"t{n}"], stdout=subprocess.PIPE, text=True) for n in range(3)]
-        killed, *others = writers
-        assert killed.stdout is not None
-        lines = [killed.stdout.readline() for _ in range(5)]
-        killed.kill()
-        killed.communicate()
-        assert lines == [f"{n}\n" for n in range(5)]
-        for writer in others:
-            assert writer.communicate(timeout=300)[0].endswith("refused\n")
+        with ExitStack() as stack:
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            writers = [stack.enter_context(subprocess.Popen([*command, f"t{n}"], **pipes)) for n in range(3)]
+            for writer in writers:
+                assert writer.stdout is not None
+                assert [writer.stdout.readline() for _ in range(5)] == [f"{n}\n" for n in range(5)]
+            for writer in writers:
+                assert writer.stdin is not None
+                writer.stdin.write("\n")
+                writer.stdin.flush()
+            killed, *others = writers
+            killed.kill()
+            for writer in others:
+                assert writer.communicate(timeout=300)[0].endswith("refused\n")
         used = store.maintenance.quota().used.steps
         # Each kept at most one in 64 of what was left, and the killed one what it did not come to use.
         assert limit - 3 * (limit // 64) <= used <= limit
