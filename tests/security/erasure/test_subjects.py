@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.security.erasure.people import Notes, opened_rows
 
 @pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdfast.Store]:
-    encryption = Encryption(LocalKeys(b"1" * 32)) if request.param else False
+    encryption: Encryption | Literal[False] = Encryption(LocalKeys(b"1" * 32)) if request.param else False
     with holdfast.open(tmp_path / "a.db", encryption=encryption) as opened:
         yield opened
 
