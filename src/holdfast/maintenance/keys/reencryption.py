@@ -126,7 +126,7 @@ class Reencryption:
             if newest is None and not off:
                 created = await self._keys.new_line_key(line, await self._subject_of(Line(*line)))
                 newest = created.row
-                changes += created.conditions()
+                changes += created.conditions
             for row in old:
                 changes += [row.unchanged(), Put(KEYS, row._replace(state=RETIRED).stored())]
             if not changes or await self._keys.backend.apply(changes) is None:
