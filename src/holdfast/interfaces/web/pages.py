@@ -333,6 +333,12 @@ def _jobs(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "jobs.html", operations_page.job_values(call, name)
 
 
+def _change_job(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
+    name = _part(request, "name")
+    operations_page.change_job(call, name, request.path_params["change"])
+    raise Redirection(f"/jobs/{segment(name)}")
+
+
 def _audit(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "audit.html", operations_page.audit_values(call, request.query_params)
 
@@ -403,6 +409,7 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route("/backups", pages.page(_backups)),
         Route("/jobs", pages.page(_jobs)),
         Route("/jobs/{name}", pages.page(_jobs)),
+        Route("/jobs/{name}/{change}", pages.form_page(_change_job), methods=["POST"]),
         Route("/audit", pages.page(_audit)),
         Route("/verify", pages.page(_verify)),
         Route("/metrics/plots", pages.page(metrics)),
