@@ -217,7 +217,8 @@ def test_markup_in_names_and_fields_stays_text(writable: ServedStore) -> None:
     name = quote(HOSTILE, safe="")
     hostile = quote(HOSTILE)
     for action in ACTIONS:
-        fields = "&".join(f"{field}={hostile}" for field in ("branch", "tag", "label", "reason", "path", "value", "keep_within"))
+        names = ("branch", "tag", "label", "reason", "path", "value", "keep_within")
+        fields = "&".join(f"{field}={hostile}" for field in names)
         answer = get(writable, f"/threads/{name}/c1/actions/{action}?{fields}&seen=c1", **{"X-Fragment": "action"})
         found = read(answer)
         assert answer.status == 200, action

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast import __version__
 from holdfast.errors import DeniedError, UnsupportedError
 from holdfast.interfaces.http.models import ServiceInfoModel
-from holdfast.store import IdentityView, Store
+from holdfast.store import Checkpoint, IdentityView, Store
 
 _MAX_VIEWS = 256
 """How many views of identities are cached."""
@@ -91,6 +91,8 @@ class Call:
         self.service = service
         self.caller = caller
         self.if_match = if_match
+        self.checkpoints: dict[tuple[str, str], Checkpoint[Any]] = {}
+        """What the request has read, by thread and revision."""
 
     @property
     def store(self) -> Store | IdentityView:

@@ -33,6 +33,8 @@ from holdfast.interfaces.web.page_renderer import query_text, render, render_mai
 THEMES = ("auto", "light", "dark")
 _PARTS = {
     "step": "parts/step.html",
+    "steps-before": "parts/steps.html",
+    "steps-after": "parts/steps.html",
     "history": "parts/history.html",
     "rows": "parts/rows.html",
     "value": "parts/value.html",
