@@ -22,8 +22,9 @@ class ServiceOptions(NamedTuple):
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     """The names by which the server is reached, without ports. Requests to others are refused: a page elsewhere may
     have its own name point here."""
-    max_body: int = 1 << 20
-    """The largest body of a request, in bytes."""
+    max_body: int = 16 << 20
+    """The largest body of a request, in bytes. All bodies that are being received or worked on have at most four times
+    as many."""
     rate: float = 100.0
     """How many requests a second a caller may make, on average."""
     burst: int = 400

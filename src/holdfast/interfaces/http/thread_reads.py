@@ -175,6 +175,11 @@ def _pending_writes(thread: Thread[Any], id: str) -> list[models.PendingWriteMod
         return []
 
 
+def is_interrupted(call: Call, name: str, id: str) -> bool:
+    """Whether an interrupt is pending after a checkpoint."""
+    return any(each.interrupt for each in _pending_writes(call.store.thread(name), id))
+
+
 def _read(call: Call, params: inputs.CheckpointParams) -> Checkpoint[Any]:
     """Read a checkpoint, once for a request; for the store's owner, its state part by part."""
     found = call.checkpoints.get((params.thread, params.at))

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, TooLargeError
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.app import Server
 from holdfast.interfaces.http.authentication import cookie_name, cookie_value
@@ -31,6 +31,7 @@ from holdfast.interfaces.web.overview import overview_values, thread_list_values
 from holdfast.interfaces.web.page_renderer import query_text, render, render_main, segment, static_files
 
 THEMES = ("auto", "light", "dark")
+_MAX_FORM = 1 << 20
 _PARTS = {
     "step": "parts/step.html",
     "steps-before": "parts/steps.html",
@@ -193,8 +194,14 @@ class Redirection(Exception):
 
 async def _form_fields(request: Request) -> dict[str, list[str]]:
     """Return the fields of the form that was sent, or of the query of an address that fills it in."""
-    text = request.url.query if request.method == "GET" else (await request.body()).decode("ascii", "replace")
-    return parse_qs(text, keep_blank_values=True)
+    if request.method == "GET":
+        return parse_qs(request.url.query, keep_blank_values=True)
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_FORM:  # it is read before it is known who sends it
+            raise TooLargeError(f"a form has at most {_MAX_FORM:,} bytes", hint="Use the command that the page shows")
+    return parse_qs(body.decode("ascii", "replace"), keep_blank_values=True)
 
 
 async def _form_value(request: Request, name: str) -> str:

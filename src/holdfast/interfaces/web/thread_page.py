@@ -23,6 +23,7 @@ from holdfast.interfaces.http.thread_reads import (
     get_messages,
     get_thread,
     get_value,
+    is_interrupted,
 )
 from holdfast.interfaces.web.actions import may_change, offered
 from holdfast.interfaces.web.lanes import MAX_WIDTH, LaneRow, Lanes, width_of
@@ -37,6 +38,9 @@ ROWS = 40
 
 _AHEAD = 12
 """How many later steps are shown above one that is far from the latest."""
+
+_ENDS = 8
+"""Of so many branches, it is shown whether they wait for an answer."""
 
 _STEPS = 4
 """How many steps are sent at once to who goes from step to step."""
@@ -54,6 +58,8 @@ class HistoryRow(NamedTuple):
     change: str
     gap: str
     """The time since the one before it."""
+    waits: bool
+    """Whether an interrupt is pending after it. Only the last steps of branches are looked at."""
 
 
 class History(NamedTuple):
@@ -107,6 +113,7 @@ def _rows(call: Call, params: inputs.LogParams, waiting: str, from_latest: bool)
     page = get_log(call, params)
     lanes = Lanes(waiting)
     times = {each.position: each.time for each in page.items}
+    ends = [each.id for each in page.items if each.id and (each.head or each.branches)][:_ENDS]
     rows = [
         HistoryRow(
             each,
@@ -114,6 +121,7 @@ def _rows(call: Call, params: inputs.LogParams, waiting: str, from_latest: bool)
             _node(each),
             ", ".join(each.summary) or ("pruned" if not each.id else "no change"),
             _gap(each.time, times.get(each.parents[0]) if each.parents else None),
+            each.id in ends and is_interrupted(call, params.thread, each.id),
         )
         for each in page.items
     ]
