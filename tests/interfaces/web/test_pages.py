@@ -106,6 +106,33 @@ def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> Non
     assert "History" in inspected
 
 
+def test_a_branch_that_waits_for_an_answer_says_so_in_the_history(served: ServedStore) -> None:
+    rows = get(served, "/threads/chat-1").text.split('<li class="row')[1:]
+    assert ["An interrupt waits" in row for row in rows if "chip branch" in row] == [True, False, False]
+
+
+def test_steps_beside_one_are_sent_together(served: ServedStore) -> None:
+    def addresses(path: str, side: str) -> list[str]:
+        answer = get(served, path, **{"X-Fragment": f"steps-{side}"})
+        assert read(answer).suspicious == []
+        assert read(answer).scripts == []
+        found = re.findall(r'<section data-address="([^"]*)">', answer.text)
+        for number, address in enumerate(found):  # each is as it is alone
+            alone = get(served, address, **{"X-Fragment": "step"}).text
+            part = answer.text.split("<section data-address=")[number + 1]
+            assert re.findall(r'data-id="[^"]*"', part)[0] in alone
+            assert re.findall("<h2>.*?</h2>", part) == re.findall("<h2>.*?</h2>", alone)
+        return found
+
+    start, ids = "/threads/chat-1/", ("00000050", "00000049", "00000048", "00000047")
+    assert addresses(f"{start}00000050?tab=diff", "before") == [f"{start}{id}?tab=diff" for id in ids]
+    assert addresses(f"{start}00000001?tab=state", "before") == [
+        f"{start}{id}?tab=state" for id in ("00000001", "00000000")
+    ]
+    assert addresses(f"{start}00000048?tab=diff", "after")[2] == f"{start}00000050?tab=diff"
+    assert len(addresses(f"/threads/{quote(HOSTILE, safe='')}/c2", "before")) == 2
+
+
 def test_every_command_that_a_page_shows_is_one(loaded: dict[str, Answer]) -> None:
     seen = set()
     texts = {text: path for path, page in loaded.items() for text in re.findall(COMMAND, page.text)}

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from http.client import HTTPException
 from typing import Any
 
@@ -89,7 +90,7 @@ class RemoteWatch(Watch):
 
 def _changes(found: list[tuple[dict[str, Any], str]]) -> Iterator[WatchedChange]:
     for fields, cursor in found:
-        yield WatchedChange(**{**fields, "scope": Scope.parse(fields["scope"])}, _cursor=lambda at=cursor: at)
+        yield WatchedChange(**{**fields, "scope": Scope.parse(fields["scope"])}, _cursor=partial(str, cursor))
 
 
 class ChangeSignal:
