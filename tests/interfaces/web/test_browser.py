@@ -282,6 +282,7 @@ def test_100_000_steps_and_50_mb_do_not_freeze_a_page(tmp_path: Path, browser: A
         with ServedStore(store, page_routes) as served:
             context = browser.new_context(viewport={"width": 1440, "height": 900})
             page = context.new_page()
+            page.set_default_timeout(300_000)  # how long the server takes is not what is asked here
             page.add_init_script(_OBSERVE)
             page.goto(f"{served.url}/login?token={served.token}")
 

@@ -33,7 +33,7 @@ from holdfast.interfaces.web.redaction import Redaction
 log = logging.getLogger("holdfast.web")
 
 TABS = ("conversation", "state", "diff", "pending", "metadata")
-ROWS = 40
+ROWS = 30
 """How many checkpoints of a history are read at a time: more than a screen has."""
 
 _AHEAD = 12
@@ -45,7 +45,7 @@ _ENDS = 8
 _STEPS = 4
 """How many steps are sent at once to who goes from step to step."""
 
-_MESSAGES = 30
+_MESSAGES = 20
 Params = Mapping[str, str]
 
 
