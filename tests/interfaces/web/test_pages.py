@@ -408,3 +408,6 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
                 assert f'href="{path.partition("?")[0]}"' not in load("/").text
                 assert f'href="{path.partition("?")[0]}"' in get(served, "/").text
             assert load("/threads/secret").status == 404
+            # Its reads are recorded: nothing is loaded before somebody looks at it.
+            assert "data-ahead" not in load("/threads/mine").text
+            assert "data-ahead" in get(served, "/threads/mine").text

@@ -32,7 +32,8 @@ function loaded(key) {
 function keep(key, part) {
   steps.delete(key);
   steps.set(key, { part, time: performance.now() });
-  part.catch(() => steps.delete(key));
+  // What could not be read is asked for again.
+  part.then((found) => { if (!found.querySelector(".bar")) steps.delete(key); }, () => steps.delete(key));
   for (const oldest of steps.keys()) { if (steps.size > KEPT) steps.delete(oldest); }
 }
 
@@ -51,9 +52,10 @@ let side = "";
 let isLoadingAhead = false;
 const ENOUGH = 3;
 
-/** Load steps before they are asked for: some at once on the side to which one moves. */
+/** Load steps before they are asked for: some at once on the side to which one moves. Not for an identity, whose reads
+ * are recorded: it has not looked at them. */
 async function loadAhead() {
-  if (isLoadingAhead || !panel) return;
+  if (isLoadingAhead || !panel || !workspace?.hasAttribute("data-ahead")) return;
   isLoadingAhead = true;
   try {
     /** @type {ParentNode} */
