@@ -233,6 +233,13 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(served: ServedStore) 
     assert served.request("POST", "/login", form, token=None, headers=foreign).status == 403
 
 
+def test_a_large_form_of_anybody_is_not_received(served: ServedStore) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": served.url}
+    answer = served.request("POST", "/login", b"token=" + b"x" * (2 << 20), token=None, headers=headers)
+    assert answer.status == 413
+    assert served.request("POST", "/login", b"token=x", token=None, headers=headers).status == 401
+
+
 def test_signing_out_ends_the_session_and_needs_its_page(served: ServedStore) -> None:
     cookie = signed_in(served)
     page = served.request("GET", "/", token=None, headers=cookie).text

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, TooLargeError
 from holdfast.interfaces.http import inputs
-from holdfast.interfaces.http.app import Server
+from holdfast.interfaces.http.app import Server, reporting
 from holdfast.interfaces.http.authentication import cookie_name, cookie_value
 from holdfast.interfaces.http.problems import internal_problem, to_problem
 from holdfast.interfaces.http.service import Call, Caller
@@ -112,7 +112,7 @@ class Pages:
 
             return await self.page(show)(request)
 
-        return respond
+        return reporting(respond)
 
     def _render(self, view: View, caller: Caller, request: Request) -> Response:
         call = Call(self._server.service, caller)
@@ -391,8 +391,8 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         return await pages.page(view)(request)
 
     return [
-        Route("/login", pages.sign_in, methods=["GET", "POST"]),
-        Route("/logout", pages.sign_out, methods=["POST"]),
+        Route("/login", reporting(pages.sign_in), methods=["GET", "POST"]),
+        Route("/logout", reporting(pages.sign_out), methods=["POST"]),
         Route("/static/{version}/{name}", _static),
         Route("/", pages.page(_overview)),
         Route("/threads", pages.page(_threads)),
