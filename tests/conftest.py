@@ -1,5 +1,6 @@
 """Settings for the whole test suite."""
 
+import gc
 import os
 import pkgutil
 import signal
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.no_cover)
     if config.pluginmanager.hasplugin("_cov"):
         _load_all()
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that is imported out of the collections of garbage to come, which would go through it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 LEFT_OUT = {"torture": "make torture", "nightly": "make nightly"}

@@ -53,7 +53,22 @@ _ACCESS = {
     "Hooks": "`store.hooks`",
     "HookRegistration": "`store.hooks.before(…)`, `after`",
     "HookContext": "The argument of the function of a hook; its fields are those of Python.",
-    "Jobs": "`store.jobs`",
+    "Jobs": "`store.jobs`. A script adds no jobs that name files or addresses of the host, such as `archive-audit`.",
+    "Steps": "`agent.steps`, `store.agents.steps(id)`",
+    "Timers": "`agent.timers`, `store.agents.timers(id)`",
+    "Sharing": "`store.sharing`",
+    "Topic": "`store.sharing.topic(name)`",
+    "Subscription": "`topic.subscribe(…)`",
+    "Requests": "`store.sharing.requests(name)`",
+    "Request": "`requests.take(…)`",
+    "Pipeline": "`store.sharing.pipeline(name, stages)`",
+    "PipelineTask": "`pipeline.take(…)`",
+    "Document": "`store.sharing.document(name)`",
+    "Access": "`store.access`",
+    "Audit": "`store.audit`",
+    "Maintenance": "`store.maintenance`",
+    "Backups": "`store.backups(name)`, for each repository that the host names: in Python by the option `backups` of "
+    "`Sandbox`, at the command line by `--backups name=repository`.",
     "Diff": "`thread.diff(…)`, `state.diff`, `agents.diff`; its fields are `old`, `new`, `changes` and `summary`.",
 }
 _REFERENCES = re.compile(r"::\n\n(?: {4}.*\n|\n)+")

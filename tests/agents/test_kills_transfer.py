@@ -191,13 +191,15 @@ def gone_at(scene: Scene, base: Base, at: int, policy: str, order: str) -> None:
     After(scene, base, at, backend, effects.copy).resolve(policy, order)
 
 
-def test_gone_at_every_place(subtests: pytest.Subtests) -> None:
+def test_gone_at_every_place_between_its_commits(subtests: pytest.Subtests) -> None:
     ways = itertools.cycle(itertools.product(POLICIES, ORDERS))
     resolved = set()
     for scene in TRANSFERS:
         base, _, _ = dies(scene, -1)
         for at in counted(scene, base):
             half = 0 < base.batches(at) < scene.batches
+            if not half and at % 3:
+                continue  # nothing is to be resolved there; by night all are
             policy, order = next(ways) if half else ("back", ORDERS[at % 2])
             resolved |= {(base.batches(at), policy, order)} if half else set()
             with subtests.test(scene=scene.name, at=at, place=base.places[at], policy=policy, order=order):

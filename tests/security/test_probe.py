@@ -18,6 +18,7 @@ from holdfast.testing.security.isolation import KINDS, check_denied, has, public
 from holdfast.testing.security.probes import HARMLESS, PROBES, QUIET, spy
 from holdfast.testing.security.world import KEY, SECRET, World, done
 from tests.state.kit import Clock, store_on
+from tests.support.nightly import mostly_nightly
 
 _CONTROLS = {chr(code) for code in (*range(32), *range(127, 160), 0x2028, 0x2029, *range(0xD800, 0xE000))}
 
@@ -100,8 +101,13 @@ def test_what_is_shown_to_a_stranger_has_nothing_of_it(world: World, subtests: p
 # Names ------------------------------------------------------------------------------------------------------------
 
 
-def test_no_name_stands_for_anothers(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for what, name in HOSTILE_NAMES.items():
+THIRD = pytest.mark.parametrize("third", mostly_nightly(range(3), daily=[0]))
+"""The names are tried in three parts."""
+
+
+@THIRD
+def test_no_name_stands_for_anothers(third: int, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for what, name in [*HOSTILE_NAMES.items()][third::3]:
         with subtests.test(what), closing(make_world(tmp_path)) as world:
             check_others(world, name)
 
@@ -122,19 +128,21 @@ def check_others(world: World, name: str) -> None:
         lambda act: act.agents.delete(name),
         lambda act: act.agents.attach(spy(act), name).save(),
     ]
+    tries = world.tries()
     for acting in (world.intruder, world.aintruder):
         for use in uses:
-            tried = len(world.tries())
+            tried = len(tries)
             with pytest.raises((DeniedError, InvalidError)):
                 done(use, acting)
             tries = world.tries()
             assert len(tries) > tried, "the try is not in the audit"
-            assert all(len(each.scope) <= 1024 and not _CONTROLS & set(each.scope + each.key) for each in tries)
+    assert all(len(each.scope) <= 1024 and not _CONTROLS & set(each.scope + each.key) for each in tries)
     assert world.heads() == before
 
 
-def test_no_name_below_ones_own_is_anothers(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for what, name in HOSTILE_NAMES.items():
+@THIRD
+def test_no_name_below_ones_own_is_anothers(third: int, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for what, name in [*HOSTILE_NAMES.items()][third::3]:
         with subtests.test(what), closing(make_world(tmp_path)) as world:
             check_own(world, name)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from enum import IntEnum
+from functools import lru_cache
 from typing import Protocol
 from zlib import crc32
 
@@ -233,12 +234,18 @@ def expose(body: bytes, context: RecordContext) -> bytes:
 
 def seal(content: bytes, associated: bytes, sealer: Sealer) -> bytes:
     """Return a sealed body. Its header says nothing of the content; the seal covers it and the associated bytes."""
-    key_id = sealer.key_id
+    header, crc = _sealed_header(sealer.key_id)
+    sealed = sealer.seal(content, header + associated)
+    return b"".join((header, sealed, crc32(sealed, crc).to_bytes(4, "big")))
+
+
+@lru_cache(maxsize=1024)
+def _sealed_header(key_id: bytes) -> tuple[bytes, int]:
+    """Return the header of bodies that are sealed with a key, and its CRC."""
     if not 0 < len(key_id) < 256:
         raise InvalidError("a key id has 1 to 255 bytes")
     header = b"%b%c\0\0\0\0\0%b" % (_SEALED_PREFIX, len(key_id), key_id)
-    sealed = sealer.seal(content, header + associated)
-    return b"".join((header, sealed, crc32(sealed, crc32(header)).to_bytes(4, "big")))
+    return header, crc32(header)
 
 
 def unseal(body: bytes, associated: bytes, keys: SealerLookup, context: RecordContext) -> bytes:
@@ -247,16 +254,16 @@ def unseal(body: bytes, associated: bytes, keys: SealerLookup, context: RecordCo
     if not body.startswith(_SEALED_PREFIX):
         _parse(body, str(context))  # raises if it is of a newer release
         raise tampered_error("a row is not sealed", str(context))
-    content = body[:-4]  # without the CRC
-    end = 12 + body[6] if len(content) > 12 else len(body)
-    if len(content) < end or crc32(content) != int.from_bytes(body[-4:], "big"):
+    end = 12 + body[6] if len(body) > 16 else len(body)
+    header, sealed = body[:end], body[end:-4]  # without the CRC
+    if len(body) < end + 4 or crc32(sealed, crc32(header)) != int.from_bytes(body[-4:], "big"):
         raise damaged_error(str(context))
-    key_id = body[12:end]
+    key_id = header[12:]
     sealer = keys.get(key_id)
     if sealer is None:
         raise missing_key(key_id, str(context))
     try:
-        return sealer.unseal(content[end:], content[:end] + associated)
+        return sealer.unseal(sealed, header + associated)
     except CorruptError:
         what = "the seal of a row is broken: it was changed, or moved here from elsewhere"
         raise tampered_error(what, str(context)) from None

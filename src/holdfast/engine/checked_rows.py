@@ -72,6 +72,8 @@ class PreparedBatch(NamedTuple):
     conditions: Sequence[Change]
     batch: Batch
     encode: Callable[[Table, Row], Row]
+    adds_keys: bool = False
+    """Whether new keys are stored: then `RowCodec.settle` has to know that the batch was applied."""
 
 
 class RowCodec:
@@ -114,7 +116,7 @@ class RowCodec:
         return PreparedBatch((), batch, self.encode)
 
     def settle(self, prepared: PreparedBatch, *, applied: bool) -> None:
-        """Take notice that a prepared batch was applied, or that one of those conditions does not hold."""
+        """Take notice that a batch that adds keys was applied, or that one of those conditions does not hold."""
 
     def may_be_clear(self, what: str) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether content may be stored in a form that anybody can read: `readable`, `words`, `export` …"""
@@ -220,7 +222,7 @@ class CheckedBackend(Wrapper):
             return await self.inner.apply(_encode(batch, self.rows.encode))
         for _ in range(_ATTEMPTS):
             prepared = await self.rows.prepare(batch)
-            conditions, changes, encode = prepared
+            conditions, changes, encode, adds_keys = prepared
             hidden = [
                 type(change)(change[0], encode(*change))
                 if isinstance(change, _WRITES)
@@ -231,7 +233,8 @@ class CheckedBackend(Wrapper):
             failed = await self.inner.apply([*conditions, *hidden, *others])
             if failed is not None and failed >= len(conditions):
                 return failed - len(conditions)
-            self.rows.settle(prepared, applied=failed is None)
+            if failed is not None or adds_keys:
+                self.rows.settle(prepared, applied=failed is None)
             if failed is None:
                 return None
         raise TransientError("the keys of a store keep changing", where=self.url, hint="Try again")

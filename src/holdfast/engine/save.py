@@ -29,7 +29,7 @@ from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import PendingWriteRow, Step, StepOrigin
 from holdfast.engine.model.workspace import MissingNode
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.namespaces import has_messages, is_thread
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.projection.rows import ProjectedStep
 from holdfast.engine.row_format import (
@@ -117,7 +117,7 @@ class StepWriter:
                 self.schemas.prepare(request)
         if self._appender.protection is not None:
             for request in requests:
-                if is_thread(request.line.name):
+                if has_messages(request.line.name):
                     await self._protect_metadata(request, self._appender.protection)
         rewrites, again = 0, False
         while True:

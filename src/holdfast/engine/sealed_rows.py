@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
@@ -38,6 +38,7 @@ _STABLE_NAMES: dict[str, tuple[str, ...]] = {
 """The columns that name a record for good, where that is not the rest of the key: a rewrite numbers its nodes anew."""
 
 _DIGEST_SIZE = 15
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 _SHORT, _MAX_DIGESTS = 24, 4096
 """The length of texts whose digests are cached, and how many are."""
@@ -82,8 +83,7 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Scalar]], Sequence[Scal
     """Return a function that returns the values at some places."""
     if len(places) > 1:
         return itemgetter(*places)
-    start, stop = (places[0], places[0] + 1) if places else (0, 0)
-    return lambda values: values[start:stop]
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
 _SEALED = {table.name: _SealedTable(table) for table in TABLES if table.name not in UNSEALED}
@@ -121,19 +121,20 @@ class SealedRowCodec(RowCodec):
 
     def seal(self, table: Table, row: Row, sealer: Sealer) -> Row:
         """Return a row as it is stored, sealed with a key."""
-        if row.body == DAMAGED:
-            raise damaged_error(str(RecordContext(table.name, row.key, row.columns)))
+        key, columns, record = row
+        if record == DAMAGED:
+            raise damaged_error(str(RecordContext(table.name, key, columns)))
         try:
-            key = row.key
+            stored_key = key
             if table.name in _HIDDEN_NAMES:
                 self._refuse_marked(table, key)
-                key = self.hide_key(table, key)
-            outside = Row(key, self.columns(table, row.key, row.columns))
-            content, associated = pack((row.key[2:], row.columns, row.body)), _associated(table, outside)
+                stored_key = self.hide_key(table, key)
+            outside = self.columns(table, key, columns)
+            content, associated = pack((key[2:], columns, record)), _associated(table, stored_key, outside)
         except UnicodeEncodeError:
-            where = ascii((row.key, row.columns))
+            where = ascii((key, columns))
             raise InvalidError("a name or a column is not text: it has lone surrogates", where=where) from None
-        return outside._replace(body=seal(content, associated, sealer))
+        return Row(stored_key, outside, seal(content, associated, sealer))
 
     def _refuse_marked(self, table: Table, key: Key) -> None:
         """Raise `InvalidError` if a name looks like a digest: it would be stored as it is."""
@@ -148,22 +149,20 @@ class SealedRowCodec(RowCodec):
     def decode(self, table: Table, row: Row) -> Row:
         if table.name in UNSEALED:
             return super().decode(table, row)
-        context = RecordContext(table.name, row.key, row.columns)
-        content = unseal(row.body, _associated(table, row), self._keys, context)
+        stored_key, outside, body = row
+        context = RecordContext(table.name, stored_key, outside)
+        content = unseal(body, _associated(table, stored_key, outside), self._keys, context)
         try:
-            key, columns, record = unpack(content)
+            rest, values, record = unpack(content)
+            key, columns = (*stored_key[:2], *rest), tuple(values)
         except (MsgspecError, ValueError, TypeError):
             raise tampered_error("a sealed row is not one", str(context)) from None
-        if key == [*row.key[2:]]:
-            opened = Row(row.key, tuple(columns), record)
-        else:
-            opened = Row((*row.key[:2], *key), tuple(columns), record)
-            if SealedRowCodec.hide_key(self, table, opened.key) != row.key:
-                raise tampered_error("a row was changed: its key is not that in its seal", str(context))
+        if key != stored_key and SealedRowCodec.hide_key(self, table, key) != stored_key:
+            raise tampered_error("a row was changed: its key is not that in its seal", str(context))
         visible = _SEALED[table.name].visible
-        if len(columns) != len(row.columns) or visible(opened.columns) != visible(row.columns):
+        if len(columns) != len(outside) or visible(columns) != visible(outside):
             raise tampered_error("a row was changed: its columns are not those in its seal", str(context))
-        return opened
+        return Row(key, columns, record)
 
     def salvage(self, table: Table, row: Row) -> Row:
         if table.name in UNSEALED:
@@ -240,11 +239,12 @@ def hidden_name(digest: Callable[[bytes], bytes], table: Table, key: Key, name: 
 
 
 def _text(digest: bytes) -> str:
-    return urlsafe_b64encode(digest).decode()
+    """Return bytes in base64, with the characters that are safe in URLs."""
+    return b2a_base64(digest, newline=False).translate(_URL_SAFE).decode()
 
 
-def _associated(table: Table, row: Row) -> bytes:
+def _associated(table: Table, key: Key, columns: tuple[Scalar, ...]) -> bytes:
     """Return what a seal covers besides the content: with the digests, so that they need not be computed to check
     them."""
-    whole, sealed = (*row.key, *row.columns), _SEALED[table.name]
-    return pack((table.name, row.key[:2], sealed.name(whole), sealed.digests(whole)))
+    whole, sealed = key + columns, _SEALED[table.name]
+    return pack((table.name, key[:2], sealed.name(whole), sealed.digests(whole)))

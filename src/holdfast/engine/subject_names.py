@@ -1,14 +1,15 @@
 """Subjects: the person whose data a line contains, or a step of a line, by names and metadata.
 
 A line has one subject, or is mixed. It is the subject's as a whole if it is assigned to them, or its tenant is; if its
-name has a part `user:…`; or if it is a thread whose checkpoints name them, and nobody else, in their metadata. Of any
-other line, the steps are the subject's that name them in the metadata, or that an identity `user:…` made.
+name has a part `user:…`; or if it is a thread whose checkpoints name them in their metadata, and nobody else, and that
+no other identity `user:…` wrote to. Of any other line, the steps are the subject's that name them in the metadata, or
+that an identity `user:…` made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from unicodedata import normalize
 
 from msgspec import MsgspecError
 from msgspec.json import decode
@@ -50,22 +51,35 @@ def subject_of_line(line: Line) -> str:
     return "" if is_thread(line.name) else subject_of_name(line.name)
 
 
-def subject_in(metadata: Mapping[str, Any], keys: Iterable[str] = (METADATA_KEY,)) -> str:
-    """Return the subject that metadata names; empty for none."""
-    return next((value for key in keys if isinstance(value := metadata.get(key), str)), "")
+def subjects_in(metadata: object, keys: Iterable[str] = (METADATA_KEY,)) -> tuple[str, ...]:
+    """Return the subjects that metadata names, in their normal form: by text or a number, or several by a list."""
+    if not isinstance(metadata, Mapping):
+        return ()
+    for key in keys:
+        value = metadata.get(key)
+        values = value if isinstance(value, list | tuple) else [value]
+        names = [_normal_form(each) for each in values if isinstance(each, str | int) and not isinstance(each, bool)]
+        if names := [each for each in names if each]:
+            return tuple(names)
+    return ()
 
 
-def subjects_of_step(point: StepRef, keys: Iterable[str] = (METADATA_KEY,)) -> tuple[str, str]:
-    """Return the subject that the metadata of a step names, and the user that made the step; empty for none."""
+def _normal_form(name: str | int) -> str:
+    text = str(name)
+    return text if text.isascii() else normalize("NFC", text)
+
+
+def subjects_of_step(point: StepRef, keys: Iterable[str] = (METADATA_KEY,)) -> tuple[tuple[str, ...], str]:
+    """Return the subjects that the metadata of a step names, and the user that made the step; empty for none."""
     if not point.metadata or point.pruned:
-        return "", ""
+        return (), ""
     try:
         found = decode(point.metadata)
     except (MsgspecError, ValueError, RecursionError):
-        return "", ""
+        return (), ""
     if not isinstance(found, Mapping):
-        return "", ""
-    named = subject_in(found, keys)
+        return (), ""
+    named = subjects_in(found, keys)
     origin, actor = found.get(ORIGIN), found.get("actor")
     if isinstance(origin, Sequence) and origin and isinstance(origin[0], str):
         actor = origin[0]

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from holdfast.state.sessions.api import Sessions as Sessions
     from holdfast.state.sessions.api import SessionsOperations as SessionsOperations
     from holdfast.state.sessions.lifecycle import SessionReport as SessionReport
+    from holdfast.state.sharing.api import AsyncSharing as AsyncSharing
+    from holdfast.state.sharing.api import Sharing as Sharing
     from holdfast.state.sharing.documents import AsyncDocument as AsyncDocument
     from holdfast.state.sharing.documents import Document as Document
     from holdfast.state.sharing.documents import DocumentVersion as DocumentVersion
@@ -103,6 +105,7 @@ _MODULES = {
         "SessionsOperations",
     ),
     "holdfast.state.sessions.lifecycle": ("SessionReport",),
+    "holdfast.state.sharing.api": ("AsyncSharing", "Sharing"),
     "holdfast.state.sharing.documents": ("AsyncDocument", "Document", "DocumentVersion"),
     "holdfast.state.sharing.messages": ("TopicMessage",),
     "holdfast.state.sharing.pipeline": (

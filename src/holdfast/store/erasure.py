@@ -125,6 +125,7 @@ class ErasureOperations:
                 await table.remove(job.name)  # nothing was erased
             raise end.error
         await table.remove(job.name)
+        await self._handle.engine.context.backend.tidy()  # the job had the name
         return report_of(name, await self._certificate(job.settings["id"]))
 
     async def _start(self, table: JobTable, subject: str, metadata_keys: Iterable[str]) -> Job:

@@ -64,3 +64,13 @@ def test_a_script_writes_as_who_runs_it(url: str, scripts: Path) -> None:
 
 def test_a_result_cannot_control_the_terminal(url: str, scripts: Path) -> None:
     assert "\x1b" not in kit.run("run", str(scripts / "terminal.lua"), store=url).out
+
+
+def test_a_script_has_the_repositories_that_are_named(url: str, tmp_path: Path) -> None:
+    script, repository = tmp_path / "backup.lua", str(tmp_path / "backups")
+    script.write_text('return store:backups("main"):create({reason = "by a script"}).number')
+    assert kit.run("run", str(script), "--backups", f"main={repository}", store=url).lines == ["1"]
+    assert "by a script" in kit.run("backup", "list", "--repository", repository, store=url).out
+    for wrong in (["--backups", "main"], ["--backups", f"main={repository}", "--as", "agent:a"]):
+        assert kit.run("run", str(script), *wrong, store=url).code == 2
+    assert kit.run("run", str(script), "--json", store=url).error["code"] == "denied"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -79,7 +80,7 @@ def compared(name: str, kind: str, folder: Path, *, asynchronous: bool) -> None:
 
 @BY_MODULE
 def test_as_in_memory(module: ModuleType, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for number, name in enumerate(names_of(module)[::2]):  # the others, and each in the other way: by night
+    for number, name in enumerate(names_of(module)[::4]):  # the others, and each in the other way: by night
         asynchronous = number % 2 == 1
         with subtests.test(name, asynchronous=asynchronous):
             compared(name, "sqlite", tmp_path / name, asynchronous=asynchronous)
@@ -114,7 +115,7 @@ def exact_as_theirs(name: str, *, asynchronous: bool) -> None:
     same(with_tuples_as_lists(exact), with_tuples_as_lists(theirs))
 
 
-@CALLED
+@pytest.mark.parametrize("asynchronous", mostly_nightly([False, True], daily=[False]), ids=["sync", "async"])
 @pytest.mark.parametrize("module", mostly_nightly(MODULES, daily=[basics]), ids=MODULE_NAMES)
 def test_an_exact_saver_shows_what_langgraphs_own_does(
     module: ModuleType, asynchronous: bool, subtests: pytest.Subtests
@@ -129,13 +130,9 @@ ON_EVERY_STORE = {"a_subgraph_that_stops": True, "deltas_on_exit": False, "fan_o
 
 
 def on_every_store() -> list[Any]:
-    """Each of these scenarios on each store: in the ordinary run, each store has one of them."""
-    kinds = ("memory", *OTHERS)
-    return [
-        pytest.param(kind, name, marks=[] if number % len(ON_EVERY_STORE) == turn else pytest.mark.nightly)
-        for number, kind in enumerate(kinds)
-        for turn, name in enumerate(ON_EVERY_STORE)
-    ]
+    """Each of these scenarios on each store: in the ordinary run, one on each of two servers."""
+    cases = itertools.product(("memory", *OTHERS), ON_EVERY_STORE)
+    return mostly_nightly(cases, daily=[("postgres", "fan_out"), ("redis", "deltas_on_exit")])
 
 
 @pytest.mark.parametrize(("kind", "name"), on_every_store())
@@ -146,13 +143,11 @@ def test_as_in_memory_on_every_store(kind: str, name: str, tmp_path: Path) -> No
 # SQLite's saver stores no answer that comes together with other writes, so that scenarios with several
 # questions in a node look different on it.
 @pytest.mark.parametrize("asynchronous", mostly_nightly([False, True], daily=[True]), ids=["sync", "async"])
-def test_as_on_sqlite(asynchronous: bool, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for name in [*ON_EVERY_STORE, "messages", "streams"]:
-        with subtests.test(name):
-            (tmp_path / name).mkdir()
-            ours = record_of(name, "sqlite", tmp_path / name, asynchronous=asynchronous)
-            theirs = record_of(name, "theirs", tmp_path / name, asynchronous=asynchronous)
-            same(with_tuples_as_lists(ours), with_tuples_as_lists(theirs))
+@pytest.mark.parametrize("name", mostly_nightly([*ON_EVERY_STORE, "messages", "streams"], daily=["messages"]))
+def test_as_on_sqlite(name: str, asynchronous: bool, tmp_path: Path) -> None:
+    ours = record_of(name, "sqlite", tmp_path, asynchronous=asynchronous)
+    theirs = record_of(name, "theirs", tmp_path, asynchronous=asynchronous)
+    same(with_tuples_as_lists(ours), with_tuples_as_lists(theirs))
 
 
 class Broken(InMemorySaver):

@@ -293,6 +293,102 @@ store.agents.transfers("c2")[0].source
 store.agents.metrics().unsaved
 store.agents.delete("c9")
 
+# durable steps of an agent
+desk = store.agents.create("script-clerk", "d1")
+desk.once("charge-1", lambda: 41 + 1)
+desk.once("charge-1", lambda: 0)
+desk.once("charge-2", lambda price: price * 2, 21, retry=1)
+desk.once("charge-2", lambda price: price * 2, 22) # step-arguments
+desk.steps.once("charge-3", lambda: fail(VetoError("no"))) # vetoed
+desk.steps.list()[0].key
+desk.steps.get("charge-1").state
+desk.steps.get("nothing") # not-found
+desk.steps.resolve("charge-3", result=7).resolved
+desk.steps.resolve("charge-1", result=7) # step-done
+desk.steps.version("new-prices")
+desk.timers.set("remind", "1h", signal="late", value={"n": 1}).signal
+desk.timers.list()[0].name
+desk.timers.cancel("remind")
+desk.timers.cancel("remind")
+store.agents.signal("d1", "paid", {"amount": 5}, id="s-1")
+store.agents.signal("d1", "paid", {"amount": 5}, id="s-1")
+desk.steps.signals("paid")[0].value
+desk.wait_for("paid").value
+desk.wait_for("paid", timeout=0)
+store.agents.steps("d1").get("charge-2").state
+store.agents.timers("d1").list()
+
+# sharing
+news = store.sharing.topic("news", workflow="w1")
+reader = news.subscribe("r1", start="start")
+news.publish({"text": "one"}).number
+news.publish("two").number
+news.count()
+news.read(1)[0].value
+news.scope
+reader.receive().value
+reader.lag()
+reader.ack()
+reader.cursor
+reader.receive_many(10, timeout=1)[0].value
+reader.rewind()
+reader.receive_many(10)[0].value
+reader.receive_many(0) # invalid
+news.subscribers()[0].name
+news.trim(older_than="1h")
+news.unsubscribe("r1")
+news.delete()
+asked = store.sharing.requests("sums")
+first_id = asked.ask({"a": 1})
+taken = asked.take()
+[taken.value, taken.tries, taken.actor]
+len(taken.id) + len(taken.correlation) * 0
+asked.extend(taken, "1m")
+asked.answer(taken, {"sum": 1})
+asked.answer(taken, {"sum": 1}) # lease-lost
+asked.wait(first_id)
+asked.take()
+asked.scope
+second_id = asked.ask("again", timeout=60)
+asked.pending()
+asked.fail(asked.take(), "cannot")
+asked.wait(second_id) # handler-failed
+asked.cancel(asked.ask("more"))
+asked.call("nobody", timeout=0.01) # no-responder
+asked.trim()
+line = store.sharing.pipeline("books", ["read", "print"], tries=1)
+len(line.put({"title": "x"}))
+len(line.put_many([1, 2]))
+task = line.take("read")
+[task.stage, task.value, task.tries]
+len(task.id) + len(task.correlation) * 0
+line.extend(task, "1m")
+line.done(task, {"title": "X"})
+line.done(task) # lease-lost
+line.take("nothing") # invalid
+line.fail(line.take("read"), "torn")
+line.done(line.take("print"))
+line.results()[0].value
+dead = line.dead()[0]
+[dead.stage, dead.value, dead.error]
+line.requeue(dead.id)
+line.stats().results
+line.forget([line.results()[0].id])
+line.trim()
+line.stages
+line.scope
+paper = store.sharing.document("paper")
+paper.read().version
+paper.edit(lambda value: {"title": "a"}, {}).value
+paper.save({"title": "b"}, 1).version
+paper.save({"title": "c"}, 1, on_conflict="raise") # version-mismatch
+paper.patch({"pages": 3})
+paper.read(2).value
+paper.wait(1, timeout=1).version
+len(paper.history())
+paper.scope
+paper.delete()
+
 # hooks
 store.hooks.before("state.set", name="guard", key="h*")(lambda call: fail(VetoError("no")))
 store.state("agent:h").set("h1", 1) # vetoed
@@ -338,9 +434,80 @@ granted = store.as_identity("agent:me").grant("agent:you", "read", keys="m*")
 store.as_identity("agent:you").granted()
 len(store.as_identity("agent:me").grants())
 store.as_identity("agent:me").revoke(granted).right
+store.as_identity("agent:me").sharing.topic("own", agent="me").publish(1).number
+store.as_identity("agent:me").sharing.topic("own", agent="you").publish(1) # denied
 store.as_identity("agent:me").sessions.list()
 store.as_identity("agent:me").artifacts.list()
 store.as_identity("agent:me").agents.list()
+
+# rights
+given = store.access.grant("agent:b", ["read"], "agent:a", keys="plan")
+store.access.may("agent:b", "read", "agent:a", "plan")
+store.access.may("agent:b", "write", "agent:a", "plan")
+store.access.grants("agent:b")[0].keys
+store.access.revoke(given).keys
+store.access.revoke("nothing") # not-found
+store.access.join("team", "agent:b", "agent:c")
+store.access.groups()
+store.access.leave("team", "agent:c")
+store.access.assign("reader", "agent:b") # not-found
+store.access.unassign("reader", "agent:b") # not-found
+store.access.assignments()
+store.access.roles()
+store.access.drop_role("reader") # not-found
+store.access.freeze("agent:b", reason="odd")
+store.access.frozen()
+store.access.unfreeze("agent:b")
+store.access.allow_children("agent:a")
+store.access.parents()
+store.access.forbid_children("agent:a")
+store.access.set_owner("chat", "agent:a")
+store.access.cut_off("agent:b")
+store.audit.query(action="freeze")[0].scope
+store.audit.query(limit=-1) # invalid
+store.audit.verify().findings
+
+# maintenance
+store.maintenance.verify("chat").findings
+store.maintenance.verify(level="nothing") # invalid
+store.maintenance.compact("chat")
+store.maintenance.prune("chat", keep_last=2, dry_run=True).dropped
+store.maintenance.prune("chat") # invalid
+store.maintenance.delete(["nothing"], dry_run=True) # not-found
+store.maintenance.delete(["chat"], dry_run=True)[0].steps
+len(store.maintenance.doctor()) * 0
+store.maintenance.heads("chat").tenant
+store.maintenance.hold("chat", reason="court")
+store.maintenance.holds()[0].thread
+store.maintenance.release("chat")
+store.maintenance.set_quota(threads=1000)
+store.maintenance.quota().limits.threads
+store.maintenance.quarantine()
+store.maintenance.sweep_orphans(dry_run=True).rows
+store.maintenance.build_index().threads * 0
+store.maintenance.drop_index()
+
+# backups
+copies = store.backups("main")
+made = copies.create(reason="first").number
+store.put("chat", {"messages": ["later"]}).kind
+copies.create().number
+copies.list()[0].reason
+copies.list(store="nothing") # no-backup
+copies.show("1")[0].number
+copies.diff("1", "2")[0].name
+copies.verify().findings
+copies.drill().findings
+copies.restore("1", threads=["chat"], as_thread="old-chat").dry_run
+store.get("old-chat").state
+copies.restore("99") # no-backup
+copies.pin("1", reason="keep")
+copies.freeze(reason="attack")
+copies.prune(keep_last=1) # frozen-repository
+copies.unfreeze()
+copies.prune(keep_last=1, dry_run=True).removed
+copies.unpin("1")
+copies.schedule("every 1d", drill=None)[0].name
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def run_in_sandbox(line: str, sandbox: Sandbox) -> tuple[Any, str]:
 
 
 @pytest.fixture(scope="module")
-def expected() -> Iterator[list[tuple[Any, str]]]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Any, str]]]:
     def fail(problem: Exception) -> None:
         raise problem
 
@@ -84,6 +85,7 @@ def expected() -> Iterator[list[tuple[Any, str]]]:
         # As of an AsyncState: in a Store it is a mapping instead.
         patch.setattr(state.State, "has", state.State.__contains__, raising=False)
         patch.setattr(state.State, "count", state.State.__len__, raising=False)
+        patch.chdir(tmp_path_factory.mktemp("python"))  # where the repository is
         names["store"] = store
         yield [run_in_python(line, names) for line, _ in cases()]
 
@@ -96,7 +98,11 @@ def test_cases_are_what_they_say(expected: list[tuple[Any, str]], subtests: pyte
 
 @pytest.mark.parametrize("language", ["lua", "javascript"])
 def test_languages_agree(
-    language: Any, expected: list[tuple[Any, str]], monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+    language: Any,
+    expected: list[tuple[Any, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    subtests: pytest.Subtests,
 ) -> None:
     called: set[tuple[str, str]] = set()
     original_call, original_resolve = calls.Calls._call, calls.Calls.resolve
@@ -113,7 +119,10 @@ def test_languages_agree(
 
     monkeypatch.setattr(calls.Calls, "_call", call)
     monkeypatch.setattr(calls.Calls, "resolve", resolve)
-    with holdfast.open("memory://") as store, Sandbox(language, store, timeout=60) as sandbox:
+    with (
+        holdfast.open("memory://") as store,
+        Sandbox(language, store, timeout=60, backups={"main": store.backups(tmp_path)}) as sandbox,
+    ):
         sandbox.run(SETUP[language])
         for (line, _), (value, code) in zip(cases(), expected, strict=True):
             with case(subtests, line):

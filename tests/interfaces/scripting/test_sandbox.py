@@ -417,6 +417,24 @@ def test_arguments_are_checked(store: holdfast.Store, tmp_path: Path, monkeypatc
     assert "holdfast[scripts]" in missing.value.hint
 
 
+# Backups ------------------------------------------------------------------------------------------------------------
+
+
+def test_long_work_ends_with_the_time_of_the_script(store: holdfast.Store, tmp_path: Path) -> None:
+    store.put("t", {"a": 1})
+    with Sandbox("lua", store, backups={"main": store.backups(tmp_path / "backups")}) as sandbox:
+        for message in (
+            b'[[0,[["backups",["main"]]]],"create",[]]',
+            b'[[0,[["maintenance",[]]]],"verify",[]]',
+        ):
+            kind, answer = sandbox._execute(message, -1.0)
+            assert (kind, b"script-timeout" in answer) == ("E", True)
+            assert sandbox._execute(message, 60.0)[0] == "R"
+        with pytest.raises(DeniedError, match="no repository of this name"):
+            sandbox.run('return store:backups("other"):list()')
+        assert len(sandbox.run('return store:backups("main"):list()')) == 1
+
+
 # Forged messages ---------------------------------------------------------------------------------------------------
 
 
@@ -431,6 +449,12 @@ FORGED: list[bytes] = [
     b'[[0,[]],"put",["x",{"$registered":["os.system",["id"]]}]]',
     b'[[0,[["artifacts",[]]]],"register",[{"$path":["posix","/etc/passwd"]}]]',
     b'[[0,[["artifacts",[]]]],"save",["x","/tmp/x"]]',
+    b'[[0,[["backups",["/tmp/x"]]]],"create",[]]',
+    b'[[0,[["audit",[]]]],"export",["/tmp/x"]]',
+    *(
+        b'[[0,[["jobs",[]]]],"add",["x","%s",{"settings":{"folder":"/tmp/x","older_than":"1d"}}]]' % kind
+        for kind in (b"archive-audit", b"heads", b"backup", b"alerts", b"erase", b"migrate")
+    ),
     b'[[0,[]],"put",["x",{"n":' + b"9" * 5000 + b"}]]",
 ]
 """What a process could send whose engine was taken over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 
 import pytest
@@ -38,6 +39,8 @@ def test_what_is_sealed_opens_only_as_it_is() -> None:
         with pytest.raises(CorruptError):
             other.unseal(sealed, associated)
     assert cipher.digest(b"x") != Cipher(new_key()).digest(b"x")
+    for content in (b"", b"x", bytes(200)):
+        assert cipher.digest(content) == hmac.digest(cipher.derive(b"digest 1"), content, "sha256")
     assert cipher.key_id.hex()[:16] in repr(cipher)
     with pytest.raises(InvalidError):
         Cipher(b"short")
@@ -133,7 +136,7 @@ def test_a_stored_key_is_the_one_that_its_id_says() -> None:
     row = Row(("", "t", 0, 0), ("1", 0, 0, b"h" * 32, 0, "", "", 0, 0, -1))
     keys = rows.store_keys
     tenant = run(keys.require_tenant(""))
-    run(keys.backend.apply([each.conditions()[0] for each in run(keys.line_keys([("", "t")])).values()]))
+    run(keys.backend.apply([each.conditions[0] for each in run(keys.line_keys([("", "t")])).values()]))
     run(backend.apply([Put(STEPS, rows.encode(STEPS, row))]))
     (found,) = run(backend.read([Scan(KEYS, ("", "t"))]))[0]
     mine = KeyRow.of(found)

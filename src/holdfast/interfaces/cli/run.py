@@ -20,6 +20,13 @@ from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
 @click.option("--read-only", is_flag=True, help="Open the store for reading only.")
 @click.option("--timeout", type=SPAN, default="1m", show_default=True, metavar="SPAN", help="The longest duration.")
 @click.option("--memory", type=SizeType(), default="64MiB", show_default=True, help="The most memory of its values.")
+@click.option(
+    "--backups",
+    "repositories",
+    multiple=True,
+    metavar="NAME=REPOSITORY",
+    help="A repository of backups that the script may use, as store.backups(NAME). Can be given several times.",
+)
 @as_option
 def run(
     session: CliContext,
@@ -28,6 +35,7 @@ def run(
     read_only: bool,
     timeout: timedelta,
     memory: int,
+    repositories: tuple[str, ...],
     identity: str | None,
 ) -> None:
     """Run a script in Lua (.lua) or JavaScript (.js) on the store.
@@ -40,6 +48,7 @@ def run(
     holdfast run count.lua
     holdfast run archive.js prefix=chat- days=30
     holdfast run report.js --as agent:writer --timeout 5m
+    holdfast run drill.lua --backups main=s3://bucket/backups
     """
     from holdfast.interfaces.scripting import Sandbox, find_language
 
@@ -53,7 +62,15 @@ def run(
         else:
             session.out.line(safe(text, lines=True))
 
-    with Sandbox(language, store, timeout=timeout, memory=memory, output=show) as sandbox:
+    backups = {}
+    for each in repositories:
+        name, _, url = each.partition("=")
+        if not (name and url):
+            raise click.BadParameter(f"{each!r} is not NAME=REPOSITORY", param_hint="--backups")
+        if identity is not None:
+            raise click.UsageError("--backups gives a script the whole store, and --as only what an identity may do")
+        backups[name] = session.open(write=not read_only).backups(url)
+    with Sandbox(language, store, timeout=timeout, memory=memory, output=show, backups=backups) as sandbox:
         result = sandbox.run_file(script, args=values)
     if session.json:
         session.emit({"value": result})

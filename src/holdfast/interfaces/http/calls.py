@@ -93,9 +93,6 @@ _DRY_RUNS = frozenset(
 )
 """Changes that read, and change nothing, with `dry_run`."""
 
-_JOBS = frozenset({"tidy", "prune", "verify", "index", "orphans", "expire", "compact", "reencrypt", "project"})
-"""Jobs that a caller can add. The others name repositories, files or addresses, which the server would open."""
-
 _WATCHED = ("key", "action", "before", "version", "value", "time", "actor", "correlation", "cause", "id")
 
 
@@ -196,7 +193,7 @@ def _call(
 
 def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that name files, keys or addresses, which the server would open."""
-    if name == "jobs.add" and arguments["kind"] not in _JOBS and arguments["kind"] in JobTypes():
+    if name == "jobs.add" and JobTypes().reaches_out(arguments["kind"]):
         what = f"a job of the type {str(arguments['kind'])[:40]!r} cannot be added to a served store"
     elif name == "artifacts.register" and not isinstance(arguments["source"], bytes):
         what = "an artifact of a served store is registered with its bytes"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from re import Pattern
 from typing import Any
 
-from holdfast.errors import InvalidError, NotFoundError, TooLargeError, UnsupportedError
+from holdfast.errors import DeniedError, InvalidError, NotFoundError, ScriptError, TooLargeError, UnsupportedError
 from holdfast.interfaces.scripting.functions import ScriptFunction, script_type, type_name_of
 from holdfast.interfaces.scripting.values import Decoder, Encoder
 from holdfast.time_parser import parse_seconds
@@ -27,8 +29,9 @@ FunctionOf = Callable[[int, str], Callable[..., Any]]
 class Calls:
     """Executes the calls of one sandbox on its store."""
 
-    def __init__(self, store: Any, function_of: FunctionOf) -> None:
+    def __init__(self, store: Any, function_of: FunctionOf, backups: Mapping[str, Any]) -> None:
         self._store = store
+        self._backups = backups
         self._objects: OrderedDict[int, Any] = OrderedDict()
         self._numbers: dict[int, int] = {}
         self._handles: dict[str, Any] = {}
@@ -116,8 +119,19 @@ class Calls:
             if member is None:
                 raise InvalidError("this is no object of the API", where=repr(name)[:80])
             _, function = member
-            value = getattr(found, name)
+            value = self._find_backups if name == "backups" else getattr(found, name)
             found = value if function is None else self._apply(value, function, arguments)
+        return found
+
+    def _find_backups(self, repository: object) -> Any:
+        """Return the backups in a repository that the host named: a script reaches no other."""
+        found = self._backups.get(repository) if isinstance(repository, str) else None
+        if found is None:
+            raise DeniedError(
+                "the script was given no repository of this name",
+                where=f"repository {str(repository)[:80]!r}",
+                hint=f"It has {', '.join(map(repr, self._backups)) or 'none'}; the host names them by `backups`",
+            )
         return found
 
     # Functions ----------------------------------------------------------------------------------------------------
@@ -133,19 +147,31 @@ class Calls:
             raise UnsupportedError(f"a {known.name} has no function {name[:40]!r} in scripts")
         adapter = function.adapter
         called = partial(adapter, found) if adapter else getattr(found, name)
-        return self._apply(called, function, arguments, seconds)
+        return self._apply(called, function, arguments, seconds, _WAITING.get(f"{known.name}.{name}"))
 
     def _apply(
-        self, called: Callable[..., Any], function: ScriptFunction, arguments: list[Any], seconds: float = 0.0
+        self,
+        called: Callable[..., Any],
+        function: ScriptFunction,
+        arguments: list[Any],
+        seconds: float = 0.0,
+        waiting: float | None = None,
     ) -> Any:
+        """Call a function, which is given so many seconds. `waiting` is how many it waits by default, if it does."""
         values, options = function.bind([self.decode(each) for each in arguments])
         if function.name == "register":
             _check_content(options["source"])
+        if "kind" in options and "schedule" in function.options:
+            _check_job(options["kind"])
         for name, check in _CHECKS.items():
             if name in options:
                 check(options[name])
-        if function.name in _WAITING:
-            options["timeout"] = min(parse_seconds(options.get("timeout", _WAITING[function.name])), max(seconds, 0.0))
+        if waiting is not None:
+            timeout, most = options.get("timeout", waiting), max(seconds, 0.0)
+            is_endless = timeout is None or timeout == math.inf
+            options["timeout"] = most if is_endless else min(parse_seconds(timeout), most)
+        if "progress" in function.options:
+            options["progress"] = _Deadline(seconds, options.get("progress"))
         return called(*values, **options)
 
     def _register(self, found: Any, arguments: list[Any]) -> None:
@@ -166,14 +192,53 @@ class Calls:
         return script_type(name)
 
 
-_WAITING = {"poll": 0, "drain": 30}
-"""Functions that wait, with how long they do by default."""
+class _Deadline:
+    """Reports the progress of long work to a script, and ends the work when the time of the script has ended."""
+
+    def __init__(self, seconds: float, report: Callable[..., Any] | None) -> None:
+        self._end = time.monotonic() + seconds
+        self._report = report
+
+    def __call__(self, *progress: Any) -> None:
+        if time.monotonic() > self._end:
+            raise ScriptError(
+                "the time of the script ended before the work did",
+                hint="Do less at a time, raise timeout, or add a job that does it",
+                code="script-timeout",
+            )
+        if self._report is not None:
+            self._report(*progress)
+
+
+_WAITING = {
+    "Watch.poll": 0.0,
+    "Hooks.drain": 30.0,
+    "Agent.wait_for": math.inf,
+    "Subscription.receive": math.inf,
+    "Subscription.receive_many": math.inf,
+    "Requests.call": 30.0,
+    "Requests.wait": 30.0,
+    "Requests.take": 0.0,
+    "Pipeline.take": 0.0,
+    "Document.wait": math.inf,
+}
+"""Functions that wait, with how many seconds they do by default."""
 
 
 def _check_content(source: object) -> None:
     if not isinstance(source, bytes):
         raise UnsupportedError(
             "a script registers bytes: it cannot read files", hint="Give bytes, as in holdfast.bytes(…) or a Uint8Array"
+        )
+
+
+def _check_job(kind: object) -> None:
+    from holdfast.jobs import JobTypes  # with all that jobs do
+
+    if JobTypes().reaches_out(kind):
+        raise DeniedError(
+            f"a script cannot add a job of the type {str(kind)[:40]!r}, which names files or addresses of the host",
+            hint="Add it from Python, or schedule backups by store.backups(…).schedule",
         )
 
 

@@ -1,20 +1,18 @@
 """The table of functions that scripts have, generated from the classes of the Python API.
 
-Names, parameters, defaults and descriptions are those of the Python methods. What scripts do not have is in `EXCLUDED`,
-with the reason: a public method that is in neither fails a test.
+Names, parameters, defaults and descriptions are those of the Python methods.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, is_typeddict
 
 from holdfast.errors import InvalidError
-
-Adapter = Callable[..., Any]
+from holdfast.interfaces.scripting.declarations import DECLARATIONS, Adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,215 +133,6 @@ class ScriptType:
     is_callable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Declaration:
-    """What a type of objects has for scripts."""
-
-    python: str
-    """The package that exports the class, and its name."""
-    functions: str = ""
-    members: Mapping[str, str] = field(default_factory=dict)
-    """Types of objects inside it, by name; with parentheses, if a function returns it."""
-    properties: str = ""
-    excluded: Mapping[str, str] = field(default_factory=dict)
-    adapters: Mapping[str, tuple[Callable[[], Any], Adapter]] = field(default_factory=dict)
-    """Functions under a name that the Python object does not have: where the description is, and how to call it."""
-    omitted: Mapping[str, str] = field(default_factory=dict)
-    """Parameters that scripts cannot give, by function."""
-    is_callable: bool = False
-
-
-_FILES = "It reads or writes files of the host."
-_OWN = "It is for Python programs only: "
-_LISTING = "threads search changes scopes transact"
-_SCOPED = {
-    "thread()": "Thread",
-    "state()": "State",
-    "sessions": "Sessions",
-    "artifacts": "Artifacts",
-    "agents": "Agents",
-}
-_BLOCK = f"{_OWN}a block; `transact` calls a function instead."
-
-
-def _async_state(name: str) -> Callable[[], Any]:
-    def load() -> Any:
-        from holdfast.state import AsyncState
-
-        return getattr(AsyncState, name)
-
-    return load
-
-
-def _has(state: Any, key: Any) -> bool:
-    state.scope  # noqa: B018 - the objects with this function have one
-    try:
-        state.item(key)
-    except LookupError:
-        return False
-    return True
-
-
-def _get(state: Any, key: Any, default: Any = None) -> Any:
-    try:
-        return state.item(key).value
-    except LookupError:
-        return default
-
-
-_MAPPING = ("keys", "items", "values", "pop", "popitem", "clear", "update", "setdefault")
-_STATE = "set patch change increment append add_to_set max delete expire list_keys"
-
-_DECLARATIONS: dict[str, _Declaration] = {
-    "Store": _Declaration(
-        "store Store",
-        f"put get update log delete {_LISTING} stats status",
-        {**_SCOPED, "hooks": "Hooks", "jobs": "Jobs", "as_identity()": "IdentityView"},
-        excluded={
-            "transaction": _BLOCK,
-            "copy_to": _FILES,
-            "export": _FILES,
-            "import_": _FILES,
-            "close": "The store belongs to the host.",
-            "access": f"{_OWN}rights are given by the host.",
-            "audit": f"{_OWN}the host examines what was done.",
-            "keys": f"{_OWN}keys are the host's.",
-            "erasure": f"{_OWN}the host decides who is erased.",
-            "backups": f"{_OWN}jobs make backups.",
-            "maintenance": f"{_OWN}jobs run maintenance.",
-            "metrics": f"{_OWN}the host exports them.",
-            "alerts": f"{_OWN}a job evaluates them.",
-            "schemas": f"{_OWN}schemas are classes of the program.",
-            "sharing": "Not for scripts yet.",
-            "sensitive": "For the program that runs the script: it decides what is protected.",
-            "capabilities": f"{_OWN}it describes the backend.",
-            "tenant": f"{_OWN}it is the host's choice.",
-        },
-        omitted={"get": "lazy"},
-    ),
-    "IdentityView": _Declaration(
-        "store IdentityView",
-        f"{_LISTING} grant revoke grants granted",
-        _SCOPED,
-        "identity mode",
-        excluded={
-            "transaction": _BLOCK,
-            "sharing": "Not for scripts yet.",
-            "erasure": "For the program that runs the script: it decides what is erased.",
-            "sensitive": "For the program that runs the script: it decides what is protected.",
-        },
-    ),
-    "Thread": _Declaration(
-        "store Thread",
-        "put update restore get resolve info log diff blame history fork branches rename_branch delete_branch switch "
-        "merge owner delete tag untag tags label unlabel labels pin unpin pins hold release holds",
-        omitted={"get": "lazy"},
-        excluded={"pending_writes": "Not for scripts yet."},
-    ),
-    "State": _Declaration(
-        "state State",
-        f"item list_items {_STATE} batch clear copy_to move_to history at get_at diff rollback watch pop setdefault",
-        properties="scope",
-        excluded={
-            "keys": "`list_keys` lists them.",
-            "items": "`list_items` lists them.",
-            "values": "`list_items` lists them.",
-            "popitem": "`pop` takes a key.",
-            "update": "`batch` sets several keys.",
-        },
-        adapters={
-            "get": (_async_state("get"), _get),
-            "has": (_async_state("has"), _has),
-            "count": (_async_state("count"), len),
-        },
-    ),
-    "Watch": _Declaration(
-        "state Watch", "poll close", properties="cursor scope", excluded={"start": "`watch` starts it."}
-    ),
-    "Transaction": _Declaration(
-        "store Transaction",
-        "get put update",
-        {"state()": "TransactionState"},
-    ),
-    "StateTransaction": _Declaration("state StateTransaction", "", {"state()": "TransactionState"}),
-    "TransactionState": _Declaration(
-        "state TransactionState",
-        f"get has {_STATE}",
-        excluded=dict.fromkeys(_MAPPING, "`list_keys`, `get` and `set` do it."),
-    ),
-    "Sessions": _Declaration("state Sessions", "start get resume touch update end archived list collect delete"),
-    "Session": _Declaration("state Session", "touch end", {"state": "State"}),
-    "Artifacts": _Declaration(
-        "state Artifacts",
-        "register delete get read verify changes of list",
-        excluded={
-            "register_many": "`register` takes the content of one.",
-            "open": "`read` returns the content.",
-            "save": _FILES,
-            "using": _BLOCK,
-        },
-        omitted={"register": "keep"},
-    ),
-    "Agents": _Declaration(
-        "agents Agents",
-        "create restore load exists messages history diff export import_ delete transitions rollback resolve transfer "
-        "transfer_many transfers metrics list",
-        excluded={
-            "attach": f"{_OWN}it takes an object.",
-            "save": "`save` of the agent itself.",
-            **dict.fromkeys(("signal", "steps", "timers"), "Not for scripts yet."),
-        },
-        omitted={"restore": "kind"},
-    ),
-    "Agent": _Declaration(
-        "agents AgentOperations",
-        "update_field mark_changed flush save reload transition start pause resume stop fail recover rollback transfer",
-        {"conversation": "Conversation", "tools": "Tools", "workflow": "Workflow"},
-        "id version status state configuration context metadata metrics recoveries",
-        excluded={
-            **dict.fromkeys(("once", "sleep", "sleep_until", "steps", "timers", "wait_for"), "Not for scripts yet."),
-            "persister": f"{_OWN}it is internal.",
-            "change_block": _BLOCK,
-            "autosave_error": f"{_OWN}it is an exception.",
-        },
-    ),
-    "Conversation": _Declaration(
-        "agents Conversation",
-        "append extend say replace clear get slice all last window search",
-        properties="tokens",
-        excluded={"summarize": f"{_OWN}it calls a model."},
-    ),
-    "Tools": _Declaration(
-        "agents Tools",
-        "declare forget allow deny may call",
-        properties="permissions",
-        excluded={"use": _BLOCK, "of": f"{_OWN}it takes a record."},
-    ),
-    "Workflow": _Declaration(
-        "agents Workflow",
-        "plan begin complete fail get",
-        properties="steps current done_count step_count percent",
-        excluded=dict.fromkeys(_MAPPING, "An agent changes its own entries."),
-    ),
-    "Hooks": _Declaration(
-        "hooks Hooks",
-        "remove list drain history",
-        {"before()": "HookRegistration", "after()": "HookRegistration"},
-        excluded={"add": f"{_OWN}it takes an object of Python."},
-    ),
-    "HookRegistration": _Declaration("", is_callable=True),
-    "HookContext": _Declaration("hooks HookContext", "note"),
-    "Jobs": _Declaration("jobs Jobs", "add get remove pause resume due run list"),
-    "Diff": _Declaration(
-        "history Diff",
-        "patch apply",
-        excluded=dict.fromkeys(
-            ("text", "lines", "stat", "to_json", "without_internal"), "`changes` and `summary` have it."
-        ),
-    ),
-}
-
-
 OPERATORS = ("Increment", "Append", "AddToSet", "Max")
 """What changes a value in `patch` and `update_field`."""
 
@@ -363,14 +152,14 @@ def script_table() -> dict[str, Any]:
             },
             "callable": each.is_callable,
         }
-        for name, each in _DECLARATIONS.items()
+        for name, each in DECLARATIONS.items()
     }
 
 
 @cache
 def script_type(name: str) -> ScriptType:
     """Return a type of objects that scripts have."""
-    declaration = _DECLARATIONS[name]
+    declaration = DECLARATIONS[name]
     python = _load(declaration.python)
     functions = {
         each: _function(each, inspect.getattr_static(python, each), declaration.omitted.get(each, ""))
@@ -381,7 +170,8 @@ def script_type(name: str) -> ScriptType:
     members: dict[str, tuple[str, ScriptFunction | None]] = {}
     for member, type_name in declaration.members.items():
         each = member.removesuffix("()")
-        made = _function(each, inspect.getattr_static(python, each), "schema") if each != member else None
+        omitted = declaration.omitted.get(each, "schema")
+        made = _function(each, inspect.getattr_static(python, each), omitted) if each != member else None
         members[each] = (type_name, made)
     return ScriptType(
         name,
@@ -404,12 +194,12 @@ def type_name_of(kind: type) -> str:
 
 
 _TYPE_NAMES: dict[type, str] = {}
-_BY_CLASS = {each.python.rpartition(" ")[2]: name for name, each in _DECLARATIONS.items()}
+_BY_CLASS = {each.python.rpartition(" ")[2]: name for name, each in DECLARATIONS.items()}
 
 
 def excluded_names(name: str) -> Mapping[str, str]:
     """Return what an object of Python has and scripts do not, with the reasons."""
-    return _DECLARATIONS[name].excluded
+    return DECLARATIONS[name].excluded
 
 
 def _load(python: str) -> type:
@@ -496,9 +286,10 @@ def _unpacked(function: Any, parameter: inspect.Parameter) -> list[inspect.Param
 def _typed_dict(function: Any, name: str) -> type:
     found = function.__globals__.get(name)
     if found is None:  # it is imported for type checkers only
+        from holdfast.maintenance import RetentionRules
         from holdfast.store import CheckpointFields
 
-        found = {"CheckpointFields": CheckpointFields}[name]
+        found = {"CheckpointFields": CheckpointFields, "RetentionRules": RetentionRules}[name]
     if not is_typeddict(found):
         raise TypeError(f"{name} is no TypedDict")
     kind: type = found

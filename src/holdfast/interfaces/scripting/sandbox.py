@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError, ScriptError, TooLargeError, UnavailableError
 from holdfast.interfaces.scripting.calls import Calls
@@ -19,6 +19,9 @@ from holdfast.interfaces.scripting.process import Language, Limits, WorkerProces
 from holdfast.interfaces.scripting.values import dump, error_form, error_of, load
 from holdfast.store import IdentityView, Store
 from holdfast.time_parser import Duration, parse_seconds
+
+if TYPE_CHECKING:
+    from holdfast.store import Backups
 
 log = logging.getLogger("holdfast.scripts")
 
@@ -41,6 +44,7 @@ class Sandbox:
     each run, and each call of a function that a script returned, with all that it waits for; `memory` the bytes of its
     values; `max_message` the bytes of one call or result. A script that exceeds a limit is stopped with `ScriptError`,
     and then the sandbox is closed. `output` is called with each line that a script prints; they are logged otherwise.
+    `backups` are the repositories that scripts have, by the names under which `store.backups(name)` finds them.
 
     A sandbox can be used by several threads; it does one thing at a time.
     """
@@ -54,6 +58,7 @@ class Sandbox:
         memory: int = 64 << 20,
         max_message: int = 16 << 20,
         output: Callable[[str], object] | None = None,
+        backups: Mapping[str, Backups[Store]] | None = None,
     ) -> None:
         if type_name_of(type(store)) not in ("Store", "IdentityView"):
             raise InvalidError(
@@ -67,7 +72,7 @@ class Sandbox:
         self.language = language
         self._limits = limits
         self._output = output
-        self._calls = Calls(store, self._function)
+        self._calls = Calls(store, self._function, dict(backups or {}))
         self._functions: dict[int, ReturnedFunction] = {}
         self._errors: list[HoldfastError] = []
         self._turns = _Turns()

@@ -19,7 +19,7 @@ from holdfast.engine.events import BETWEEN, digest, place_of
 from holdfast.engine.model.scopes import MARK, parse_place
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import ERASE, Line, StepRef, event_body, open_body
-from holdfast.engine.subject_names import subject_in, subject_of_name
+from holdfast.engine.subject_names import subject_of_name, subjects_in
 from holdfast.errors import HoldfastError
 from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
@@ -73,9 +73,7 @@ class SubjectRows:
         users = (subject_of_name(str(row.columns[ACTOR])), subject_of_name(place))
         if any(user and self._is_subject(user) for user in users):
             return True
-        metadata = detail.get("metadata")
-        named = subject_in(metadata, self._entry.metadata_keys) if isinstance(metadata, Mapping) else ""
-        if named and self._is_subject(named):
+        if any(map(self._is_subject, subjects_in(detail.get("metadata"), self._entry.metadata_keys))):
             return True
         if any(self._since(name) is not None for name in _records(line, key, detail)):
             return True

@@ -19,9 +19,9 @@ from holdfast.engine.row_format import ERASE, Line, StepRef, info_of
 from holdfast.engine.subject_names import (
     METADATA_KEY,
     MIXED,
-    subject_in,
     subject_of_line,
     subject_of_name,
+    subjects_in,
     subjects_of_step,
 )
 from holdfast.engine.system_line import SystemLine, read_latest
@@ -68,6 +68,8 @@ class _LineSteps:
     """What the steps of a line say of its subjects."""
 
     named: set[str] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
+    """Users that made steps which name nobody."""
     mine_named: set[tuple[int, int]] = field(default_factory=set)
     mine_made: set[tuple[int, int]] = field(default_factory=set)
 
@@ -154,11 +156,11 @@ class SubjectFinder:
     def _is_searched(self, name: str) -> bool:
         return self._lines is None or Line(self._tenant, name) in self._lines
 
-    def _is_mine(self, line: Line, sessions: Sequence[str], agents: Mapping[Line, str]) -> bool:
+    def _is_mine(self, line: Line, sessions: Sequence[str], agents: Mapping[Line, tuple[str, ...]]) -> bool:
         """Return whether a line that is no thread is the person's by its name, its session or its agent."""
-        by_name = subject_of_line(line) or agents.get(line, "")
-        if by_name:
-            return self._is_subject(by_name)
+        by_name = subject_of_line(line)
+        if names := (by_name,) if by_name else agents.get(line, ()):
+            return any(map(self._is_subject, names))
         return any(line.name == name or line.name.startswith(f"{name}/") for name in sessions)
 
     def _add_thread(
@@ -166,7 +168,8 @@ class SubjectFinder:
     ) -> None:
         seen = [steps[line] for line in family if line in steps]
         named = {name for each in seen for name in each.named}
-        if named and not mixed and all(map(self._is_subject, named)):
+        made = {name for each in seen for name in each.made}
+        if named and not mixed and all(map(self._is_subject, named | made)):
             found.lines += family
             return
         for line in family:
@@ -194,11 +197,13 @@ class SubjectFinder:
             if not named and not made:
                 continue
             each = found.setdefault(line, _LineSteps())
+            each.named.update(named)
             if named:
-                each.named.add(named)
-            if named and self._is_subject(named):
-                each.mine_named.add(point[:2])
-            elif not named and made and self._is_subject(made):
+                if any(map(self._is_subject, named)):
+                    each.mine_named.add(point[:2])
+                continue
+            each.made.add(made)
+            if self._is_subject(made):
                 each.mine_made.add(point[:2])
         return found
 
@@ -231,29 +236,28 @@ class SubjectFinder:
         or an identity."""
         if not isinstance(stored, Mapping) or self.owns_tenant:
             return self.owns_tenant
-        metadata = stored.get("metadata")
-        named = subject_in(metadata, self._keys) if isinstance(metadata, Mapping) else ""
+        named = subjects_in(stored.get("metadata"), self._keys)
         if named:
-            return self._is_subject(named)
+            return any(map(self._is_subject, named))
         users = (subject_of_name(str(stored.get(name) or "")) for name in ("scope", "owner", "by"))
         user = next(filter(None, users), "")
         return bool(user) and self._is_subject(user)
 
-    async def _agent_subjects(self, agents: Iterable[Line]) -> dict[Line, str]:
+    async def _agent_subjects(self, agents: Iterable[Line]) -> dict[Line, tuple[str, ...]]:
         """Return the subjects that the metadata of agents name. The durable steps of an agent are theirs, too."""
         found = {}
         for line in agents:
-            subject = await self._agent_subject(line)
-            if subject:
-                found[line] = found[steps_of(line)] = subject
+            subjects = await self._named_by_agent(line)
+            if subjects:
+                found[line] = found[steps_of(line)] = subjects
         return found
 
-    async def _agent_subject(self, line: Line) -> str:
-        async def look(_: Any, loaded: Any) -> str:
+    async def _named_by_agent(self, line: Line) -> tuple[str, ...]:
+        async def look(_: Any, loaded: Any) -> tuple[str, ...]:
             entry = None
             if loaded is not None:
                 entry = await self._engine.entries.find(line, loaded, pack_name("metadata"))
             metadata = None if entry is None else unpack(self._engine.context.codec, entry.value)
-            return subject_in(metadata, self._keys) if isinstance(metadata, Mapping) else ""
+            return subjects_in(metadata, self._keys)
 
         return await read_latest(self._engine, line, look)

@@ -1,8 +1,9 @@
 """Removing the steps of one person from a line that others share.
 
-First a step is appended to each branch that has anything of the person: the state without what the person wrote. Then
-the person's steps are pruned, and all others whose states still contain something of them; a stub with the hash is
-left of each, so that the line still verifies. What others wrote stays in the new state, and in the history where the
+First a step is appended to each branch that has anything of the person: the state without what the person wrote. If
+that removes channels, it names them, so that another one without any change follows it. Then the person's steps are
+pruned, and all others whose states still contain something of them or that name what was removed; a stub with the hash
+is left of each, so that the line still verifies. What others wrote stays in the new state, and in the history where the
 person was not part of it.
 """
 
@@ -56,7 +57,7 @@ class LineMarks:
     """What of a line some steps wrote."""
 
     dropped: set[Position] = field(default_factory=set)
-    """The steps themselves, and those whose states have something of theirs."""
+    """The steps themselves, and those whose states have something of theirs, or which name what was theirs."""
     ends: dict[int, tuple[StepRef, Mark]] = field(default_factory=dict)
     """By branch, its last step and what is marked of the state; of a branch without steps, where it starts."""
     answered: set[str] = field(default_factory=set)
@@ -152,6 +153,8 @@ class LineEraser:
                 if point[:2] in self._mine or is_marked(mark):
                     found.dropped.add(point[:2])
                     found.since = min(point.time, found.since or point.time)
+                elif step.header.kind == ERASE and step.edit.removed and is_thread(self._line.name):
+                    found.dropped.add(point[:2])
                 at[point[:2]] = found.ends[branch.branch] = (point, mark)
                 by_id[point.id] = mark
                 if point[:2] in self._mine and before is not None:

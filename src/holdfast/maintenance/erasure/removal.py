@@ -131,7 +131,8 @@ async def erase_quarantine(
                 continue
             key, columns, body = decode(unwrap(rows.decode(QUARANTINE, stored).body).content)
             row = rows.salvage(STEPS, Row((tenant, name, *key), tuple(columns), body))
-            if any(each and is_subject(each) for each in subjects_of_step(StepRef.of(row), metadata_keys)):
+            named, made = subjects_of_step(StepRef.of(row), metadata_keys)
+            if any(map(is_subject, named)) or (made and is_subject(made)):
                 names.add(name)
     if names:
         await engine.context.backend.apply([Delete(QUARANTINE, (tenant, name)) for name in sorted(names)])

@@ -381,6 +381,9 @@ GROUP = "holdfast.jobs"
 """The entry point group of job types."""
 
 
+_WITHIN = frozenset({"tidy", "prune", "verify", "index", "orphans", "expire", "compact", "reencrypt", "project"})
+
+
 class JobTypes:
     """The types of jobs that a program knows: those of this package, plug-ins, and its own."""
 
@@ -401,6 +404,11 @@ class JobTypes:
 
     def __contains__(self, name: object) -> bool:
         return name in self._own or name in KINDS or name in self.names()
+
+    def reaches_out(self, name: object) -> bool:
+        """Return whether jobs of a type may name repositories, files or addresses, which the program that runs them
+        opens: a script, or the client of a served store, cannot add them."""
+        return name not in _WITHIN and name in self
 
     def get(self, name: str) -> JobType:
         """Return a type by its name."""

@@ -54,7 +54,7 @@ class Reencryption:
         self._rows = encrypted_rows(engine)
         self._keys: StoreKeys = self._rows.store_keys
         self._report = ReencryptReport()
-        self._named: dict[Line, set[str]] | None = None
+        self._named: dict[Line, tuple[set[str], set[str]]] | None = None
         """The persons that checkpoints of threads name in their metadata."""
 
     async def run(self, after: str = "") -> ReencryptReport:
@@ -126,7 +126,7 @@ class Reencryption:
             if newest is None and not off:
                 created = await self._keys.new_line_key(line, await self._subject_of(Line(*line)))
                 newest = created.row
-                changes += created.conditions()
+                changes += created.conditions
             for row in old:
                 changes += [row.unchanged(), Put(KEYS, row._replace(state=RETIRED).stored())]
             if not changes or await self._keys.backend.apply(changes) is None:
@@ -145,10 +145,13 @@ class Reencryption:
         if self._named is None:
             self._named = {}
             async for each, point in self._engine.lines.every_step(self._tenant):
-                if named := subjects_of_step(point)[0]:
-                    self._named.setdefault(root_of(each), set()).add(named)
-        named_here = self._named.get(root_of(line), set()) if is_thread(line.name) else set()
-        return subject_of_line(line) or (next(iter(named_here)) if len(named_here) == 1 else "")
+                named, made = subjects_of_step(point)
+                if named or made:
+                    all_named, all_made = self._named.setdefault(root_of(each), (set(), set()))
+                    all_named.update(named)
+                    all_made.update([made] if made and not named else [])
+        subjects, users = self._named.get(root_of(line), (set(), set())) if is_thread(line.name) else (set(), set())
+        return subject_of_line(line) or (next(iter(subjects)) if len(subjects) == 1 and users <= subjects else "")
 
     async def _do_table(self, table: Table, line: tuple[str, str], current: bytes) -> int:
         """Replace the rows of a line that have another key."""

@@ -94,7 +94,10 @@ class EncryptedRows(SealedRowCodec):
     # Writing --------------------------------------------------------------------------------------------------
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
-        keys, lines = self.store_keys, _written_lines(batch)
+        keys = self.store_keys
+        if not self.converts and (line := _one_written_line(batch)) and (known := keys.key_in_use(line)):
+            return PreparedBatch(known.conditions, batch, SealingKeys(self, {line: known}))
+        lines = _written_lines(batch)
         if self.converts:
             batch = await self._as_stored(batch)
         if not lines or self.mode == "turning-off":
@@ -108,14 +111,13 @@ class EncryptedRows(SealedRowCodec):
                 batch = [nothing if _deletes_keys(other, lines) else other for other in batch]
                 break
         used = await keys.line_keys(lines, partial(subject_in_batch, batch))
-        conditions = [each for key in used.values() for each in key.conditions()]
-        return PreparedBatch(conditions, batch, SealingKeys(self, used))
+        conditions = [each for key in used.values() for each in key.conditions]
+        adds_keys = not all(key.stored for key in used.values())
+        return PreparedBatch(conditions, batch, SealingKeys(self, used), adds_keys)
 
     def settle(self, prepared: PreparedBatch, *, applied: bool) -> None:
         if isinstance(prepared.encode, SealingKeys):
-            keys = prepared.encode.keys
-            if not applied or not all(key.stored for key in keys.values()):
-                self.store_keys.settle(keys, applied=applied)
+            self.store_keys.settle(prepared.encode.keys, applied=applied)
 
     async def _as_stored(self, batch: Batch) -> list[Change]:
         """Return changes whose conditions are about rows as they are stored, some sealed and some not."""
@@ -221,6 +223,21 @@ class KeyedBackend(Wrapper):
                         unknown[id] = (str(row.key[0]), str(row.key[1]))
                     last = id
         return unknown
+
+
+def _one_written_line(batch: Batch) -> LineName | None:
+    """Return the line that a batch stores sealed rows of; None if it has none, or several, or changes keys."""
+    line: Key | None = None
+    for change in batch:
+        if change[0] is KEYS:
+            return None
+        if isinstance(change, _WRITES) and change[0].name not in UNSEALED:
+            name = change[1][0][:2]
+            if line is None:
+                line = name
+            elif line != name:
+                return None
+    return line  # type: ignore[return-value]
 
 
 def _written_lines(batch: Batch) -> list[LineName]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.msgpack import encode
@@ -142,7 +143,8 @@ class TenantKeys:
         return [row.number for row in self.rows if row.kind == WRAPPING]
 
 
-class LineKey(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LineKey:
     """The data key that a line's rows are sealed with, and whether its row is stored."""
 
     row: KeyRow
@@ -151,8 +153,9 @@ class LineKey(NamedTuple):
     subject: KeyRow | None = None
     """The subject key that encrypts it, if it is new."""
 
+    @cached_property
     def conditions(self) -> list[Change]:
-        """Return the conditions that the key is there and in use; its row, if it is new."""
+        """The conditions that the key is there and in use; its row, if it is new."""
         if self.stored:
             return [self.row.unchanged()]
         created = Create(KEYS, self.row.stored())

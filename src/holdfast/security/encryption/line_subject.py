@@ -20,5 +20,6 @@ def subject_in_batch(batch: Batch, name: tuple[str, str]) -> str:
                 subject = str(change.row.columns[0])
                 return "" if subject == MIXED else subject
             if change[0] is STEPS:
-                named = named or subjects_of_step(StepRef.of(change.row))[0]
+                subjects, _ = subjects_of_step(StepRef.of(change.row))
+                named = named or (subjects[0] if len(subjects) == 1 else "")
     return subject_of_line(line) or named

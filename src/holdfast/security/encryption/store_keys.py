@@ -348,7 +348,7 @@ class StoreKeys:
         """Return the keys that lines are to be sealed with: new ones for those that have none yet, or an old one.
         `subject_of` says whose data a new line is, if it is one person's."""
         names = list(lines)
-        used = self._used_before(names)
+        used = {name: key for name in names if (key := self.key_in_use(name)) is not None}
         if len(used) == len(names):
             return used
         tenants = {tenant: await self.require_tenant(tenant) for tenant in {tenant for tenant, _ in names}}
@@ -361,16 +361,12 @@ class StoreKeys:
             used[name] = key
         return used
 
-    def _used_before(self, names: Iterable[LineName]) -> dict[LineName, LineKey]:
-        """Return the keys of those lines whose keys are stored, current and not too old."""
-        used: dict[LineName, LineKey] = {}
-        for name in names:
-            key, tenant = self._lines.get(name), self._tenants.get(name[0])
-            if key is None or tenant is None or name[0] in self._stale or self._is_old(tenant):
-                continue
-            if key.stored and key.row.number == tenant.current:
-                used[name] = key
-        return used
+    def key_in_use(self, name: LineName) -> LineKey | None:
+        """Return the key of a line, if it is in memory, stored, current and not too old."""
+        key, tenant = self._lines.get(name), self._tenants.get(name[0])
+        if key is None or tenant is None or not key.stored or key.row.number != tenant.current:
+            return None
+        return None if name[0] in self._stale or self._is_old(tenant) else key
 
     def settle(self, used: Mapping[LineName, LineKey], *, applied: bool) -> None:
         """Take notice that keys were stored; or that somebody changed keys, so that they have to be read again."""
@@ -380,7 +376,7 @@ class StoreKeys:
                 self.subjects.forget()
                 self._stale.add(name[0])
             elif not key.stored and self._lines.get(name) is key:
-                self._lines[name] = key._replace(stored=True)
+                self._lines[name] = LineKey(key.row, key.cipher, stored=True)
 
     async def new_line_key(self, name: LineName, subject: str = "") -> LineKey:
         """Return a new key of a line, which is not stored yet: for a person's line, or that of the old key's person."""

@@ -14,6 +14,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from unicodedata import normalize
 
 from holdfast._lazy import missing_extra
 from holdfast.errors import CorruptError, InvalidError
@@ -55,7 +56,7 @@ class Certificate:
 
     def is_about(self, subject: str) -> bool:
         """Return whether the certificate is about a person, by the name that the store had for them."""
-        digest = digest_subject(bytes.fromhex(self.subject_salt), subject)
+        digest = digest_subject(bytes.fromhex(self.subject_salt), normalize("NFC", subject))
         return hmac.compare_digest(digest.hex(), self.subject_digest)
 
     def to_json(self) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.engine.engine import Engine
+from holdfast.engine.events import place_of
 from holdfast.engine.model.diff import diff
 from holdfast.engine.model.operations import (
     ChangeItem,
@@ -28,9 +29,11 @@ from holdfast.engine.model.operators import Rule
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, as_map, flatten, unpack_name
 from holdfast.engine.model.scopes import place_of_line
 from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import Line
 from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.subject_names import METADATA_KEY
 from holdfast.errors import DeniedError
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.sensitive import checks
@@ -46,6 +49,8 @@ log: Final = logging.getLogger("holdfast.sensitive")
 
 _MOST_RECORDED = 4096
 """How many replaced values are remembered, so that they are not recorded again when the same state is saved again."""
+
+_SUBJECT: Final = ("metadata", METADATA_KEY)
 
 _MOST_PATHS = 100
 """How many paths a record has at most."""
@@ -72,11 +77,22 @@ class ProtectedEntry(NamedTuple):
 class TextProtector:
     """Replaces sensitive data in the texts of one channel."""
 
-    def __init__(self, policies: PolicySet, rules: ChannelRules, domain: str, *, redact_only: bool = False) -> None:
+    def __init__(
+        self,
+        policies: PolicySet,
+        rules: ChannelRules,
+        domain: str,
+        *,
+        redact_only: bool = False,
+        has_subject: bool = False,
+    ) -> None:
+        """`has_subject` says that an entry `subject` of metadata names the person whose data it is. It stays as it is:
+        nobody would find the data again, to export or erase it."""
         self._policies = policies
         self._rules = rules
         self._domain = domain
         self._redact_only = redact_only
+        self._has_subject = has_subject
         self.replaced: list[Replacement] = []
 
     def protect(self, packed: Packed, path: Path, name: str) -> Packed | None:
@@ -110,6 +126,8 @@ class TextProtector:
         return None if new == packed else new
 
     def _replace(self, path: Path, name: str, text: str) -> str:
+        if self._has_subject and _SUBJECT in (path[-2:], path[-3:-1]):  # one name, or one of a list
+            return text
         for found in reversed(find_text(self._rules.detector, name, text, self._policies.markers)):
             marker = self._marker(text[found.start : found.end], found.format, path)
             text = text[: found.start] + marker + text[found.end :]
@@ -176,10 +194,13 @@ class Protector:
         """Replace the lock in a forked child."""
         self._lock = Lock()
 
-    def _texts(self, line: Line, channel: str) -> TextProtector | None:
+    def _texts(self, line: Line, channel: str, *, has_subject: bool = False) -> TextProtector | None:
         policies = self.policies
         rules = policies.find(line, channel)
-        return None if rules is None else TextProtector(policies, rules, domain_of(line))
+        if rules is None:
+            return None
+        has_records = place_of(line.name) in ("artifacts", "sessions") or line.name.startswith(AGENTS)
+        return TextProtector(policies, rules, domain_of(line), has_subject=has_subject or has_records)
 
     # States and edits ----------------------------------------------------------------------------------------------
 
@@ -249,7 +270,7 @@ class Protector:
 
     async def protect_metadata(self, line: Line, metadata: bytes) -> bytes:
         """Return the metadata of a step to store in place of some."""
-        texts = self._texts(line, "metadata") if len(metadata) > 1 else None
+        texts = self._texts(line, "metadata", has_subject=True) if len(metadata) > 1 else None
         if texts is None:
             return metadata
         new = texts.protect(metadata, ("metadata",), "metadata")
