@@ -50,7 +50,8 @@ class LogWalk:
         self._graph = BranchGraph(branches)
         self._first_parents = first_parents
         self._rows: dict[Position, Row] = {}
-        self._page_sizes: dict[int, int] = {}
+        self._continued: dict[Position, int] = {}
+        """Where reading continues below what was read, with how many steps were read above it."""
         self._queue: list[tuple[int, int, int, int]] = []
         self.ids: dict[Position, str] = {}
         """The ids of the steps visited so far and of their parents; empty for stubs."""
@@ -62,6 +63,7 @@ class LogWalk:
         results = await read_despite_damage(self._engine.context.backend, queries) if queries else []
         for position, rows in zip(missing, results, strict=True):
             self._rows.update((position, row) for row in rows)
+            self._continued[Position(position.branch, position.seq - 1)] = _FIRST_PAGE // 2
         for position in positions:
             await self._push(position)
 
@@ -100,9 +102,11 @@ class LogWalk:
         return True
 
     async def _read(self, position: Position) -> None:
-        """Read a step, and some before it on its branch."""
-        count = self._page_sizes.get(position.branch, _FIRST_PAGE)
-        self._page_sizes[position.branch] = min(2 * count, _PAGE)
+        """Read a step; and if the walk came from the one after it, some before it on its branch. Of a step where
+        another branch starts, those before it may be visited much later."""
+        above = self._continued.pop(position, 0)
+        count = min(max(2 * above, _FIRST_PAGE), _PAGE) if above else 1
+        self._continued[Position(position.branch, position.seq - count)] = count
         start, stop = max(0, position.seq + 1 - count), position.seq + 1
         branch = (*self._line, position.branch)
         scan = Scan(STEPS, branch, (start,), (stop,), reverse=True, required=stop - start)

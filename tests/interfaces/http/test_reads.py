@@ -9,6 +9,8 @@ import openapi_spec_validator
 import pytest
 
 import holdfast
+from holdfast.interfaces.cli.json_output import plain
+from holdfast.interfaces.http import values
 from tests.interfaces.http.kit import DOCUMENT, ServedStore, checked, thread_path
 
 
@@ -155,6 +157,34 @@ def test_a_large_value_is_read_by_range(tmp_path: Path) -> None:
             assert served.get(path, headers={"Range": f"bytes={len(text)}-"}).status == 416
             data = served.get("/threads/t/checkpoints/HEAD/content?path=data")
             assert (data.body, data.headers["content-type"]) == (bytes(range(256)), "application/octet-stream")
+
+
+def test_a_page_of_a_long_list_does_not_convert_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def convert(value: object) -> object:
+        sizes.append(len(repr(value)))
+        return plain(value)
+
+    monkeypatch.setattr(values, "plain", convert)
+    rows = [{"number": number, "text": "kelp " * 10} for number in range(5000)]
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("long", {"rows": rows, "names": {f"k{number}": "x" * 40 for number in range(5000)}})
+        with ServedStore(store) as served:
+            base = "/threads/long/checkpoints/HEAD/value"
+            found = {each["key"]: each for each in served.get(base).json["items"]}
+            assert (found["rows"]["kind"], found["rows"]["length"]) == ("array", 5000)
+            assert found["names"]["kind"] == "object"
+            assert sum(sizes) < 10_000
+            page = served.get(f"{base}?path=rows&start=4990&limit=50").json
+            assert (page["total"], [each["key"] for each in page["items"]]) == (
+                5000,
+                [str(n) for n in range(4990, 5000)],
+            )
+            names = served.get(f"{base}?path=names&start=10&limit=2").json
+            assert (names["total"], [each["preview"] for each in names["items"]]) == (5000, ["x" * 40] * 2)
+            assert served.get(f"{base}?path=rows[4999].number").json["value"] == 4999
+    assert 0 < sum(sizes) < 10_000  # the list has 400,000
 
 
 def test_a_comparison_has_words_and_sides(tmp_path: Path) -> None:

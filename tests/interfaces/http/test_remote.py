@@ -151,7 +151,7 @@ def test_errors_are_those_of_a_store(remote: holdfast.Store) -> None:
         (lambda: remote.thread("chat").fork("what-if"), ConflictError, "conflict"),
         (lambda: remote.put("chat", [1]), InvalidError, "invalid"),  # type: ignore[arg-type]
         (lambda: remote.state(agent="a")["none"], KeyError, ""),
-        (lambda: remote.put("chat", {"text": "x" * (2 << 20)}), TooLargeError, "too-large"),
+        (lambda: remote.put("chat", {"text": "x" * (17 << 20)}), TooLargeError, "too-large"),
         (lambda: remote.state(agent="a").set("n", 1, expected=7), ConflictError, "version-mismatch"),
         (lambda: remote.thread("chat").log(wrong=1), TypeError, ""),  # type: ignore[call-arg]
     ):
@@ -175,7 +175,6 @@ def test_what_a_served_store_lacks_says_so_by_name(remote: holdfast.Store, fille
         (lambda: remote.as_identity("user:a", mode="read-only"), "Store.as_identity"),
         (lambda: remote.agents.create("kind", "id"), "store.agents.create"),
         (lambda: remote.maintenance.repair("other.db"), "store.maintenance.repair"),
-        (lambda: remote.state(agent="a").watch(), "State.watch"),
         (lambda: remote.state(agent="a").change("n", lambda value: value), "State.change"),
         (lambda: remote.thread("chat").merge("what-if", resolve=lambda *_: None), "a function"),
         (lambda: filled.copy_to(remote), "not a served one"),
@@ -187,6 +186,46 @@ def test_what_a_served_store_lacks_says_so_by_name(remote: holdfast.Store, fille
             call()
         assert name in caught.value.what
         assert caught.value.hint or name == "a function"
+
+
+def test_a_scope_is_watched_from_afar(remote: holdfast.Store, writable: ServedStore) -> None:
+    here, there = writable.store.state(agent="writer"), remote.state(agent="writer")
+    with there.watch() as watch:
+        assert watch.poll() == []
+        here["draft"] = {"title": "Tides"}
+        here.delete("draft")
+        first = watch.poll("60s")
+        found = first if len(first) == 2 else [*first, *watch.poll("60s")]
+        assert [(str(each.scope), each.key, each.action) for each in found] == [
+            ("agent:writer", "draft", "set"),
+            ("agent:writer", "draft", "delete"),
+        ]
+        assert found[0].value == {"title": "Tides"}
+        assert found[1].value is holdfast.MISSING
+        assert found == here.watch(cursor="").poll()[-2:]  # as in the process of the store
+    resumed = there.watch(cursor=found[0].cursor)  # after the first of them
+    assert resumed.poll() == found[1:]
+    later = threading.Timer(0.3, lambda: here.set("late", 1))
+    later.start()
+    assert next(resumed).key == "late"
+    threading.Timer(0.3, resumed.close).start()
+    assert list(resumed) == []
+    nested = remote.state().watch("late", nested=True)
+    nested.start()
+    writable.store.state(agent="other")["late"] = 2
+    assert [str(each.scope) for each in nested.poll("60s")] == ["agent:other"]
+    with pytest.raises(InvalidError, match="cursor"):
+        there.watch(cursor="nonsense").poll()
+
+
+def test_a_large_state_is_sent_and_read(remote: holdfast.Store, writable: ServedStore) -> None:
+    text = "kelp " * 1_000_000
+    remote.put("large", {"text": text})
+    assert remote.get("large").state["text"] == text
+    content = remote.artifacts.register(text.encode(), type="file").id
+    assert remote.artifacts.read(content) == text.encode()
+    answer = writable.get("/threads/large/checkpoints/HEAD/content?path=text", headers={"Range": "bytes=5-9"})
+    assert (answer.status, answer.body) == (206, b"kelp ")
 
 
 def test_a_served_store_is_not_for_asyncio() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import select
 import socket
 import time
 from pathlib import Path
@@ -203,6 +204,7 @@ def test_a_body_that_is_too_large_is_refused(filled: holdfast.Store) -> None:
         body = b'{"branch": "' + b"x" * 20_000 + b'"}'
         answer = served.change("POST", "/threads/chat/forks", body, headers={"Content-Type": "application/json"})
         assert (answer.status, answer.json["code"]) == (413, "too-large")
+        assert "--max-body" in answer.json["hint"]
         # In pieces, without a length.
         with socket.create_connection(("127.0.0.1", served.port), SECONDS) as connection:
             head = f"POST /api/v1/threads/chat/forks HTTP/1.1\r\nHost: {served.host}\r\n"
@@ -212,6 +214,28 @@ def test_a_body_that_is_too_large_is_refused(filled: holdfast.Store) -> None:
             connection.sendall(piece * 4)
             assert b" 413 " in connection.recv(4096).split(b"\r\n")[0]
         assert served.get(READ).status == 200
+
+
+def test_many_large_bodies_at_once_are_refused(filled: holdfast.Store) -> None:
+    with ServedStore(filled, write=True, max_body=10_000) as served:
+        head = f"POST /api/v1/threads/chat/forks HTTP/1.1\r\nHost: {served.host}\r\nContent-Length: 10000\r\n"
+        head += "Content-Type: application/json\r\n"
+        own = f"{head}Authorization: Bearer {served.token}\r\n\r\n".encode()
+        connections = [socket.create_connection(("127.0.0.1", served.port), SECONDS) for _ in range(6)]
+        for each in connections:
+            each.sendall(own + b"x" * 9000)  # and never the rest
+        refused = select.select(connections, [], [], SECONDS)[0]
+        assert refused
+        assert b" 429 " in refused[0].recv(4096).split(b"\r\n")[0]
+        for each in connections:
+            each.close()
+        until = time.monotonic() + SECONDS  # they are counted no longer
+        while served.change("POST", "/threads/chat/forks", {"branch": "x" * 9000}).status == 429:
+            assert time.monotonic() < until
+        # Of somebody without a token, nothing is received.
+        with socket.create_connection(("127.0.0.1", served.port), SECONDS) as connection:
+            connection.sendall(f"{head}\r\n".encode())
+            assert b" 401 " in connection.recv(4096).split(b"\r\n")[0]
 
 
 @pytest.mark.parametrize(

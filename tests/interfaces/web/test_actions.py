@@ -76,11 +76,13 @@ def test_each_action_shows_what_it_would_do_and_its_request_does_it(writable: Se
     tagged = get(writable, "/threads/t/c2/actions/tag?tag=good")
     assert "It no longer names #1" in tagged.text
     pinned = get(writable, f"{at}/pin?reason=case+17")
+    labelled = get(writable, f"{at}/label?label=fine")
+    assert "holdfast label t fine c1" in labelled.text
     pruned = get(writable, f"{at}/prune?keep_last=1")
     assert "removed for good" in pruned.text
     assert 'data-typed="t"' in pruned.text
     assert thread.info().steps == steps, "nothing is changed by looking"
-    for each in (shown, edited, restored, tagged, pinned):
+    for each in (shown, edited, restored, tagged, labelled, pinned):
         apply(writable, each)
     assert thread.get("what-if").state == thread.get("c1").state
     assert thread.get("cold").state == {"n": 7, "plan": ["think"]}
@@ -89,10 +91,44 @@ def test_each_action_shows_what_it_would_do_and_its_request_does_it(writable: Se
     assert [pin.reason for pin in thread.pins()] == ["case 17"]
     apply(writable, get(writable, f"{at}/unpin"))
     apply(writable, get(writable, "/threads/t/c2/actions/untag"))
+    assert thread.labels() == {"fine": ["c1"]}
+    thread.label("fine", "c2")
+    assert "2 other steps of the thread have it" in get(writable, "/threads/t/c0/actions/label?label=fine").text
+    apply(writable, get(writable, f"{at}/unlabel"))
+    assert thread.labels() == {"fine": ["c2"]}
+    assert "has no such label" in get(writable, f"{at}/unlabel").text
+    thread.unlabel("fine")
     assert (thread.pins(), thread.tags()) == ([], {})
     apply(writable, pruned)
     with pytest.raises(holdfast.errors.NotFoundError):
         thread.get("c0")
+
+
+def test_a_job_is_paused_and_resumed_by_who_may(writable: ServedStore, served: ServedStore) -> None:
+    jobs, page = writable.store.jobs, "/jobs/nightly"
+    jobs.add("nightly", "verify", schedule="0 3 * * *")
+    assert "holdfast jobs pause nightly" in get(writable, page).text
+    assert post(writable, f"{page}/pause", []).status == 303
+    assert jobs.get("nightly").paused
+    assert post(writable, f"{page}/resume", [], csrf="0" * 64).status == 403
+    assert jobs.get("nightly").paused
+    assert post(writable, f"{page}/resume", []).status == 303
+    assert not jobs.get("nightly").paused
+    assert post(writable, f"{page}/other", []).status == 404
+    assert 'action="/jobs/nightly' not in get(served, page).text
+    assert post(served, f"{page}/pause", []).status == 403
+    assert not served.store.jobs.get("nightly").paused
+
+
+def test_an_artifact_is_downloaded(writable: ServedStore) -> None:
+    content = b"<svg onload=alert(1)>" * 1000
+    made = writable.store.artifacts.register(content, type="drawing", producer="test", name="kelp.svg")
+    found = re.search(r'href="([^"]*)" download="kelp.svg"', get(writable, f"/artifacts/{made.id}").text)
+    assert found is not None
+    answer = writable.request("GET", html.unescape(found[1]), token=None, headers=signed_in(writable))
+    assert answer.body == content
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert "sandbox" in answer.headers["content-security-policy"]
 
 
 def test_conflicts_of_a_merge_stand_side_by_side_until_each_has_a_side(writable: ServedStore) -> None:
@@ -181,7 +217,8 @@ def test_markup_in_names_and_fields_stays_text(writable: ServedStore) -> None:
     name = quote(HOSTILE, safe="")
     hostile = quote(HOSTILE)
     for action in ACTIONS:
-        fields = "&".join(f"{field}={hostile}" for field in ("branch", "tag", "reason", "path", "value", "keep_within"))
+        names = ("branch", "tag", "label", "reason", "path", "value", "keep_within")
+        fields = "&".join(f"{field}={hostile}" for field in names)
         answer = get(writable, f"/threads/{name}/c1/actions/{action}?{fields}&seen=c1", **{"X-Fragment": "action"})
         found = read(answer)
         assert answer.status == 200, action

@@ -106,6 +106,33 @@ def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> Non
     assert "History" in inspected
 
 
+def test_a_branch_that_waits_for_an_answer_says_so_in_the_history(served: ServedStore) -> None:
+    rows = get(served, "/threads/chat-1").text.split('<li class="row')[1:]
+    assert ["An interrupt waits" in row for row in rows if "chip branch" in row] == [True, False, False]
+
+
+def test_steps_beside_one_are_sent_together(served: ServedStore) -> None:
+    def addresses(path: str, side: str) -> list[str]:
+        answer = get(served, path, **{"X-Fragment": f"steps-{side}"})
+        assert read(answer).suspicious == []
+        assert read(answer).scripts == []
+        found = re.findall(r'<section data-address="([^"]*)">', answer.text)
+        for number, address in enumerate(found):  # each is as it is alone
+            alone = get(served, address, **{"X-Fragment": "step"}).text
+            part = answer.text.split("<section data-address=")[number + 1]
+            assert re.findall(r'data-id="[^"]*"', part)[0] in alone
+            assert re.findall("<h2>.*?</h2>", part) == re.findall("<h2>.*?</h2>", alone)
+        return found
+
+    start, ids = "/threads/chat-1/", ("00000050", "00000049", "00000048", "00000047")
+    assert addresses(f"{start}00000050?tab=diff", "before") == [f"{start}{id}?tab=diff" for id in ids]
+    assert addresses(f"{start}00000001?tab=state", "before") == [
+        f"{start}{id}?tab=state" for id in ("00000001", "00000000")
+    ]
+    assert addresses(f"{start}00000048?tab=diff", "after")[2] == f"{start}00000050?tab=diff"
+    assert len(addresses(f"/threads/{quote(HOSTILE, safe='')}/c2", "before")) == 2
+
+
 def test_every_command_that_a_page_shows_is_one(loaded: dict[str, Answer]) -> None:
     seen = set()
     texts = {text: path for path, page in loaded.items() for text in re.findall(COMMAND, page.text)}
@@ -204,6 +231,13 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(served: ServedStore) 
     assert served.request("POST", "/login", form, token=None, headers=own).status == 303
     foreign = {**own, "Origin": "https://evil.example"}
     assert served.request("POST", "/login", form, token=None, headers=foreign).status == 403
+
+
+def test_a_large_form_of_anybody_is_not_received(served: ServedStore) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": served.url}
+    answer = served.request("POST", "/login", b"token=" + b"x" * (2 << 20), token=None, headers=headers)
+    assert answer.status == 413
+    assert served.request("POST", "/login", b"token=x", token=None, headers=headers).status == 401
 
 
 def test_signing_out_ends_the_session_and_needs_its_page(served: ServedStore) -> None:
@@ -381,3 +415,6 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
                 assert f'href="{path.partition("?")[0]}"' not in load("/").text
                 assert f'href="{path.partition("?")[0]}"' in get(served, "/").text
             assert load("/threads/secret").status == 404
+            # Its reads are recorded: nothing is loaded before somebody looks at it.
+            assert "data-ahead" not in load("/threads/mine").text
+            assert "data-ahead" in get(served, "/threads/mine").text

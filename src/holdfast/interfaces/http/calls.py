@@ -20,6 +20,7 @@ from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.jobs import JobTypes
+from holdfast.state import State
 from holdfast.store import ARGUMENTS, CallCodec, branch_names, read_log_page, short_ids
 
 CALLING = RouteTable()
@@ -50,7 +51,7 @@ CALLS: Mapping[str, PartCalls] = {
     ),
     "lazy_state": _part("names value has outline keys_at length slice"),
     "state": _part(
-        "at diff get_at history item list_items list_keys",
+        "at diff get_at history item list_items list_keys read_watch",
         "add_to_set append batch clear copy_to delete expire increment max move_to patch rollback set",
     ),
     "sessions": _part("archived get list", "collect delete end resume start touch update"),
@@ -92,12 +93,29 @@ _DRY_RUNS = frozenset(
 )
 """Changes that read, and change nothing, with `dry_run`."""
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "branch_names": branch_names,
-    "read_log_page": read_log_page,
-    "short_ids": short_ids,
+_WATCHED = ("key", "action", "before", "version", "value", "time", "actor", "correlation", "cause", "id")
+
+
+def read_watch(
+    state: State, pattern: str, cursor: str | None, nested: bool
+) -> tuple[list[tuple[dict[str, Any], str]], str]:
+    """Read what changed in a scope after a cursor: the fields of each change with the cursor after it, and the cursor
+    after all. Without a cursor, nothing: the watch begins here."""
+    watch = state.watch(pattern, cursor=cursor, nested=nested)
+    if cursor is None:
+        watch.start()
+        return [], watch.cursor
+    found = [({name: getattr(each, name) for name in _WATCHED}, each) for each in watch.poll()]
+    return [({**fields, "scope": str(each.scope)}, each.cursor) for fields, each in found], watch.cursor
+
+
+_FUNCTIONS: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("thread", "branch_names"): branch_names,
+    ("thread", "read_log_page"): read_log_page,
+    ("thread", "short_ids"): short_ids,
+    ("state", "read_watch"): read_watch,
 }
-"""Operations of a thread that are functions, and not methods."""
+"""Operations that are functions, and not methods."""
 
 _CODEC = CallCodec(default_codec, ARGUMENTS)
 
@@ -145,8 +163,8 @@ def _call(
     receiver = _receiver(call, params.part, names)
     arguments = [_state_of(call, each) for each in arguments]
     function: Any = getattr(receiver, params.operation, None)
-    if params.part == "thread" and params.operation in _FUNCTIONS:
-        function = partial(_FUNCTIONS[params.operation], receiver)
+    if (named := _FUNCTIONS.get((params.part, params.operation))) is not None:
+        function = partial(named, receiver)
     if function is None and not call.caller.identity:
         raise _not_callable(params)
     if function is None:

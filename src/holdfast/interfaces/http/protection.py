@@ -56,6 +56,8 @@ HEADERS = (
 _SAFE = frozenset({"GET", "HEAD"})
 _MAX_BUCKETS = 10_000
 _PIECE = 64 << 10
+_BODIES = 4
+"""So many of the largest bodies are received or worked on at a time."""
 
 
 class RateLimit:
@@ -94,6 +96,7 @@ class ProtectedApp:
         self._app = app
         self._options = options
         self._rate = RateLimit(options.rate * 2, options.burst * 2)
+        self._bodies = _BodyBudget(_BODIES * options.max_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -106,7 +109,7 @@ class ProtectedApp:
         # Parts of paths are matched as they were sent: a quoted slash is part of a name.
         raw = scope.get("raw_path")
         scope = {**scope, "path": raw.decode("ascii", "replace") if raw else scope["path"]}
-        limits = _Transfer(self._options, receive, send)
+        limits = _Transfer(self._options, self._bodies, receive, send)
         try:
             self._check(scope)
             await self._app(scope, limits.receive, limits.send)
@@ -115,6 +118,8 @@ class ProtectedApp:
                 await send_problem(limits.send, error)
         except TimeoutError:
             _log.info("a client did not take its response in time")  # and the server closes the connection
+        finally:
+            limits.release()
 
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope)
@@ -139,7 +144,32 @@ class ProtectedApp:
             raise DeniedError("a change by a browser must say which site it comes from", code="cross-site")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > _MAX_DIGITS or int(length) > options.max_body:
-            raise TooLargeError(f"the body of a request has at most {options.max_body:,} bytes")
+            raise _body_too_large(options.max_body)
+
+
+def _body_too_large(limit: int) -> TooLargeError:
+    return TooLargeError(
+        f"the body of a request has at most {limit:,} bytes",
+        hint="Send it in parts: one path at a time by update, or a file as an artifact; or start the server with"
+        " --max-body",
+    )
+
+
+class _BodyBudget:
+    """How many bytes of bodies the server has at a time."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def take(self, count: int) -> None:
+        """Count some bytes. Raises `TransientError` if there are too many."""
+        if count > self._left:
+            raise TransientError("the server has many large requests", hint="Send it again", code="rate-limited")
+        self._left -= count
+
+    def give_back(self, count: int) -> None:
+        """Count some bytes no longer."""
+        self._left += count
 
 
 def _is_named(host: str, names: tuple[str, ...]) -> bool:
@@ -161,8 +191,9 @@ def _headers(scope: Scope) -> dict[str, str]:
 class _Transfer:
     """The parts of a request and its response: limited in size and time, with headers added."""
 
-    def __init__(self, options: ServiceOptions, receive: Receive, send: Send) -> None:
+    def __init__(self, options: ServiceOptions, bodies: _BodyBudget, receive: Receive, send: Send) -> None:
         self._options = options
+        self._bodies = bodies
         self._receive = receive
         self._send = send
         self._size = 0
@@ -177,11 +208,18 @@ class _Transfer:
             message = await asyncio.wait_for(self._receive(), self._options.timeout)
         except TimeoutError:
             raise RequestTimeoutError("the body of the request did not arrive in time") from None
-        self._size += len(message.get("body", b""))
+        count = len(message.get("body", b""))
         self._ended = not message.get("more_body", False)
-        if self._size > self._options.max_body:
-            raise TooLargeError(f"the body of a request has at most {self._options.max_body:,} bytes")
+        if self._size + count > self._options.max_body:
+            raise _body_too_large(self._options.max_body)
+        self._bodies.take(count)
+        self._size += count
         return message
+
+    def release(self) -> None:
+        """Count the body no longer."""
+        self._bodies.give_back(self._size)
+        self._size = 0
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

@@ -22,10 +22,11 @@ from holdfast.history import parse_path, path_text
 from holdfast.hooks import Hooks
 from holdfast.interfaces.http.calls import CALLS
 from holdfast.interfaces.http.remote_calls import Caller, Connection
+from holdfast.interfaces.http.remote_watch import RemoteWatch
 from holdfast.jobs import Jobs
 from holdfast.maintenance import StoreHeads
 from holdfast.security import Identity
-from holdfast.state import Artifacts, Scope, Session, Sessions, State, StateItem, StoreAccess
+from holdfast.state import Artifacts, Scope, Session, Sessions, State, StateItem, StoreAccess, Watch
 from holdfast.store import (
     Alerts,
     Audit,
@@ -42,11 +43,21 @@ from holdfast.store import (
     ValueOutline,
 )
 
+_INSTEAD = {
+    "transaction": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
+    "transact": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
+    "sharing": "Open the store itself for topics, requests, pipelines and documents",
+    "schemas": "See /api/v1/schemas, or `holdfast schema` where the store is",
+    "backups": "See /api/v1/backups, or `holdfast backup` where the store is",
+}
+"""What to do in place of some operations."""
+
 
 def _unsupported(part: str, name: str) -> UnsupportedError:
     owner = {"store": "Store", "thread": "Thread", "state": "State"}.get(part, f"store.{part}")
     return UnsupportedError(
-        f"{owner}.{name} is not possible on a served store", hint="Do it where the store is: it needs its files or code"
+        f"{owner}.{name} is not possible on a served store",
+        hint=_INSTEAD.get(name, "Do it where the store is: it needs its files or code"),
     )
 
 
@@ -234,6 +245,10 @@ class RemoteState(RemotePart, State):
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name)
         self.scope = Scope.parse(name)
+
+    def watch(self, pattern: str = "**", *, cursor: str | None = None, nested: bool = False) -> Watch:
+        """Return the changes of the scope as they are made: `State.watch`."""
+        return RemoteWatch(self._caller, self._connection.client, self.scope, pattern, cursor, nested)
 
     def _find(self, key: str) -> StateItem | None:
         try:

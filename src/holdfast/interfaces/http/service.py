@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast import __version__
 from holdfast.errors import DeniedError, UnsupportedError
 from holdfast.interfaces.http.models import ServiceInfoModel
-from holdfast.store import IdentityView, Store
+from holdfast.store import Checkpoint, IdentityView, Store
 
 _MAX_VIEWS = 256
 """How many views of identities are cached."""
@@ -22,8 +22,9 @@ class ServiceOptions(NamedTuple):
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     """The names by which the server is reached, without ports. Requests to others are refused: a page elsewhere may
     have its own name point here."""
-    max_body: int = 1 << 20
-    """The largest body of a request, in bytes."""
+    max_body: int = 16 << 20
+    """The largest body of a request, in bytes. All bodies that are being received or worked on have at most four times
+    as many."""
     rate: float = 100.0
     """How many requests a second a caller may make, on average."""
     burst: int = 400
@@ -91,6 +92,8 @@ class Call:
         self.service = service
         self.caller = caller
         self.if_match = if_match
+        self.checkpoints: dict[tuple[str, str], Checkpoint[Any]] = {}
+        """What the request has read, by thread and revision."""
 
     @property
     def store(self) -> Store | IdentityView:

@@ -134,14 +134,34 @@ def get_checkpoint(call: Call, params: inputs.CheckpointParams) -> models.Checkp
     """Describe a checkpoint: its position, tags, labels and pins, its channels, and what is pending after it."""
     thread = call.store.thread(params.thread)
     found = _read(call, params)
-    branch = branch_names(thread).get(found.branch, "")
+    pins = [models.PinInfoModel(**each._asdict()) for each in thread.pins()]
+    return _describe(thread, found, branch_names(thread), thread.tags(), thread.labels(), pins)
+
+
+def describe_checkpoint(call: Call, detail: models.ThreadDetailModel, at: str) -> models.CheckpointDetailModel:
+    """Describe a checkpoint of a thread that was described already."""
+    name = detail.thread.thread
+    found = _read(call, inputs.CheckpointParams(thread=name, at=at))
+    branches = {each.branch: each.name for each in detail.branches}
+    return _describe(call.store.thread(name), found, branches, detail.tags, detail.labels, detail.pins)
+
+
+def _describe(
+    thread: Thread[Any],
+    found: Checkpoint[Any],
+    branches: Mapping[int, str],
+    tags: Mapping[str, str],
+    labels: Mapping[str, Sequence[str]],
+    pins: Sequence[models.PinInfoModel],
+) -> models.CheckpointDetailModel:
+    branch = branches.get(found.branch, "")
     return models.CheckpointDetailModel(
         checkpoint=to_checkpoint(found),
         branch_name=branch,
         revision=f"{branch}#{found.step}" if branch else found.id,
-        tags=[tag for tag, id in thread.tags().items() if id == found.id],
-        labels=[label for label, ids in thread.labels().items() if found.id in ids],
-        pins=[models.PinInfoModel(**each._asdict()) for each in thread.pins() if each.id == found.id],
+        tags=[tag for tag, id in tags.items() if id == found.id],
+        labels=[label for label, ids in labels.items() if found.id in ids],
+        pins=[each for each in pins if each.id == found.id],
         channels=StateParts(found.state).names(),
         pending=_pending_writes(thread, found.id),
     )
@@ -155,9 +175,18 @@ def _pending_writes(thread: Thread[Any], id: str) -> list[models.PendingWriteMod
         return []
 
 
+def is_interrupted(call: Call, name: str, id: str) -> bool:
+    """Whether an interrupt is pending after a checkpoint."""
+    return any(each.interrupt for each in _pending_writes(call.store.thread(name), id))
+
+
 def _read(call: Call, params: inputs.CheckpointParams) -> Checkpoint[Any]:
-    """Read a checkpoint; for the store's owner, its state part by part."""
-    return call.store.thread(params.thread).get(params.at, lazy=not call.caller.identity)
+    """Read a checkpoint, once for a request; for the store's owner, its state part by part."""
+    found = call.checkpoints.get((params.thread, params.at))
+    if found is None:
+        found = call.store.thread(params.thread).get(params.at, lazy=not call.caller.identity)
+        call.checkpoints |= {(params.thread, params.at): found, (params.thread, found.id): found}
+    return found
 
 
 def read_parts(call: Call, params: inputs.ValueParams | inputs.MessagesParams | inputs.ContentParams) -> StateParts:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, Self
+from typing import Any, Self, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, ConfigError, HoldfastError, UnavailableError
 from holdfast.interfaces.http.inputs import Input
-from holdfast.interfaces.http.models import Problem
+from holdfast.interfaces.http.models import Problem, StoreChangesModel
 from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import API
 
@@ -128,15 +130,32 @@ class HttpTransport:
             time.sleep(_PAUSE * 4**attempt)
         raise AssertionError("unreachable")
 
+    def open_events(self, since: str = "") -> EventConnection:
+        """Open a stream of events, on a connection of its own: what changed since an event, and what changes now."""
+        connection = self._new_connection()
+        headers = {"Authorization": f"Bearer {self._token}", "Accept": "text/event-stream"}
+        headers |= {"Last-Event-ID": since} if since else {}
+        try:
+            connection.request("GET", f"{self._base}{API}/events", headers=headers)
+            own = cast(socket.socket, connection.sock)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise _error(response.read(), response.status)
+        except BaseException:
+            connection.close()
+            raise
+        return EventConnection(connection, response, own)
+
+    def _new_connection(self) -> HTTPConnection:
+        if self._secure:
+            context = ssl.create_default_context()
+            return HTTPSConnection(self._host, self._port, timeout=self._timeout, context=context)
+        return HTTPConnection(self._host, self._port, timeout=self._timeout)
+
     def _connect(self) -> HTTPConnection:
         connection: HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
-            if self._secure:
-                context = ssl.create_default_context()
-                connection = HTTPSConnection(self._host, self._port, timeout=self._timeout, context=context)
-            else:
-                connection = HTTPConnection(self._host, self._port, timeout=self._timeout)
-            self._local.connection = connection
+            connection = self._local.connection = self._new_connection()
             self._opened.append(connection)
         return connection
 
@@ -147,6 +166,33 @@ class HttpTransport:
             self._local.connection = None
             if connection in self._opened:
                 self._opened.remove(connection)
+
+
+class EventConnection:
+    """A stream of events."""
+
+    def __init__(self, connection: HTTPConnection, response: HTTPResponse, own: socket.socket) -> None:
+        self._connection = connection
+        self._response = response
+        self.socket = own
+        """To end the stream from another thread."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._response.close()
+        self._connection.close()
+
+    def events(self) -> Iterator[tuple[str, StoreChangesModel]]:
+        """Yield events with their ids."""
+        id = ""
+        for line in self._response:
+            name, _, value = line.strip().partition(b": ")
+            if name == b"id":
+                id = value.decode()
+            elif name == b"data":
+                yield id, msgspec.json.decode(value, type=StoreChangesModel)
 
 
 def _is_under_way(status: int, data: bytes) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history import parse_path, path_text
 from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http.models import ValueNodeModel, ValuePartModel
-from holdfast.store import LazyState, is_hidden
+from holdfast.store import LazyState, ValueOutline, is_hidden
 
 PREVIEW = 200
 """How many characters of a value are in its preview."""
@@ -70,9 +71,9 @@ class StateParts:
             outline = self._lazy.outline(path)
             if outline.kind == "large":
                 return _node(path, "large", "", None, outline.bytes, "", complete=False)
-            if outline.bytes is None:  # it is in nodes of its own
+            if _is_long(outline):
                 kind: _Kind = "array" if outline.kind == "list" else "object"
-                return _node(path, kind, "", outline.length, None, "", complete=False)
+                return _node(path, kind, "", outline.length, outline.bytes, "", complete=False)
         return describe(path, self.value(path))
 
     def _lazy_page(self, path: tuple[Any, ...], start: int, limit: int) -> ValuePartModel | None:
@@ -83,7 +84,7 @@ class StateParts:
             outline = self._lazy.outline(path)
         except NotFoundError:
             return None  # it may be in an object of a class
-        if outline.bytes is not None:
+        if not _is_long(outline):
             return None
         if outline.kind == "list":
             found = self._lazy.slice(path, start, start + limit)
@@ -96,6 +97,11 @@ class StateParts:
         kind: _Kind = "array" if outline.kind == "list" else "object"
         node = _node(path, kind, "", total, None, "", complete=False)
         return ValuePartModel(node=node, value=None, items=items, start=start, total=total)
+
+
+def _is_long(outline: ValueOutline) -> bool:
+    """Whether a list or dict is read part by part: it has nodes of its own, or many bytes."""
+    return outline.kind in ("list", "dict") and (outline.bytes is None or outline.bytes > SMALL)
 
 
 def _walk(value: Any, path: Sequence[Any], start: int) -> Any:
@@ -137,14 +143,16 @@ def _page(path: tuple[Any, ...], value: Any, start: int, limit: int) -> ValuePar
 def describe(path: tuple[Any, ...], value: Any) -> ValueNodeModel:
     """Describe a value that was read."""
     name = "" if type(value) in _USUAL else type(value).__name__
-    tree = plain(value)
+    length = len(value) if type(value) in (dict, list, tuple) else None
+    tree = plain(value if length is None else _shortened(value))
     if isinstance(tree, str):
         return _node(path, "string", name, len(tree), None, tree[:PREVIEW], complete=len(tree) <= PREVIEW)
     if isinstance(tree, dict | list):
         kind: _Kind = "object" if isinstance(tree, dict) else "array"
-        text = _json(_shortened(tree))
+        text = _json(tree if length is not None else _shortened(tree))
         complete = len(text) <= PREVIEW and "…" not in text
-        return _node(path, kind, name, len(tree), None, text[:PREVIEW], complete=complete)
+        length = len(tree) if length is None else length
+        return _node(path, kind, name, length, None, text[:PREVIEW], complete=complete)
     kind = "null" if tree is None else "boolean" if isinstance(tree, bool) else "number"
     return _node(path, kind, name, None, None, _json(tree), complete=True)
 
@@ -153,17 +161,16 @@ def _shortened(tree: Any, depth: int = 3) -> Any:
     """Return the start of a tree, with an ellipsis for the rest: enough for a preview."""
     if isinstance(tree, str):
         return tree if len(tree) <= PREVIEW else f"{tree[:PREVIEW]}…"
-    if not isinstance(tree, dict | list):
+    if type(tree) not in (dict, list, tuple):
         return tree
     if not depth:
         return "…" if tree else tree
-    if isinstance(tree, list):
+    if isinstance(tree, list | tuple):
         rest = ["…"] if len(tree) > 20 else []
         return [*(_shortened(item, depth - 1) for item in tree[:20]), *rest]
-    pairs = list(tree.items())
     return {
-        **{key: _shortened(item, depth - 1) for key, item in pairs[:20]},
-        **({"…": "…"} if len(pairs) > 20 else {}),
+        **{key: _shortened(item, depth - 1) for key, item in islice(tree.items(), 20)},
+        **({"…": "…"} if len(tree) > 20 else {}),
     }
 
 

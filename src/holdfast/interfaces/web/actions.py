@@ -176,7 +176,7 @@ def _side_text(value: Any) -> str:
     return text if complete else f"{text}…"
 
 
-# Tags, pins, pruning ----------------------------------------------------------------------------------------------
+# Tags, labels, pins, pruning --------------------------------------------------------------------------------------
 
 
 def _plan_tag(target: ActionTarget, form: ActionForm) -> ActionPlan:
@@ -216,6 +216,43 @@ def _plan_untag(target: ActionTarget, form: ActionForm) -> ActionPlan:
     return plan._replace(
         effects=effects, request=build_request("DELETE", f"{target.address}/tags/{segment(tag)}", None)
     )
+
+
+def _plan_label(target: ActionTarget, form: ActionForm) -> ActionPlan:
+    at, label = target.at, form.text("label")
+    word = label or "LABEL"
+    plan = ActionPlan(
+        [ActionField("label", "Label", label, hint="reviewed, good answer")],
+        "Label",
+        python=f"{target.python}.label({python_text(word)}, {python_text(at.id)})",
+        cli=f"holdfast label {shell_text(target.name)} {shell_text(word)} {shell_text(at.id)}",
+    )
+    if not label:
+        return plan._replace(effects=["A label may be on many checkpoints, and keeps them from being pruned."])
+    others = [id for id in target.detail.labels.get(label, ()) if id != at.id]
+    if at.id in target.detail.labels.get(label, ()):
+        return plan._replace(effects=[f"#{at.step} has this label already."])
+    effects = [f"{label} is on #{at.step}, which pruning keeps."]
+    effects += [f"{plural(len(others), 'other step')} of the thread have it, too."] if others else []
+    address = f"{target.address}/labels/{segment(label)}"
+    return plan._replace(effects=effects, request=build_request("PUT", address, {"at": at.id}))
+
+
+def _plan_unlabel(target: ActionTarget, form: ActionForm) -> ActionPlan:
+    at = target.at
+    labels = [label for label, ids in target.detail.labels.items() if at.id in ids]
+    label = form.text("label", labels[0] if labels else "")
+    plan = ActionPlan(
+        [ActionField("label", "Label", label, "select", [(each, each) for each in labels])],
+        "Remove the label",
+        python=f"{target.python}.unlabel({python_text(label)}, {python_text(at.id)})",
+        cli=f"holdfast label {shell_text(target.name)} {shell_text(label)} {shell_text(at.id)} --delete",
+    )
+    if label not in labels:
+        return plan._replace(effects=[f"#{at.step} has no such label."])
+    address = f"{target.address}/labels/{segment(label)}?at={segment(at.id)}"
+    effects = [f"{label} is no longer on #{at.step}, and stays on all other steps that have it."]
+    return plan._replace(effects=effects, request=build_request("DELETE", address, None))
 
 
 def _plan_pin(target: ActionTarget, form: ActionForm) -> ActionPlan:
@@ -304,6 +341,8 @@ ACTIONS = {
         Action("merge", "Merge a branch", _plan_merge),
         Action("tag", "Tag", _plan_tag),
         Action("untag", "Remove a tag", _plan_untag),
+        Action("label", "Label", _plan_label),
+        Action("unlabel", "Remove a label", _plan_unlabel),
         Action("pin", "Pin", _plan_pin),
         Action("unpin", "Unpin", _plan_unpin),
         Action("prune", "Prune the thread", _plan_prune, owner_only=True),
@@ -324,6 +363,7 @@ def offered(call: Call, found: models.CheckpointDetailModel, branches: Iterable[
     if not may_change(call, found.checkpoint.thread):
         return []
     absent = {"untag"} if not found.tags else set()
+    absent |= {"unlabel"} if not found.labels else set()
     absent |= {"unpin"} if not found.pins else set()
     absent |= {"merge"} if len(list(branches)) < 2 else set()
     return [

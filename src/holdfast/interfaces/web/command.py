@@ -10,6 +10,7 @@ from holdfast._lazy import missing_extra
 from holdfast.errors import ConfigError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.formatting import safe
+from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,14 @@ _PORT = 8765
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
+        click.option(
+            "--max-body",
+            type=SizeType(),
+            default="16MiB",
+            show_default=True,
+            metavar="SIZE",
+            help="The largest request, such as a state that a program saves.",
+        ),
         click.option("--allowed-host", "names", multiple=True, metavar="NAME", help="A further name of the server."),
         click.option("--write", is_flag=True, help="Allow changes; otherwise the store is only read."),
         click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0 for any."),
@@ -42,6 +51,7 @@ def ui(
     port: int,
     write: bool,
     names: tuple[str, ...],
+    max_body: int,
     no_browser: bool,
 ) -> None:
     """Look at a store in the browser.
@@ -59,7 +69,7 @@ def ui(
         if not no_browser and not session.json:
             click.launch(url)
 
-    _serve(session, opened, host, port, write, names, start_token=True, started=report)
+    _serve(session, opened, host, port, write, names, max_body, start_token=True, started=report)
 
 
 @command("serve")
@@ -72,6 +82,7 @@ def serve(
     port: int,
     write: bool,
     names: tuple[str, ...],
+    max_body: int,
     no_start_token: bool,
 ) -> None:
     """Serve a store over HTTP, to programs and to browsers.
@@ -84,7 +95,7 @@ def serve(
     holdfast serve agents.db --host 0.0.0.0 --allowed-host agents.internal --no-start-token
     """
     opened = _open(session, location, write=write, record=True)
-    _serve(session, opened, host, port, write, names, start_token=not no_start_token)
+    _serve(session, opened, host, port, write, names, max_body, start_token=not no_start_token)
 
 
 def _open(session: CliContext, location: str | None, *, write: bool, record: bool) -> Store:
@@ -104,6 +115,7 @@ def _serve(
     port: int,
     write: bool,
     names: tuple[str, ...],
+    max_body: int,
     *,
     start_token: bool,
     started: Callable[[str], None] | None = None,
@@ -123,7 +135,7 @@ def _serve(
             hint="Give --allowed-host NAME, as browsers and programs write it",
         )
     own = tuple(name.lower() for name in names)
-    options = ServiceOptions(write=write, hosts=(*ServiceOptions().hosts, *own))
+    options = ServiceOptions(write=write, hosts=(*ServiceOptions().hosts, *own), max_body=max_body)
     authenticator = Authenticator(store, start_token=start_token)
     app = build_app(Service(store, options), authenticator, page_routes)
     bound = bind(host, port)

@@ -13,6 +13,9 @@ _MOST = 12
 """More lanes than this are drawn on top of each other, at the right."""
 
 
+MAX_WIDTH = WIDTH * (_MOST + 1)
+
+
 class LaneLine(NamedTuple):
     """A line of a row: a path of SVG, and the number of its colour."""
 

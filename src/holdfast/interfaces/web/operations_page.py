@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
@@ -212,7 +212,26 @@ def job_values(call: Call, name: str | None) -> dict[str, Any]:
         raise NotFoundError(f"there is no job {name}", hint="List the jobs")
     settings = call.owned.jobs.get(name).settings
     shown = {key: public_address(str(value)) if key == "repository" else value for key, value in settings.items()}
-    return {"job": job, "settings": long_text(shown, 4000)[0] if shown else "", "jobs": jobs, "alerts": []}
+    return {
+        "job": job,
+        "settings": long_text(shown, 4000)[0] if shown else "",
+        "jobs": jobs,
+        "alerts": [],
+        "changeable": call.service.may_write(call.caller),
+    }
+
+
+def change_job(call: Call, name: str, change: str) -> None:
+    """Pause or resume a job."""
+    if not call.service.may_write(call.caller):
+        raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+    jobs = call.owned.jobs
+    if change == "pause":
+        jobs.pause(name)
+    elif change == "resume":
+        jobs.resume(name)
+    else:
+        raise NotFoundError("a job is paused or resumed")
 
 
 AUDIT_FIELDS = ("actor", "thread", "scope", "kind", "action", "outcome", "since")

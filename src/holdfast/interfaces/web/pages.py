@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, TooLargeError
 from holdfast.interfaces.http import inputs
-from holdfast.interfaces.http.app import Server
+from holdfast.interfaces.http.app import Server, reporting
 from holdfast.interfaces.http.authentication import cookie_name, cookie_value
 from holdfast.interfaces.http.problems import internal_problem, to_problem
 from holdfast.interfaces.http.service import Call, Caller
@@ -31,8 +31,11 @@ from holdfast.interfaces.web.overview import overview_values, thread_list_values
 from holdfast.interfaces.web.page_renderer import query_text, render, render_main, segment, static_files
 
 THEMES = ("auto", "light", "dark")
+_MAX_FORM = 1 << 20
 _PARTS = {
     "step": "parts/step.html",
+    "steps-before": "parts/steps.html",
+    "steps-after": "parts/steps.html",
     "history": "parts/history.html",
     "rows": "parts/rows.html",
     "value": "parts/value.html",
@@ -109,7 +112,7 @@ class Pages:
 
             return await self.page(show)(request)
 
-        return respond
+        return reporting(respond)
 
     def _render(self, view: View, caller: Caller, request: Request) -> Response:
         call = Call(self._server.service, caller)
@@ -191,8 +194,14 @@ class Redirection(Exception):
 
 async def _form_fields(request: Request) -> dict[str, list[str]]:
     """Return the fields of the form that was sent, or of the query of an address that fills it in."""
-    text = request.url.query if request.method == "GET" else (await request.body()).decode("ascii", "replace")
-    return parse_qs(text, keep_blank_values=True)
+    if request.method == "GET":
+        return parse_qs(request.url.query, keep_blank_values=True)
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_FORM:  # it is read before it is known who sends it
+            raise TooLargeError(f"a form has at most {_MAX_FORM:,} bytes", hint="Use the command that the page shows")
+    return parse_qs(body.decode("ascii", "replace"), keep_blank_values=True)
 
 
 async def _form_value(request: Request, name: str) -> str:
@@ -333,6 +342,12 @@ def _jobs(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "jobs.html", operations_page.job_values(call, name)
 
 
+def _change_job(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
+    name = _part(request, "name")
+    operations_page.change_job(call, name, request.path_params["change"])
+    raise Redirection(f"/jobs/{segment(name)}")
+
+
 def _audit(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "audit.html", operations_page.audit_values(call, request.query_params)
 
@@ -376,8 +391,8 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         return await pages.page(view)(request)
 
     return [
-        Route("/login", pages.sign_in, methods=["GET", "POST"]),
-        Route("/logout", pages.sign_out, methods=["POST"]),
+        Route("/login", reporting(pages.sign_in), methods=["GET", "POST"]),
+        Route("/logout", reporting(pages.sign_out), methods=["POST"]),
         Route("/static/{version}/{name}", _static),
         Route("/", pages.page(_overview)),
         Route("/threads", pages.page(_threads)),
@@ -403,6 +418,7 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route("/backups", pages.page(_backups)),
         Route("/jobs", pages.page(_jobs)),
         Route("/jobs/{name}", pages.page(_jobs)),
+        Route("/jobs/{name}/{change}", pages.form_page(_change_job), methods=["POST"]),
         Route("/audit", pages.page(_audit)),
         Route("/verify", pages.page(_verify)),
         Route("/metrics/plots", pages.page(metrics)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.interfaces.cli.formatting import size as format_size
 from holdfast.store import Distribution
 
 _WIDTH, _HEIGHT = 320, 96
@@ -95,15 +96,12 @@ def quantile(distribution: Distribution, part: float) -> float:
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a value with its unit: `2.5 ms`, `64 KB`, `12`."""
+    """Return a value with its unit: `2.5 ms`, `64.0 kB`, `12`."""
     if unit == "seconds":
         for size, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
             if value >= size:
                 return f"{value / size:.3g} {name}"
         return "0 s"
     if unit == "bytes":
-        for size, name in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
-            if value >= size:
-                return f"{value / size:.3g} {name}"
-        return f"{value:.0f} B"
+        return format_size(int(value))
     return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}"

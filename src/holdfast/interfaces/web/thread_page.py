@@ -4,39 +4,48 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
+
+from markupsafe import Markup
 
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import (
+    describe_checkpoint,
     get_blame,
-    get_checkpoint,
     get_diff,
     get_history,
     get_log,
     get_messages,
     get_thread,
     get_value,
+    is_interrupted,
 )
 from holdfast.interfaces.web.actions import may_change, offered
-from holdfast.interfaces.web.lanes import LaneRow, Lanes, width_of
-from holdfast.interfaces.web.page_renderer import message_blocks, short_span
+from holdfast.interfaces.web.lanes import MAX_WIDTH, LaneRow, Lanes, width_of
+from holdfast.interfaces.web.page_renderer import message_blocks, query_text, render, segment, short_span
 from holdfast.interfaces.web.redaction import Redaction
 
 log = logging.getLogger("holdfast.web")
 
 TABS = ("conversation", "state", "diff", "pending", "metadata")
-ROWS = 80
-"""How many checkpoints of a history are shown at a time."""
+ROWS = 30
+"""How many checkpoints of a history are read at a time: more than a screen has."""
 
 _AHEAD = 12
 """How many later steps are shown above one that is far from the latest."""
 
-_MESSAGES = 30
+_ENDS = 8
+"""Of so many branches, it is shown whether they wait for an answer."""
+
+_STEPS = 4
+"""How many steps are sent at once to who goes from step to step."""
+
+_MESSAGES = 20
 Params = Mapping[str, str]
 
 
@@ -49,6 +58,8 @@ class HistoryRow(NamedTuple):
     change: str
     gap: str
     """The time since the one before it."""
+    waits: bool
+    """Whether an interrupt is pending after it. Only the last steps of branches are looked at."""
 
 
 class History(NamedTuple):
@@ -64,14 +75,22 @@ class History(NamedTuple):
 # History ----------------------------------------------------------------------------------------------------------
 
 
-def _history(call: Call, name: str, params: Params, found: models.CheckpointDetailModel | None) -> History:
+def _history(
+    call: Call,
+    name: str,
+    params: Params,
+    found: models.CheckpointDetailModel | None = None,
+    detail: models.ThreadDetailModel | None = None,
+) -> History:
     """Read a part of the history: from a cursor on; from the latest; or around a checkpoint that is further back."""
     cursor = params.get("cursor")
     if cursor:
-        return _rows(call, inputs.LogParams(thread=name, cursor=cursor, limit=ROWS), params.get("lanes", ""), False)
-    latest = _rows(call, inputs.LogParams(thread=name, all_branches=True, limit=ROWS), "", True)
-    if found is None or any(row.entry.id == found.checkpoint.id for row in latest.rows):
-        return latest
+        page = _rows(call, inputs.LogParams(thread=name, cursor=cursor, limit=ROWS), params.get("lanes", ""), False)
+        return page._replace(width=max(page.width, min(_number(params.get("width"), 0), MAX_WIDTH)))
+    if found is None or not _is_far(found, detail):
+        latest = _rows(call, inputs.LogParams(thread=name, all_branches=True, limit=ROWS), "", True)
+        if found is None or any(row.entry.id == found.checkpoint.id for row in latest.rows):
+            return latest
     at = found.checkpoint.id
     for ahead in range(_AHEAD, 0, -1):
         if not found.branch_name:
@@ -84,10 +103,17 @@ def _history(call: Call, name: str, params: Params, found: models.CheckpointDeta
     return _rows(call, inputs.LogParams(thread=name, at=at, limit=ROWS), "", False)
 
 
+def _is_far(found: models.CheckpointDetailModel, detail: models.ThreadDetailModel | None) -> bool:
+    """Whether a checkpoint is certainly not among the latest: so many are after it on its branch."""
+    head = None if detail is None else detail.head
+    return head is not None and head.branch == found.checkpoint.branch and head.step - found.checkpoint.step >= ROWS
+
+
 def _rows(call: Call, params: inputs.LogParams, waiting: str, from_latest: bool) -> History:
     page = get_log(call, params)
     lanes = Lanes(waiting)
     times = {each.position: each.time for each in page.items}
+    ends = [each.id for each in page.items if each.id and (each.head or each.branches)][:_ENDS]
     rows = [
         HistoryRow(
             each,
@@ -95,6 +121,7 @@ def _rows(call: Call, params: inputs.LogParams, waiting: str, from_latest: bool)
             _node(each),
             ", ".join(each.summary) or ("pruned" if not each.id else "no change"),
             _gap(each.time, times.get(each.parents[0]) if each.parents else None),
+            each.id in ends and is_interrupted(call, params.thread, each.id),
         )
         for each in page.items
     ]
@@ -123,10 +150,31 @@ def _gap(time: datetime, before: datetime | None) -> str:
 def step_values(call: Call, name: str, at: str, params: Params, want: str) -> dict[str, Any]:
     """Return what the page of a step shows. `want` is the part that a script asks for; empty for the whole page."""
     if want == "rows":
-        return {"name": name, "history": _history(call, name, params, None), "selected": ""}
+        return {"name": name, "history": _history(call, name, params), "selected": ""}
     detail = get_thread(call, inputs.ThreadParams(thread=name))
+    if want in ("steps-before", "steps-after"):
+        return {"steps": list(_several_steps(call, name, at, params, want.removeprefix("steps-"), detail))}
+    return _step_values(call, name, at, params, want, detail)
+
+
+def _several_steps(
+    call: Call, name: str, at: str, params: Params, side: str, detail: models.ThreadDetailModel
+) -> Iterator[tuple[str, Markup]]:
+    """Yield a step, and those next to it on one side, each with its address and as it is shown."""
+    for _ in range(_STEPS):
+        values = _step_values(call, name, at, params, "step", detail)
+        address = f"/threads/{segment(name)}/{segment(at)}{query_text(tab=params.get('tab'))}"
+        yield address, Markup(render("parts/step.html", **values))  # noqa: S704 - rendered, and escaped by that
+        if not (beside := values["neighbours"].get(side)):
+            return
+        at = beside
+
+
+def _step_values(
+    call: Call, name: str, at: str, params: Params, want: str, detail: models.ThreadDetailModel
+) -> dict[str, Any]:
     try:
-        found = get_checkpoint(call, inputs.CheckpointParams(thread=name, at=at))
+        found = describe_checkpoint(call, detail, at)
     except CorruptError as error:  # said plainly; the rest of the page works
         return _damaged_values(call, name, at, params, detail, error)
     checkpoint = found.checkpoint
@@ -144,12 +192,14 @@ def step_values(call: Call, name: str, at: str, params: Params, want: str) -> di
         "a": a,
         "interrupts": [each for each in pending if each.interrupt],
         "last": _last_step(detail, found),
-        "neighbours": _neighbours(call, name, found),
+        "neighbours": _neighbours(call, name, found, detail),
         "actions": offered(call, found, [each.name for each in detail.branches if each.name]),
     }
     redaction = values["redaction"] = Redaction(call, name, clear=params.get("clear") == "1")
     if want != "step":
-        values["history"] = _history(call, name, params, found)
+        values["history"] = _history(call, name, params, found, detail)
+    if want == "history":
+        return values
     try:
         values |= _tab_values(call, name, checkpoint, tab, a, params, redaction)
         if tab == "conversation" and values["conversation"].channel is None and not params.get("tab"):
@@ -164,7 +214,7 @@ def _damaged_values(
     call: Call, name: str, at: str, params: Params, detail: models.ThreadDetailModel, error: CorruptError
 ) -> dict[str, Any]:
     """Return what the page of a step that cannot be read shows: why, and the history with its neighbours."""
-    history = _history(call, name, params, None)
+    history = _history(call, name, params)
     rows = [row.entry for row in history.rows if row.entry.id]
     place = next((number for number, each in enumerate(rows) if each.id == at or (at == "HEAD" and each.head)), None)
     near = {} if place is None else {"after": rows[place - 1 : place], "before": rows[place + 1 : place + 2]}
@@ -188,10 +238,12 @@ def _last_step(detail: models.ThreadDetailModel, found: models.CheckpointDetailM
     return max(found.checkpoint.step, detail.head.step if detail.head else 0)
 
 
-def _neighbours(call: Call, name: str, found: models.CheckpointDetailModel) -> dict[str, str | None]:
+def _neighbours(
+    call: Call, name: str, found: models.CheckpointDetailModel, detail: models.ThreadDetailModel
+) -> dict[str, str | None]:
     """Return the ids of the checkpoints before and after one, on its branch."""
     after = None
-    if found.branch_name:
+    if found.branch_name and not (detail.head is not None and detail.head.id == found.checkpoint.id):
         try:
             after = call.store.thread(name).resolve(f"{found.branch_name}#{found.checkpoint.step + 1}").id
         except HoldfastError:
