@@ -449,13 +449,24 @@ class Repository:
         """Return the sizes of all packs by name."""
         return {info.name: info.size for info in await self.storage.list_objects(PACKS)}
 
-    async def repacks(self) -> list[tuple[str, Repack]]:
-        """Return the records of slices that were moved to other packs, with their names."""
-        found: list[tuple[str, Repack]] = []
-        for name in await self._names(REPACKS):
-            with suppress(NotFoundError):  # deleted meanwhile
-                found.append((name, await self.read_object(_REPACK, name, Repack)))
-        return found
+    async def repacks(self) -> dict[str, Repack]:
+        """Return the records of slices that were moved to other packs, by name, without those that cannot be read."""
+        return (await self.survey_repacks())[0]
+
+    async def survey_repacks(self) -> tuple[dict[str, Repack], list[UnreadableBackup]]:
+        """Return the records of slices that were moved to other packs, by name, and those that cannot be read."""
+        while True:
+            found, unreadable = dict[str, Repack](), list[UnreadableBackup]()
+            names = await self._names(REPACKS)
+            for name in names:
+                try:
+                    found[name] = await self.read_object(_REPACK, name, Repack)
+                except UNREADABLE as error:
+                    unreadable.append(UnreadableBackup(name, error.what))
+                except NotFoundError:
+                    break  # deleted meanwhile, and another one may have its content
+            else:
+                return found, unreadable
 
     async def add_repack(self, record: Repack) -> None:
         """Record slices that are about to be moved."""
@@ -466,7 +477,7 @@ class Repository:
         key = part.pack, part.offset, part.start, part.size
         if key not in self._moved:
             self._moved.clear()
-            for _, repack in await self.repacks():
+            for repack in (await self.repacks()).values():
                 for pack, offset, start, new in repack.slices:
                     self._moved.setdefault((pack, offset, start, new.size), []).append(new)
         return self._moved.get(key, ())
