@@ -63,12 +63,12 @@ def change(store: Store) -> None:
     store.put("chat", {"n": time.time(), "text": "x" * 1000})
 
 
-def create(store: Store, backups: Backups, announce: Announce) -> None:
+def create(store: Store, backups: Backups[Any], announce: Announce) -> None:
     change(store)
     backups.create()
 
 
-def follow(store: Store, backups: Backups, announce: Announce) -> None:
+def follow(store: Store, backups: Backups[Any], announce: Announce) -> None:
     rounds = itertools.count()
 
     def stop() -> bool:
@@ -78,7 +78,7 @@ def follow(store: Store, backups: Backups, announce: Announce) -> None:
     backups.follow(interval=0.001, stop=stop)
 
 
-def prune(store: Store, backups: Backups, announce: Announce) -> None:
+def prune(store: Store, backups: Backups[Any], announce: Announce) -> None:
     change(store)
     store.put("garbage", {"text": os.urandom(5000).hex()})
     backups.create()
@@ -86,13 +86,13 @@ def prune(store: Store, backups: Backups, announce: Announce) -> None:
     backups.prune(keep_last=2, grace=0)
 
 
-def restore(store: Store, backups: Backups, announce: Announce) -> None:
+def restore(store: Store, backups: Backups[Any], announce: Announce) -> None:
     backups.restore("1", progress=lambda done, total, what: announce(what.split()[0]))
     for thread in list(store.threads()):
         store.delete(thread.thread)
 
 
-WORK: dict[str, Callable[[Store, Backups, Announce], None]] = {
+WORK: dict[str, Callable[[Store, Backups[Any], Announce], None]] = {
     "create": create,
     "follow": follow,
     "prune": prune,
