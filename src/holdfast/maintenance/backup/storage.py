@@ -125,5 +125,7 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
         and any(each.name not in ("new", "keys") for each in folder.iterdir())
     ):
         raise foreign_place(str(folder))
-    read_only = not create and not (folder / "new").is_dir()
+    # A copy of a repository may lack the directory of new files, which is empty.
+    is_complete = (folder / "new").is_dir() or ((folder / REPOSITORY).is_file() and os.access(folder, os.W_OK))
+    read_only = not create and not is_complete
     return RepositoryStorage(lambda: DirectoryStorage(folder, read_only, private=True), str(folder), _TIMEOUT)
