@@ -151,7 +151,7 @@ class Repository:
         name = manifest_name(store, number)
         data = await self.storage.get(name)
         if data is None:
-            raise NotFoundError("there is no such backup", where=f"{self.where}/{name}", code="no-backup")
+            raise _no_backup(f"{self.where}/{name}")
         manifest = self._codec.decode(_MANIFEST, name, data, Manifest, f"{self.where}/{name}")
         if (manifest.store, manifest.number) != (store, number):
             raise CorruptError("a manifest is under the name of another", where=f"{self.where}/{name}")
@@ -346,8 +346,7 @@ class Repository:
         """Return a manifest, unless it was removed."""
         found = await self.load(store, number)
         if found.manifest.abandoned or await self.storage.exists(removed_name(store, number)):
-            where = f"{self.where}/{manifest_name(store, number)}"
-            raise NotFoundError("there is no such backup", where=where, code="no-backup")
+            raise _no_backup(f"{self.where}/{manifest_name(store, number)}")
         return found
 
     async def pick_store(self, store: str | None) -> str:
@@ -499,6 +498,15 @@ class Repository:
 
     async def _names(self, folder: str) -> Sequence[str]:
         return [info.name for info in await self.storage.list_objects(folder)]
+
+
+def _no_backup(where: str) -> NotFoundError:
+    return NotFoundError(
+        "there is no such backup",
+        where=where,
+        hint="`holdfast backup list` shows all",
+        code="no-backup",
+    )
 
 
 @asynccontextmanager

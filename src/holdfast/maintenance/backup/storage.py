@@ -118,6 +118,8 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
             hint="Name a directory, file:///srv/backups, or s3://bucket/…, gs://bucket/…, az://container/…",
         )
     folder = path.absolute()
+    if folder.is_file():
+        raise foreign_place(str(folder))
     if (
         create
         and not (folder / REPOSITORY).exists()
