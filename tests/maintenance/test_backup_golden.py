@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 
+import pytest
+
 import holdfast
+from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import Encryption, LocalKeys
+from holdfast.maintenance.backup import pruner
+from holdfast.maintenance.backup.format import pack_name
+from holdfast.maintenance.backup.repository import open_repository
 from tests.maintenance.test_backup_keys import erase
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "backup-v1.json"
@@ -15,6 +22,9 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "backup-v1.json"
 
 ENCRYPTED = GOLDEN.with_name("backup-v1-encrypted.json")
 """An encrypted repository with a backup of an encrypted store."""
+
+REPACKED = GOLDEN.with_name("backup-v1-repacked.json")
+"""A repository of which packs were repacked and deleted, and some of the new ones once more. Records were merged."""
 
 MASTER, BACKUP = LocalKeys(b"m" * 32), LocalKeys(b"b" * 32)
 
@@ -56,30 +66,81 @@ def test_an_encrypted_repository_of_version_1_is_read(tmp_path: Path) -> None:
         assert store.get("chat").state == {"n": 39}
 
 
+def test_a_repacked_repository_of_version_1_is_read(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    unpack(repository, REPACKED)
+    old, named, packs = run(packs_of(repository))
+    assert old & named - packs, "the backups name packs that were repacked, and are gone"
+    with holdfast.open("memory://") as store:
+        backups = store.backups(repository)
+        assert backups.verify(level="decode").ok
+        backups.restore()
+        states = {each.thread: store.get(each.thread).state for each in store.threads()}
+        assert states == {"chat": {"n": 7}} | {f"stays-{number}": {"n": number} for number in range(8)}
+        assert store.get("chat", at="HEAD~3").state == {"n": 4}
+        # It can be pruned further, also by another store.
+        assert backups.prune(keep_last=1, grace=0, max_unused=0).repacked
+        assert backups.prune(keep_last=1, grace=0).deleted
+        assert backups.verify(level="decode").ok
+
+
+async def packs_of(folder: Path) -> tuple[set[str], set[str], set[str]]:
+    """Return the packs of a repository that were repacked, those that backups name, and those that there are."""
+    async with open_repository(folder, {}) as repository:
+        old = {pack_name(each[0]) for repack in (await repository.repacks()).values() for each in repack.slices}
+        backups = await repository.backups()
+        named = {pack_name(pack) for each in backups for pack in await repository.packs_of(each.manifest)}
+        return old, named, {*await repository.pack_sizes()}
+
+
 def write_golden(folder: Path) -> None:
-    """Write the golden files. Only for a new version of the format: an existing file never changes."""
+    """Write the golden files that there are not. Only for a new version of the format: an existing one never
+    changes."""
+    for golden, fill in ((GOLDEN, _fill_plain), (ENCRYPTED, _fill_encrypted), (REPACKED, _fill_repacked)):
+        if not golden.exists():
+            fill(folder / golden.stem)
+            _write(folder / golden.stem, golden)
+
+
+def _fill_plain(folder: Path) -> None:
     with holdfast.open("memory://") as store:
         for number in range(40):
             store.put("chat", {"n": number})
         store.thread("chat").tag("early", at=3)
         store.put("other", {"text": "long text " * 10_000})
-        backups = store.backups(folder / "plain")
+        backups = store.backups(folder)
         backups.create(reason="first")
         store.put("chat", {"n": 41})
         store.state(agent="researcher")["goal"] = "find"
         backups.create()
-    _write(folder / "plain", GOLDEN)
-    with holdfast.open(folder / "store.db", encryption=Encryption(MASTER)) as store:
+
+
+def _fill_encrypted(folder: Path) -> None:
+    with holdfast.open(folder.with_name("store.db"), encryption=Encryption(MASTER)) as store:
         for number in range(40):
             store.put("chat", {"n": number})
         store.put("erased", {"n": 1})
-        backups = store.backups(folder / "encrypted", keys=BACKUP)
+        backups = store.backups(folder, keys=BACKUP)
         backups.create()
         erase(store, "erased")
         store.delete("erased")
         store.put("chat", {"n": 40})
         backups.create()
-    _write(folder / "encrypted", ENCRYPTED)
+
+
+def _fill_repacked(folder: Path) -> None:
+    with holdfast.open("memory://") as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pruner, "MAX_REPACKS", 2)
+        backups = store.backups(folder)
+        for number in range(8):
+            store.put("chat", {"n": number})
+            store.put(f"stays-{number}", {"n": number})
+            store.put("goes", {"text": os.urandom(1000).hex()})
+            backups.create()
+            store.delete("goes")
+            backups.prune(keep_last=2, grace=0)
+        backups.create()
+        backups.prune(keep_last=2, grace=0)
 
 
 def _write(folder: Path, golden: Path) -> None:

@@ -43,7 +43,9 @@ def test_many_backups_cost_what_changed(count: int, tmp_path: Path, monkeypatch:
             assert requests["create packs"] == 1
             assert requests["list_objects backups"] == 0, "all manifests are not listed"
             assert requests["get backups"] < 5
-        assert max(each.added for each in made[count // 2 :]) < 9000
+        # Now and then the whole list is written, with a few chunks of each of 30 lines. If chunks were never merged, it
+        # would have 20 of each after 600 backups, and 80 KB.
+        assert max(each.added for each in made[count // 2 :]) < 16_000
         assert sum(each.added for each in made[count // 2 :]) / (count - count // 2) < 4000
         assert sum(len(data) for data in files(repository).values()) < 20_000 + count * 4000
         requests.clear()

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Delete, Scan
+from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import KEYS
+from holdfast.backends.tables import KEYS, REFS
 from holdfast.encryption import Encryption, FileKeys, LocalKeys, PassphraseKeys, generate_key
-from holdfast.errors import ConfigError, CorruptError, DeniedError, UnsupportedError
+from holdfast.engine.lost_rows import mark_row, marked_tables
+from holdfast.errors import ConfigError, CorruptError, DeniedError, QuotaError, UnsupportedError
 from holdfast.maintenance.backup.format import HEADER
 from holdfast.security.encryption.key_rows import destroyed_changes
 from holdfast.store import Store
@@ -139,6 +140,51 @@ def test_a_sealed_store_stays_sealed_and_comes_back(
         if keys is None:
             with pytest.raises(DeniedError, match="master key is needed"):
                 clear.backups(repository).verify(level="decode")
+
+
+def test_an_empty_machine_needs_the_repository_and_a_recovery_key_alone(
+    store: Store, repository: Path, tmp_path: Path
+) -> None:
+    """All that the table in docs/backup-format.md says is restored."""
+    fill(store)
+    store.maintenance.set_quota(threads=3)
+    run(store._engine.context.backend.apply([Put(REFS, mark_row("", ["nodes"], 1))]))
+    store.maintenance.hold("other", reason="a case")
+    report = store.artifacts.register(b"figures", name="report.csv", type="dataset")
+    store.sharing.topic("news").publish("hello")
+    store.sessions.start(id="visit").state["n"] = 1
+    writer = store.as_identity("agent:writer")
+    assert writer.state(agent="researcher")["goal"] == "find"
+    audit = [each.action for each in store.audit.query().all()]
+    recovery = PassphraseKeys(private(tmp_path / "recovery", "an old sofa, a red kite and 17 spoons"))
+    backups = store.backups(repository, keys=BACKUP)
+    backups.create()
+    backups.add_key(recovery)
+    expected = contents(store)
+    with holdfast.open(tmp_path / "new.db", encryption=Encryption(LocalKeys(generate_key()))) as new:
+        new.backups(repository, keys=recovery).restore()
+        assert contents(new)[1] == expected[1]  # type: ignore[index]
+        assert new.get("chat", at="early").state["n"] == 5
+        assert {each.name for each in new.thread("chat").branches()} == {"main", "draft"}
+        assert new.as_identity("agent:writer").state(agent="researcher")["goal"] == "find"
+        assert new.artifacts.read(report.id) == b"figures"
+        assert [each.value for each in new.sharing.topic("news").read()] == ["hello"]
+        assert new.sessions.get("visit").status == "active"
+        assert [each.action for each in new.audit.query().all()][-len(audit) :] == audit
+        assert new.jobs.get("tidy").paused
+        assert run(marked_tables(new._engine.context.backend, "")) == ["nodes"]
+        assert new.maintenance.quota() == store.maintenance.quota()
+        with pytest.raises(QuotaError):
+            new.put("a fourth thread", {})
+        with pytest.raises(DeniedError, match="a case"):
+            new.delete("other")
+        # Settings of a store that has some are its own, and so is it that it has none.
+        new.maintenance.set_quota(threads=50)
+        new.backups(repository, keys=recovery).restore()
+        assert new.maintenance.quota().limits.threads == 50
+    store.maintenance.set_quota()
+    backups.restore(in_place=True)
+    assert store.maintenance.quota().limits.threads is None
 
 
 def erase(store: Store, thread: str) -> None:

@@ -2,76 +2,102 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
+from typing import Any, TypeAlias
 
 import pytest
 
 import holdfast
-from tests.maintenance.test_backup import contents, fill
-
-CHILD = """
-import os, sys, time
-import holdfast
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.engine.copy import row_writer
+from holdfast.maintenance.backup import pruner
 from holdfast.maintenance.backup.storage import RepositoryStorage
+from holdfast.store import Store
+from holdfast.store.backups import Backups
+from tests.maintenance.test_backup import contents, fill
 
-def announce(what):
-    print(what, flush=True)
+Announce: TypeAlias = Callable[[str], None]
 
-def watch(cls, method, name):
-    original = getattr(cls, method)
-    async def call(self, *arguments):
-        announce(name(arguments))
-        return await original(self, *arguments)
-    setattr(cls, method, call)
 
-def folder(arguments):
-    first = arguments[0] if isinstance(arguments[0], str) else next(iter(arguments[0]), "nothing")
-    return first.partition("/")[0]
-
-url, repository, kind = sys.argv[1:]
-with holdfast.open(url) as store:
-    backups = store.backups(repository)
-    if kind == "restore":
-        row_writer._JOINT_BYTES = 500  # several batches
-        watch(SQLiteBackend, "apply", lambda arguments: "apply")
-    else:
-        watch(RepositoryStorage, "create", lambda arguments: f"create {folder(arguments)}")
-        watch(RepositoryStorage, "delete", lambda arguments: f"delete {folder(arguments)}")
-
-    def put():
-        store.put("chat", {"n": time.time(), "text": "x" * 1000})
-
-    while True:
-        if kind == "create":
-            put()
-            backups.create()
-        elif kind == "prune":
-            put()
-            store.put("garbage", {"text": os.urandom(5000).hex()})
-            backups.create()
-            store.delete("garbage")
-            backups.prune(keep_last=2, grace=0)
-        elif kind == "follow":
-            rounds = []
-            def stop():
-                put()
-                rounds.append(1)
-                return len(rounds) > 3
-            backups.follow(interval=0.001, stop=stop)
+def work(url: str, repository: str, kind: str, pipe: Connection) -> None:
+    """Do something again and again, and announce each phase of it, until this process is killed."""
+    with holdfast.open(url) as store:
+        backups = store.backups(repository)
+        if kind == "restore":
+            row_writer._JOINT_BYTES = 500  # several batches
+            watch(SQLiteBackend, "apply", lambda method, arguments: pipe.send(method))
         else:
-            backups.restore("1", progress=lambda done, total, what: announce(what.split()[0]))
-            for thread in list(store.threads()):
-                store.delete(thread.thread)
-"""
+            pruner.MAX_REPACKS = 1
+            for method in ("create", "delete"):
+                watch(RepositoryStorage, method, lambda *call: pipe.send(phase_of(*call)))
+        while True:
+            WORK[kind](store, backups, pipe.send)
+
+
+def watch(owner: Any, method: str, announce: Callable[[str, Sequence[Any]], None]) -> None:
+    """Announce calls of a method."""
+    original = getattr(owner, method)
+
+    async def call(self: Any, *arguments: Any) -> Any:
+        announce(method, arguments)
+        return await original(self, *arguments)
+
+    setattr(owner, method, call)
+
+
+def phase_of(method: str, arguments: Sequence[Any]) -> str:
+    name = arguments[0] if isinstance(arguments[0], str) else next(iter(arguments[0]), "nothing")
+    return f"{method} {name.partition('/')[0]}"
+
+
+def change(store: Store) -> None:
+    store.put("chat", {"n": time.time(), "text": "x" * 1000})
+
+
+def create(store: Store, backups: Backups[Any], announce: Announce) -> None:
+    change(store)
+    backups.create()
+
+
+def follow(store: Store, backups: Backups[Any], announce: Announce) -> None:
+    rounds = itertools.count()
+
+    def stop() -> bool:
+        change(store)
+        return next(rounds) > 3
+
+    backups.follow(interval=0.001, stop=stop)
+
+
+def prune(store: Store, backups: Backups[Any], announce: Announce) -> None:
+    change(store)
+    store.put("garbage", {"text": os.urandom(5000).hex()})
+    backups.create()
+    store.delete("garbage")
+    backups.prune(keep_last=2, grace=0)
+
+
+def restore(store: Store, backups: Backups[Any], announce: Announce) -> None:
+    backups.restore("1", progress=lambda done, total, what: announce(what.split()[0]))
+    for thread in list(store.threads()):
+        store.delete(thread.thread)
+
+
+WORK: dict[str, Callable[[Store, Backups[Any], Announce], None]] = {
+    "create": create,
+    "follow": follow,
+    "prune": prune,
+    "restore": restore,
+}
 
 PHASES = {
     "create": {"create locks", "create packs", "create backups"},
@@ -86,6 +112,7 @@ PHASES = {
         "delete backups",
         "delete packs",
         "delete sweeps",
+        "delete repacks",
         "delete locks",
     },
     "restore": {"copied", "apply"},
@@ -95,20 +122,26 @@ KILLS = int(os.environ.get("HOLDFAST_KILLS", "200"))
 """How often each is killed by night."""
 
 
+PROCESSES = get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])  # an attempt need not import everything
+
+
 def strike(kind: str, url: str, repository: Path, phase: str, times: int, delay: float) -> None:
     """Run a process until it has announced a phase so many times, and kill it in the middle of that."""
-    command = [sys.executable, "-c", CHILD, url, str(repository), kind]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.strip() == phase:
-                times -= 1
-                if not times:
-                    break
-        else:
-            pytest.fail(f"it ended before {phase}, with {process.wait()}")
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
+    announced, pipe = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=work, args=(url, str(repository), kind, pipe), daemon=True)
+    process.start()
+    pipe.close()
+    try:
+        while times:
+            times -= announced.recv() == phase
+    except EOFError:
+        pytest.fail(f"it ended before {phase}")
+    time.sleep(delay)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    announced.close()
 
 
 @pytest.mark.parametrize("kind", PHASES)
@@ -127,12 +160,15 @@ def test_killed(kind: str, kills: int, tmp_path: Path) -> None:
         times, delay = random.randint(1, 20 if phase == "apply" else 3), random.choice((0.0, random.random() / 100))
         strike(kind, target, repository, phase, times, delay)
         struck[phase] += 1
+        print(number + 1, phase, times)  # shown if it fails
         with holdfast.open(target) as store:
             report = store.backups(repository).verify()
             assert report.ok, report.findings
             if kind == "restore":
                 assert len(store.threads()) in range(4)
                 store.maintenance.sweep_orphans(grace=0)
+            elif number % 20 == 19:  # hundreds of backups would take long to verify after each kill
+                store.backups(repository).prune(keep_last=2, grace=0)
             assert store.maintenance.verify().ok
     with holdfast.open(target) as store, holdfast.open("memory://") as new:
         if kind == "restore":

@@ -21,7 +21,10 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
+from holdfast.maintenance.backup import pruner
 from holdfast.maintenance.backup.creator import BackupCreator
+from holdfast.maintenance.backup.format import Repack, Slice, pack_name
+from holdfast.maintenance.backup.repacker import PackMap
 from holdfast.maintenance.backup.repository import Repository, open_repository
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.maintenance.backup.store_record import store_id
@@ -166,6 +169,56 @@ def test_damage_is_not_repacked(repository: Path) -> None:
     assert backups.prune(keep_last=1, grace=0).repacked == 0
     assert pack.exists()
     assert not backups.verify().ok
+
+
+def test_records_of_repacking_stay_few(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruner, "MAX_REPACKS", 2)
+    clock = Clock()
+    store = timed(clock)
+    backups = store.backups(repository)
+    repacked, records = 0, list[int]()
+    for number in range(8):
+        store.put(f"stays-{number}", {"n": number})
+        store.put("goes", {"text": os.urandom(2000).hex()})
+        backups.create()
+        store.delete("goes")
+        repacked += backups.prune(keep_last=1, grace=0).repacked > 0
+        records.append(len(list((repository / "repacks").glob("*"))))
+        clock.now += DAY
+    assert repacked > 4 > max(records), records
+    assert backups.verify(level="hashes").ok
+    backups.create()
+    expected = contents(store)
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore()
+        assert contents(new) == expected
+    first = min((repository / "repacks").iterdir())
+    data = first.read_bytes()
+    first.write_bytes(data[:-1])
+    report = backups.prune(keep_last=1, grace=0)
+    assert [each.id for each in report.unreadable] == [f"repacks/{first.name}"]
+    assert (report.deleted, report.recorded, report.repacked) == (0, 0, 0), "nobody can say what is needed"
+    assert "damaged-object" in {each.code for each in backups.verify().findings}
+    first.write_bytes(data)
+    assert backups.verify().ok
+
+
+def test_new_packs_that_are_lost_cost_what_is_in_them() -> None:
+    def part(pack: bytes, start: int = 0) -> Slice:
+        return Slice(pack * 32, 0, 99, b"d" * 32, start, 10)
+
+    def names(*packs: bytes) -> set[str]:
+        return {pack_name(pack * 32) for pack in packs}
+
+    record = Repack(1, [(b"a" * 32, 0, start, part(new, start)) for start, new in ((0, b"b"), (10, b"c"))])
+    assert PackMap([record], dict.fromkeys(names(b"b", b"c"), 99)).names({b"a" * 32}) == names(b"b", b"c")
+    begun = PackMap([record], dict.fromkeys(names(b"a", b"b"), 99))
+    assert begun.names({b"a" * 32}) == names(b"a")
+    assert begun.locate(part(b"a")) == part(b"a")
+    lost = PackMap([record], dict.fromkeys(names(b"b"), 99))
+    assert lost.is_damaged
+    assert lost.names({b"a" * 32}) == names(b"b", b"c"), "what is left is needed, and what is missing is known"
+    assert lost.locate(part(b"a")) == part(b"b")
 
 
 def test_a_size_budget(repository: Path) -> None:
@@ -468,24 +521,24 @@ def test_a_crash_at_any_change_of_a_repository(kind: str, tmp_path: Path) -> Non
         store = timed(clock)
         repository = tmp_path / f"{kind}-{number}"
         backups = store.backups(repository)
-        if kind == "prune":
-            backups.create()  # of the settings of the store
-        for each in range(2 if kind == "create" else 4):
+        if kind == "prune":  # a pack with what never changes, of which no garbage is made
+            store.put("stays", {"text": os.urandom(5000).hex()})
+            backups.create(), backups.create()
+            store.put("goes", {"n": 1})
+        for each in range(2 if kind == "create" else 3):
             store.put("chat", {"n": each})
-            if kind == "prune":
-                store.put("garbage", {"text": os.urandom(2000).hex()})
-                store.put("stays", {"n": 1}) if each == 1 else None
+            store.put("garbage", {"text": os.urandom(2000).hex()}) if kind == "prune" else None
             backups.create()
             store.delete("garbage") if kind == "prune" else None
         if kind == "prune":
-            assert backups.prune(keep_last=3, grace=0).repacked == 1
-            store.delete("chat")  # the only one in the first pack, whose record is then deleted
-            store.put("chat", {"n": "again"})
+            assert backups.prune(keep_last=2, grace=0).repacked == 1
+            store.delete("goes")  # all that is needed of the pack that was repacked: its record is deleted
             backups.create()  # it leaves a lock that is not open any more
         clock.now += DAY
         store.put("chat", {"n": "last"})
         with pytest.MonkeyPatch.context() as patch:
             crash_at(patch, number, struck)
+            patch.setattr(pruner, "MAX_REPACKS", 0)  # the record that is left is written again
             try:
                 backups.create() if kind == "create" else backups.prune(keep_last=1, grace=0)
                 crashed = False

@@ -332,6 +332,9 @@ def restore(
     verb = "Would restore" if dry_run else "Restored"
     written = "" if dry_run else f": {report.rows:,} rows, {size(report.bytes)}"
     session.out.line(f"{verb} {plural(len(changed), 'line')} from {report.backup}{written}")
+    same = sum(each.action == "same" for each in report.lines)
+    if same and not changed:
+        session.note(f"The store has {plural(same, 'line')} of it as in the backup.")
     if report.jobs:
         session.note(f"{plural(report.jobs, 'job')} restored, paused. See `holdfast jobs`.")
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
-from holdfast.maintenance.backup.format import KINDS, SWEEPS, Sweep, pack_name
+from holdfast.maintenance.backup.format import KINDS, SWEEPS, Repack, Sweep, pack_name
 from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
 from holdfast.maintenance.backup.records import check_frozen, pins_of, record_action
@@ -32,6 +32,9 @@ MIGRATION = "migration"
 
 MAX_UNUSED = 0.5
 """Packs of which a greater part is not needed are repacked."""
+
+MAX_REPACKS = 16
+"""Of more records of repacking, one is made."""
 
 _NO_RULE = "no rule keeps it"
 _SWEEP = KINDS[SWEEPS].mark
@@ -51,8 +54,8 @@ class BackupPruneReport(NamedTuple):
     """The result of pruning a repository: the decision on each backup; the number of packs that were recorded to be
     deleted later, and of those deleted, with their bytes; the locks that are open; the number of keys that were
     removed from key rings, since they were destroyed in their store; of the packs that were repacked; the backups whose
-    manifests or lists of lines cannot be read: as long as there are any, no pack is deleted; and the locks that were
-    broken."""
+    manifests or lists of lines cannot be read, and records of repacking that cannot: as long as there are any, no pack
+    is deleted; and the locks that were broken."""
 
     verdicts: tuple[BackupVerdict, ...]
     recorded: int
@@ -142,6 +145,8 @@ class RepositoryPruner:
                             backup, "; ".join(verdict.reasons) or "no rule keeps it", self._now
                         )
                 await self._repository.delete_removed(each)
+        _, lost_records = await self._repository.survey_repacks()
+        unreadable += lost_records
         if not unreadable:
             left = await self._left(verdicts)
             lost = [each for each in left if await self._packs_of(each) is None]
@@ -261,14 +266,19 @@ class RepositoryPruner:
         return await repacker.repack(await self._left(verdicts), dry_run=dry_run)
 
     async def _delete_repacks(self) -> None:
-        """Delete records of slices that no backup needs any more."""
+        """Delete records of slices that no backup needs any more. Of many others, make one."""
         repacks = await self._repository.repacks()
         if repacks:
-            backups, places = await self._left(()), await pack_map(self._repository)
-            used = places.follow(await self._all_packs(backups))
-            unused = [name for name, repack in repacks if used.isdisjoint(each[0] for each in repack.slices)]
+            packs, places = await self._all_packs(await self._left(())), await pack_map(self._repository)
+            used = places.follow(packs)
+            unused = [name for name, repack in repacks.items() if used.isdisjoint(each[0] for each in repack.slices)]
             await check_frozen(self._repository)
             await self._storage.delete(unused)
+            others = [name for name in repacks if name not in unused]
+            if len(others) > MAX_REPACKS and not places.is_damaged:
+                await self._repository.add_repack(Repack(self._now, places.merge(packs)))
+                await check_frozen(self._repository)
+                await self._storage.delete([name for name in others if places.has_moved(repacks[name])])
 
     async def _sweep(self) -> tuple[int, int]:
         """Delete packs that were recorded before."""

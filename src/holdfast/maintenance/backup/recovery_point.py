@@ -119,6 +119,7 @@ async def point_at_time(
         raise NotFoundError(
             f"there is nothing of {to_datetime(time).isoformat(timespec='seconds')} or before it",
             where=repository.where,
+            hint="`holdfast backup list` shows the times of backups; nothing is older than the first",
             code="no-backup",
         )
     name = f"{sources[-1].id}-{to_datetime(time):%Y%m%dT%H%M%S.%f}"

@@ -7,38 +7,59 @@ The record is written before the new packs, so that nobody ever sees a new pack 
 all new packs that it names exist, or were repacked in turn. From then on nothing needs the old pack, and it is deleted
 as all others are: in two phases, with the grace period. A backup that is being made cannot need more of the old pack
 than the one before it has.
+
+The records of many repackings are merged into one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from holdfast.errors import CorruptError
 from holdfast.maintenance.backup.format import HEADER, NONCE, Repack, Slice, pack_name
 from holdfast.maintenance.backup.packs import PACK_BYTES, PendingSlice
 from holdfast.maintenance.backup.repository import Backup, Repository
 
+_Moves: TypeAlias = dict[tuple[int, int, int], Slice]
+"""Where the slices of a pack are now, by offset, start and size."""
+
 
 class PackMap:
     """Says where the content of packs is now, given the records of repacking, and the sizes of all packs by name."""
 
-    def __init__(self, repacks: Sequence[Repack], sizes: Mapping[str, int]) -> None:
+    def __init__(self, repacks: Iterable[Repack], sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
-        self._moved: dict[bytes, dict[tuple[int, int, int], Slice]] = {}
-        found: list[tuple[bytes, dict[tuple[int, int, int], Slice]]] = []
+        self._moved: dict[bytes, _Moves] = {}
+        self.is_damaged = False
+        """Whether packs are missing that others were moved to."""
+        found: list[tuple[bytes, _Moves]] = []
         for repack in repacks:
-            moved: dict[bytes, dict[tuple[int, int, int], Slice]] = {}
+            moved: dict[bytes, _Moves] = {}
             for pack, offset, start, new in repack.slices:
                 moved.setdefault(pack, {})[offset, start, new.size] = new
             found += moved.items()
         while True:  # new packs may have been repacked, too
-            complete = [(pack, slices) for pack, slices in found if pack not in self._moved and self._has_all(slices)]
-            if not complete:
+            left = [(pack, moves) for pack, moves in found if pack not in self._moved]
+            complete = [(pack, moves) for pack, moves in left if all(map(self._exists, moves.values()))]
+            if complete:
+                self._moved.update(complete)
+            elif not self._rescue(left):
                 break
-            self._moved |= complete
 
-    def _has_all(self, slices: Mapping[tuple[int, int, int], Slice]) -> bool:
-        return all(pack_name(new.pack) in self.sizes or new.pack in self._moved for new in slices.values())
+    def _exists(self, part: Slice) -> bool:
+        return pack_name(part.pack) in self.sizes or part.pack in self._moved
+
+    def _rescue(self, left: Sequence[tuple[bytes, _Moves]]) -> bool:
+        """Find a pack that is gone, and of which new packs are missing, too: what is in the others counts. Returns
+        whether there is one."""
+        for gone, moves in left:
+            if pack_name(gone) not in self.sizes and any(map(self._exists, moves.values())):
+                self.is_damaged = True
+                every = [each for pack, other in left if pack == gone for each in other.items()]
+                self._moved[gone] = dict(every) | {key: new for key, new in every if self._exists(new)}
+                return True
+        return False
 
     def names(self, packs: Collection[bytes]) -> set[str]:
         """Return the names of the packs that have the content of some packs."""
@@ -58,6 +79,20 @@ class PackMap:
             part = moved
         return part
 
+    def has_moved(self, repack: Repack) -> bool:
+        """Return whether all that a record has is where the records say."""
+        return all(pack in self._moved for pack, *_ in repack.slices)
+
+    def merge(self, packs: Collection[bytes]) -> list[tuple[bytes, int, int, Slice]]:
+        """Return where the slices of some packs are that were moved, as one record has it, and also those of packs that
+        they were in meanwhile: somebody may be about to read them there."""
+        return [
+            (pack, offset, start, new)
+            for pack in sorted(self.follow(packs))
+            for (offset, start, _), moved in sorted(self._moved.get(pack, {}).items())
+            if pack_name((new := self.locate(moved)).pack) in self.sizes
+        ]
+
     def size(self, packs: Collection[bytes]) -> int:
         """Return how many bytes the packs have that have the content of some packs."""
         return sum(self.sizes.get(name, 0) for name in self.names(packs))
@@ -65,8 +100,8 @@ class PackMap:
 
 async def pack_map(repository: Repository) -> PackMap:
     """Return where the content of packs is now."""
-    repacks = [repack for _, repack in await repository.repacks()]
-    return PackMap(repacks, await repository.pack_sizes())
+    repacks = await repository.repacks()
+    return PackMap(repacks.values(), await repository.pack_sizes())
 
 
 class _Buffer:

@@ -151,7 +151,7 @@ class Repository:
         name = manifest_name(store, number)
         data = await self.storage.get(name)
         if data is None:
-            raise NotFoundError("there is no such backup", where=f"{self.where}/{name}", code="no-backup")
+            raise _no_backup(f"{self.where}/{name}")
         manifest = self._codec.decode(_MANIFEST, name, data, Manifest, f"{self.where}/{name}")
         if (manifest.store, manifest.number) != (store, number):
             raise CorruptError("a manifest is under the name of another", where=f"{self.where}/{name}")
@@ -346,8 +346,7 @@ class Repository:
         """Return a manifest, unless it was removed."""
         found = await self.load(store, number)
         if found.manifest.abandoned or await self.storage.exists(removed_name(store, number)):
-            where = f"{self.where}/{manifest_name(store, number)}"
-            raise NotFoundError("there is no such backup", where=where, code="no-backup")
+            raise _no_backup(f"{self.where}/{manifest_name(store, number)}")
         return found
 
     async def pick_store(self, store: str | None) -> str:
@@ -449,13 +448,24 @@ class Repository:
         """Return the sizes of all packs by name."""
         return {info.name: info.size for info in await self.storage.list_objects(PACKS)}
 
-    async def repacks(self) -> list[tuple[str, Repack]]:
-        """Return the records of slices that were moved to other packs, with their names."""
-        found: list[tuple[str, Repack]] = []
-        for name in await self._names(REPACKS):
-            with suppress(NotFoundError):  # deleted meanwhile
-                found.append((name, await self.read_object(_REPACK, name, Repack)))
-        return found
+    async def repacks(self) -> dict[str, Repack]:
+        """Return the records of slices that were moved to other packs, by name, without those that cannot be read."""
+        return (await self.survey_repacks())[0]
+
+    async def survey_repacks(self) -> tuple[dict[str, Repack], list[UnreadableBackup]]:
+        """Return the records of slices that were moved to other packs, by name, and those that cannot be read."""
+        while True:
+            found, unreadable = dict[str, Repack](), list[UnreadableBackup]()
+            names = await self._names(REPACKS)
+            for name in names:
+                try:
+                    found[name] = await self.read_object(_REPACK, name, Repack)
+                except UNREADABLE as error:
+                    unreadable.append(UnreadableBackup(name, error.what))
+                except NotFoundError:
+                    break  # deleted meanwhile, and another one may have its content
+            else:
+                return found, unreadable
 
     async def add_repack(self, record: Repack) -> None:
         """Record slices that are about to be moved."""
@@ -466,7 +476,7 @@ class Repository:
         key = part.pack, part.offset, part.start, part.size
         if key not in self._moved:
             self._moved.clear()
-            for _, repack in await self.repacks():
+            for repack in (await self.repacks()).values():
                 for pack, offset, start, new in repack.slices:
                     self._moved.setdefault((pack, offset, start, new.size), []).append(new)
         return self._moved.get(key, ())
@@ -488,6 +498,15 @@ class Repository:
 
     async def _names(self, folder: str) -> Sequence[str]:
         return [info.name for info in await self.storage.list_objects(folder)]
+
+
+def _no_backup(where: str) -> NotFoundError:
+    return NotFoundError(
+        "there is no such backup",
+        where=where,
+        hint="`holdfast backup list` shows all",
+        code="no-backup",
+    )
 
 
 @asynccontextmanager

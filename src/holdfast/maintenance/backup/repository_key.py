@@ -16,7 +16,7 @@ from holdfast.maintenance.backup.format import KEYS, KINDS, REPOSITORY, Reposito
 from holdfast.maintenance.backup.object_codec import ObjectCodec
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.security.encryption.cipher import Cipher, derive, new_key
-from holdfast.security.encryption.provider import KeyProvider, LocalKeys, wrong_key
+from holdfast.security.encryption.provider import KeyProvider, LocalKeys
 from holdfast.security.encryption.settings import provider_for
 
 _KEY = KINDS[KEYS].mark
@@ -116,7 +116,17 @@ async def open_key(storage: RepositoryStorage, info: RepositoryInfo, keys: KeyPr
             return key
     if damaged:
         raise damaged[0]
-    raise wrong_key(" or ".join(dict.fromkeys(masters)) or "that is lost", keys.key_ids(), storage.where)
+    wanted, existing = " or ".join(dict.fromkeys(masters)), ", ".join(keys.key_ids())
+    raise DeniedError(
+        f"the repository needs master key {wanted}, and there is {existing}"
+        if wanted
+        else "the repository is encrypted, and the objects with its key are lost",
+        where=storage.where,
+        hint="Name the key that it was created with, or a recovery key that was added"
+        if wanted
+        else f"Put back {KEYS}/ from a copy of the repository",
+        code="key-wrong",
+    )
 
 
 async def list_keys(storage: RepositoryStorage, info: RepositoryInfo) -> Sequence[RepositoryKeyInfo]:

@@ -2,9 +2,9 @@
 
 All changes of the store that somebody sees are made in one batch: lines that it does not have become visible; a thread
 that has gone on gets a branch that starts where the backup ended, and HEAD is switched to it; agents and scopes get a
-step with the state that they had; and jobs are added. So it is complete, or has not happened. In place, it begins
-a new generation of the store, which refuses what writers save that do not know of it. Rights, the audit and other
-records of a store are never set back: what was revoked, frozen or erased since stays so.
+step with the state that they had; and jobs and quotas are added. So it is complete, or has not happened. In place, it
+begins a new generation of the store, which refuses what writers save that do not know of it. Rights, the audit and
+other records of a store are never set back: what was revoked, frozen or erased since stays so.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from holdfast.backends.interface import Change, Create, Expect, Put, Row, Scan
+from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.tables import JOBS, LINES, MAX_NAME
+from holdfast.backends.tables import JOBS, LINES, MAX_NAME, REFS, Table
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.append_batch import ChangeRefused
 from holdfast.engine.context import EngineContext
@@ -25,7 +25,9 @@ from holdfast.engine.copy.copy_report import CopyProgress
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
+from holdfast.engine.lost_rows import mark_key
 from holdfast.engine.namespaces import is_thread, rename_line, root_of, short_name
+from holdfast.engine.quotas import quota_key
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress, Revision, to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
@@ -107,7 +109,8 @@ class Restorer:
         await self._verify(
             source, [line for line in lines if dry_run or plan.actions[line] not in ("create", "beside")]
         )
-        jobs = [] if as_thread is not None else await self._jobs(selection)
+        jobs, settings = ([], []) if as_thread is not None else await self._tenant_rows(selection)
+        settings = [] if is_own else settings  # what is not set there was not lost
         steps = {} if at is not None or as_thread is not None else _steps_of(entries, self._point.cuts)
         for line in lines:
             name = short_name(besides[line].name) if line in besides else ""
@@ -115,7 +118,12 @@ class Restorer:
         if as_thread is None:
             report += await plan.kept(selection, self._point)
         if not dry_run:
-            await self._apply(source, plan, besides, sessions.requests, jobs)
+            await self._apply(
+                source, plan, besides, sessions.requests, [*_create(JOBS, jobs), *_create(REFS, settings)]
+            )
+            for row in settings:
+                if row.key == quota_key(tenant := str(row.key[0])):
+                    self._engine.context.quotas.note(tenant, row)
             await self._apply_erasures({line.tenant for line in lines})
         return RestoreReport(
             self._point.name,
@@ -243,7 +251,7 @@ class Restorer:
         plan: RestorePlan,
         besides: Mapping[Line, Line],
         records: Sequence[AppendRequest],
-        jobs: Sequence[Row],
+        others: Sequence[Change],
     ) -> None:
         switched = plan.lines("switch")
         generations = await self._new_generations([*switched, *plan.reverts])
@@ -251,8 +259,7 @@ class Restorer:
         for line, request in plan.reverts.items():
             self._mark(request, generations[line.tenant])
         created = [*plan.lines("create"), *(besides[line] for line in plan.lines("beside"))]
-        new_jobs = [change for row in jobs for change in (Expect(JOBS, row.key, None), Create(JOBS, row))]
-        commit = partial(self._commit, [*requests, *plan.reverts.values(), *records], generations, new_jobs)
+        commit = partial(self._commit, [*requests, *plan.reverts.values(), *records], generations, others)
         copier = StoreCopier(source, self._engine, self._report_copy)
         self._rows, self._bytes = await copier.copy_together(
             created, commit, partial(_check, source), plan.lines("extend")
@@ -265,17 +272,17 @@ class Restorer:
         self,
         requests: Sequence[AppendRequest],
         generations: Mapping[str, int],
-        jobs: Sequence[Change],
+        others: Sequence[Change],
         copied: Sequence[Change],
     ) -> int | None:
-        """Make all changes in one batch: steps, lines that become visible, marks of the generation, and jobs."""
+        """Make all changes in one batch: steps, lines that become visible, marks of the generation, and others."""
         start = await self._start_changes(generations)
         marks = [
             self._engine.lines.generations.mark(Line(*map(str, each.row.key)), generations[str(each.row.key[0])])
             for each in copied
             if isinstance(each, Create | Put) and each.space is LINES and each.row.key[0] in generations
         ]
-        changes = [*start, *copied, *marks, *jobs]
+        changes = [*start, *copied, *marks, *others]
         if not requests:
             return await self._engine.context.apply(changes) if changes else None
         requests[0].other_changes = changes
@@ -322,10 +329,11 @@ class Restorer:
         if self._progress is not None:
             self._progress(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
-    async def _jobs(self, selection: Selection) -> list[Row]:
-        """Return the jobs that the store does not have, paused, where all lines are restored."""
+    async def _tenant_rows(self, selection: Selection) -> tuple[list[Row], list[Row]]:
+        """Return the jobs that the store does not have, paused, and the settings that it does not have, where all lines
+        are restored."""
         if selection.names is not None or "audit" not in selection.kinds:
-            return []
+            return [], []
         keys = self._point.keys
         entries = [
             entry
@@ -336,16 +344,24 @@ class Restorer:
             and not (keys is not None and keys.is_erased(entry))
         ]
         source = await self._point.only(entries).engine(self._repository, self._engine)
-        missing: list[Row] = []
+        jobs, settings = list[Row](), list[Row]()
         for entry in entries:
-            (found,) = await source.context.backend.read([Scan(JOBS, tuple(entry.line))])
-            (own,) = await self._engine.context.backend.read([Scan(JOBS, tuple(entry.line))])
-            existing = {row.key for row in own}
+            wanted = Get(REFS, [quota_key(entry.tenant), mark_key(entry.tenant)])
+            queries = (Scan(JOBS, tuple(entry.line)), wanted)
+            found, found_settings = await source.context.backend.read(queries)
+            own, own_settings = await self._engine.context.backend.read(queries)
+            existing = {row.key for row in (*own, *own_settings)}
             for row in found:
                 if row.key not in existing:
                     kind, schedule, _, due, version = row.columns
-                    missing.append(Row(row.key, (kind, schedule, _PAUSED, due, version), row.body))
-        return missing
+                    jobs.append(Row(row.key, (kind, schedule, _PAUSED, due, version), row.body))
+            settings += (row for row in found_settings if row.key not in existing)
+        return jobs, settings
+
+
+def _create(table: Table, rows: Sequence[Row]) -> list[Change]:
+    """Return the changes that create rows, if there are none meanwhile."""
+    return [change for row in rows for change in (Expect(table, row.key, None), Create(table, row))]
 
 
 async def _rename(source: Engine, lines: Sequence[Line], roots: Mapping[Line, Line]) -> dict[Line, Line]:

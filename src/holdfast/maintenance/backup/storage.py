@@ -118,6 +118,8 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
             hint="Name a directory, file:///srv/backups, or s3://bucket/…, gs://bucket/…, az://container/…",
         )
     folder = path.absolute()
+    if folder.is_file():
+        raise foreign_place(str(folder))
     if (
         create
         and not (folder / REPOSITORY).exists()
@@ -125,5 +127,7 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
         and any(each.name not in ("new", "keys") for each in folder.iterdir())
     ):
         raise foreign_place(str(folder))
-    read_only = not create and not (folder / "new").is_dir()
+    # A copy of a repository may lack the directory of new files, which is empty.
+    is_complete = (folder / "new").is_dir() or ((folder / REPOSITORY).is_file() and os.access(folder, os.W_OK))
+    read_only = not create and not is_complete
     return RepositoryStorage(lambda: DirectoryStorage(folder, read_only, private=True), str(folder), _TIMEOUT)
