@@ -52,7 +52,7 @@ class Scan(NamedTuple):
 
     `start` (inclusive) and `stop` (exclusive) bound what follows the prefix; they may have fewer columns, and then only
     those are compared. With `by`, prefix, bounds and order are by the columns of that index, and then by the rest of
-    the key (`Table.order`). Without `bodies` rows may come with empty ones. `required` is how many rows there are
+    the key (`Table.order`). `TIME` is such an order where the store has the capability `times`. Without `bodies` rows may come with empty ones. `required` is how many rows there are
     according to other rows, so that fewer mean that some are lost.
     """
 
@@ -144,6 +144,8 @@ class Capabilities(NamedTuple):
     """`match` finds rows of `WORDS` by their words."""
     joint_batches: bool = False
     """A batch with rows of several lines costs less than a batch for each line."""
+    times: bool = False
+    """`Scan` takes `by=TIME` for tables that are `timed`: the rows of a tenant by time, across lines."""
 
 
 class WordMatch(NamedTuple):

@@ -16,7 +16,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event, lines_of, place_of
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import flatten
-from holdfast.engine.model.scopes import MARK, check_key
+from holdfast.engine.model.scopes import MARK, THREAD, Scope, check_key, parse_place
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, open_body
 from holdfast.engine.system_line import LineChange, audited_request
@@ -27,6 +27,9 @@ from holdfast.time_parser import Time, parse_time
 
 LINE = f"{MARK}hooks"
 """The system line whose steps record after-hooks and vetoes."""
+
+_THREAD = f"{THREAD}:"
+"""The start of the places of threads, as text."""
 
 _SALT = 8
 _MAX_REASON = 500
@@ -73,9 +76,16 @@ def _digest(stored: Any) -> str:
     return f"blake2b:{salt.hex()}:{hashlib.blake2b(flat(stored), digest_size=16, salt=salt).hexdigest()}"
 
 
+def target_of(subject: HookedChange) -> str:
+    """Return the target of a row about a change that is not in the line of the change. That of a thread is its place:
+    a thread may have the name of a scope."""
+    is_checkpoint = subject.point.startswith("checkpoint.")
+    return f"{Scope.of_thread(subject.scope) if is_checkpoint else subject.scope}{BETWEEN}{subject.key}"
+
+
 async def record_veto(engine: Engine, tenant: str, subject: HookedChange) -> None:
     """Record that a hook refused a change, and the executions of its hooks."""
-    target = f"{subject.scope}{BETWEEN}{subject.key}"
+    target = target_of(subject)
     change = Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)
     events = [change, *(event._replace(target=target, trace=subject.trace) for event in subject.events)]
     await _append(engine, tenant, "veto", events)
@@ -203,7 +213,8 @@ def _target(row: Row) -> tuple[str, str, str]:
     line, target = str(row.key[1]), str(row.columns[4])
     if BETWEEN in target:
         where, _, what = target.rpartition(BETWEEN)
-        return place_of(where), BETWEEN, what
+        thread = parse_place(where).thread if where.startswith(_THREAD) else ""
+        return thread or place_of(where), BETWEEN, what
     return place_of(line), BETWEEN, target
 
 

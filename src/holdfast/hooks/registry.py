@@ -11,7 +11,7 @@ from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.engine import trace_context
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import BETWEEN, Event
+from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line
@@ -284,12 +284,12 @@ class HookRegistry:
         return self._event(hook, subject, result.outcome, result.duration, detail)
 
     def _event(self, hook: Hook, subject: HookedChange, outcome: str, duration: int, detail: bytes = b"") -> Event:
-        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.context.clock()
+        target, now = execution_log.target_of(subject), self.engine.context.clock()
         return Event("hook", subject.actor, hook.name, target, outcome, duration, detail, now, subject.trace)
 
     def record_before(self, subject: HookedChange) -> None:
         """Record executions of before-hooks for which there is no step to store them with."""
-        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.context.clock()
+        target, now = execution_log.target_of(subject), self.engine.context.clock()
         for event in subject.events:
             self.after_queue.record(event._replace(target=target, time=now, trace=subject.trace))
 

@@ -128,6 +128,7 @@ class SQLiteBackend(Backend):
             max_batch=1 << 30,
             words=True,
             joint_batches=True,
+            times=True,
         )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:

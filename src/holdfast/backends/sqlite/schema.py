@@ -16,6 +16,7 @@ from holdfast.backends.tables import (
     STATE_VALUES,
     STEPS,
     TABLES,
+    TIME,
     WORDS,
     WRITES,
     JsonText,
@@ -93,6 +94,11 @@ def upgrade_statements() -> list[str]:
     """Return the statements that add what the first version lacks. They may be repeated."""
     return [
         *(_table(space, "IF NOT EXISTS ") for space in LATER),
+        *(
+            f"CREATE INDEX IF NOT EXISTS {space.name}_{TIME} ON {space.name} (tenant, {TIME})"
+            for space in TABLES
+            if space.timed
+        ),
         _CHANGES,
         "DROP VIEW IF EXISTS threads",
         _THREADS,

@@ -1,0 +1,215 @@
+"""The timeline of a store: `store.timeline.query()`, `.causes(…)`, `.effects(…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine import validation
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.pages import Page, ReadPage
+from holdfast.engine.types import SCAN_LIMIT, to_datetime, to_time
+from holdfast.history.query import Field, Query, every, parse
+from holdfast.security.handle import StoreHandle
+from holdfast.store.timeline.content import ContentReader, EventContent
+from holdfast.store.timeline.event import SUCCESSES, EventFields, TimelineEvent
+from holdfast.store.timeline.position import Position, TimedRow
+from holdfast.store.timeline.query import (
+    FIELDS,
+    EventSubject,
+    exact_value,
+    has_text,
+    matches,
+    narrow,
+    tables_of,
+)
+from holdfast.store.timeline.rows import IndexedRows, Interval, RowReader, ScannedRows
+from holdfast.store.timeline.sources import lines_about
+from holdfast.store.timeline.visibility import VisibleEvents
+from holdfast.time_parser import Time, parse_time
+
+EXAMINED = 10 * SCAN_LIMIT
+"""How many rows a page reads at most, by default."""
+
+
+class TimelinePage(Page[TimelineEvent]):
+    """A page of events. `examined` counts the rows that were read. A page that reached the limit of that is `stopped`:
+    it may have fewer events than were asked for, and its `next` resumes there."""
+
+    def __init__(
+        self,
+        events: Sequence[TimelineEvent],
+        next: str | None,  # noqa: A002 - the name of the attribute
+        read: ReadPage[TimelineEvent],
+        examined: int,
+        *,
+        stopped: bool,
+    ) -> None:
+        super().__init__(events, next, read)
+        self.examined = examined
+        self.stopped = stopped
+
+
+class TimelineQuestion(NamedTuple):
+    """What is asked of the timeline."""
+
+    query: Query
+    interval: Interval
+    scope: Scope | None
+    """A scope, or the place of a thread."""
+    errors: bool
+    forward: bool
+
+    def __str__(self) -> str:
+        return f"{self.query}\0{self.interval}\0{self.scope}\0{self.errors}\0{self.forward}"
+
+    def test(self, row: TimedRow) -> bool:
+        """Return whether a row may be in the answer, by its columns."""
+        fields = EventFields.of(row)
+        if self.errors and fields.outcome in SUCCESSES:
+            return False
+        if self.scope is not None and not _is_about(self.scope, fields):
+            return False
+        return matches(self.query, EventSubject(fields)) is not False
+
+
+def _is_about(scope: Scope, fields: EventFields) -> bool:
+    """Return whether an event is about a scope, one inside of it, or a thread and its namespaces."""
+    place = str(scope)
+    if fields.scope == place:
+        return True
+    if not fields.scope.startswith(place):
+        return False
+    return fields.scope[len(place)] in ("/", "␟")
+
+
+class TimelineOperations:
+    """Operations on the timeline. `Timeline` and `AsyncTimeline` have these as methods."""
+
+    def __init__(self, handle: StoreHandle, flush_audit: Callable[[], Awaitable[None]]) -> None:
+        self._handle = handle
+        self._flush_audit = flush_audit
+
+    @sync_and_async
+    async def query(
+        self,
+        query: str = "",
+        *,
+        thread: str | None = None,
+        scope: Scope | str | None = None,
+        errors: bool = False,
+        since: Time | None = None,
+        until: Time | None = None,
+        oldest_first: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+        scan_limit: int | None = EXAMINED,
+    ) -> TimelinePage:
+        """List what happened, the newest first: checkpoints, changes of keys, hooks, transitions, transfers, sessions,
+        artifacts, durable steps, and the audit: a page of it.
+
+        `query` is text such as `refund kind:checkpoint time>2h`; the guide "Timeline" has the fields. `thread` includes
+        the namespaces of the thread, `scope` all scopes inside. With `errors`, only what failed or was refused.
+
+        A page ends early after `scan_limit` rows, and is then `stopped`; None reads as many as it takes. An identity
+        gets what it may read.
+        """
+        question = self._question(query, thread, scope, since, until, errors=errors, forward=oldest_first)
+        count = validation.require_count(limit, "limit")
+        most = None if scan_limit is None else max(1, validation.require_count(scan_limit, "scan_limit"))
+        await self._flush_audit()
+        return await self._page(question, count, most, cursor)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _question(
+        self,
+        query: str,
+        thread: str | None,
+        scope: Scope | str | None,
+        since: Time | None,
+        until: Time | None,
+        *,
+        errors: bool,
+        forward: bool,
+    ) -> TimelineQuestion:
+        now = to_datetime(self._handle.now()).astimezone()
+        parsed = parse(query, now, FIELDS)
+        where: Scope | None = None
+        if thread is not None:
+            where = Scope.of_thread(self._handle.thread_line(thread).name)
+            if scope is not None:
+                parsed = every([parsed, Field("scope", "=", str(self._handle.guard.scope(scope)))])
+        elif scope is not None:
+            where = self._handle.guard.scope(scope)
+        else:
+            where = named_scope(parsed)
+        interval = Interval(
+            0 if since is None else max(to_time(parse_time(since, now)) - 999, 0),
+            Interval().until if until is None else to_time(parse_time(until, now)) + 1,
+        )
+        return TimelineQuestion(parsed, narrow(parsed, interval), where, errors, forward)
+
+    async def _page(
+        self, question: TimelineQuestion, limit: int, most: int | None, cursor: str | None
+    ) -> TimelinePage:
+        position = Position.parse(cursor, str(question))
+
+        async def read(cursor: str) -> TimelinePage:
+            return await self._page(question, limit, most, cursor)
+
+        if not limit:
+            return TimelinePage([], None, read, 0, stopped=False)
+        rows = await self._rows(question)
+        found, examined, stopped = list[tuple[Position, TimelineEvent]](), 0, False
+        visible = VisibleEvents(self._handle)
+        content = ContentReader(self._handle.engine, texts=has_text(question.query))
+        while len(found) <= limit:
+            left = 2**62 if most is None else most - examined
+            if left <= 0:
+                stopped = True
+                break
+            chunk = await rows.read(position, limit + 1 - len(found), question.test, left)
+            examined += chunk.examined
+            for row, each in await self._contents(chunk.rows, question, content, visible):
+                found.append((row.position, each.event))
+            position = chunk.end
+            if position is None:
+                break
+        await visible.record()
+        events = [event for _, event in found[:limit]]
+        if len(found) > limit:
+            return TimelinePage(events, found[limit - 1][0].cursor(str(question)), read, examined, stopped=False)
+        after = position.cursor(str(question)) if stopped and position is not None else None
+        return TimelinePage(events, after, read, examined, stopped=stopped)
+
+    async def _contents(
+        self, rows: Sequence[TimedRow], question: TimelineQuestion, content: ContentReader, visible: VisibleEvents
+    ) -> list[tuple[TimedRow, EventContent]]:
+        """Return the rows that may be seen and match, with their content."""
+        seen = await visible.select(rows)
+        found = [
+            (row, each) for row, each in zip(seen, await content.read(seen), strict=True) if each is not None
+        ]
+        return [(row, each) for row, each in found if matches(question.query, each.subject)]
+
+    async def _rows(self, question: TimelineQuestion) -> RowReader:
+        """Return what reads the rows: by the index of times, if the store has one, or else from the lines."""
+        engine, tenant = self._handle.engine, self._handle.tenant
+        backend, tables = engine.context.backend, tables_of(question.query)
+        lines = await lines_about(engine, tenant, question.scope)
+        if lines is not None:
+            prefixes = [tuple(line) for line in lines]
+            return ScannedRows(backend, prefixes, question.interval, tables, forward=question.forward)
+        if backend.capabilities.times and not engine.context.rows.hides_names:
+            return IndexedRows(backend, tenant, question.interval, tables, forward=question.forward)
+        return ScannedRows(backend, [(tenant,)], question.interval, tables, forward=question.forward)
+
+
+class Timeline(SyncApi, TimelineOperations):
+    """The timeline of a `Store`."""
+
+
+class AsyncTimeline(AsyncApi, TimelineOperations):
+    """The timeline of an `AsyncStore`: operations are awaited."""
