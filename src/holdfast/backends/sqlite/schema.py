@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.backends.interface import ColumnHint
 from holdfast.backends.tables import (
     CONVERSATIONS,
     LATER,
@@ -16,7 +17,6 @@ from holdfast.backends.tables import (
     STATE_VALUES,
     STEPS,
     TABLES,
-    TIME,
     WORDS,
     WRITES,
     JsonText,
@@ -83,6 +83,19 @@ CREATE VIEW threads AS
 """The current view: not all lines are threads."""
 
 
+HAS_ORIGIN = "instr(metadata, '\"␞origin\":')"
+"""Whether a step of a thread says who saved it and why."""
+
+# By time, across lines. What is looked for among many events is in the index; what is rare has one of its own.
+TIME_INDEXES = {
+    "steps_time": "CREATE INDEX IF NOT EXISTS steps_time ON steps (tenant, time)",
+    "steps_origin": f"CREATE INDEX IF NOT EXISTS steps_origin ON steps (tenant, time) WHERE {HAS_ORIGIN}",
+    "events_time": "CREATE INDEX IF NOT EXISTS events_time ON events (tenant, time, kind, outcome)",
+    "events_correlation": "CREATE INDEX IF NOT EXISTS events_correlation ON events (tenant, correlation, time)",
+    "events_cause": "CREATE INDEX IF NOT EXISTS events_cause ON events (tenant, cause, time) WHERE cause <> ''",
+}
+
+
 def create_statements() -> list[str]:
     """Return the statements that create all tables and views."""
     first = [space for space in TABLES if space not in LATER]
@@ -94,11 +107,7 @@ def upgrade_statements() -> list[str]:
     """Return the statements that add what the first version lacks. They may be repeated."""
     return [
         *(_table(space, "IF NOT EXISTS ") for space in LATER),
-        *(
-            f"CREATE INDEX IF NOT EXISTS {space.name}_{TIME} ON {space.name} (tenant, {TIME})"
-            for space in TABLES
-            if space.timed
-        ),
+        *TIME_INDEXES.values(),
         _CHANGES,
         "DROP VIEW IF EXISTS threads",
         _THREADS,
@@ -190,6 +199,24 @@ def _equal(names: Sequence[str]) -> str:
 
 def _compare(names: Sequence[str], operator: str) -> list[str]:
     return [f"({', '.join(names)}) {operator} ({', '.join('?' * len(names))})"] if names else []
+
+
+def add_hints(space: Table, sql: str, hints: Sequence[ColumnHint]) -> tuple[str, list[str]]:
+    """Return the SQL of a scan that leaves out what does not fit hints, and what it binds after the bounds."""
+    conditions, texts = [], list[str]()
+    for column, values, excluded, contains in hints:
+        if column not in space.columns or not values:
+            continue
+        texts += values
+        if contains:
+            conditions += [HAS_ORIGIN] if column == "metadata" else []
+            conditions += [f"instr({column}, ?)"] * len(values)
+        else:
+            places = ", ".join("?" * len(values))
+            conditions.append(f"{column} {'NOT IN' if excluded else 'IN'} ({places})")
+            if column == "cause" and not excluded:
+                conditions.append("cause <> ''")  # as its index has it
+    return sql.replace(" ORDER BY ", f" AND {' AND '.join(conditions)} ORDER BY ") if conditions else sql, texts
 
 
 HEAD = """

@@ -18,9 +18,10 @@ from holdfast.store.timeline.position import Position, TimedRow
 from holdfast.store.timeline.query import (
     FIELDS,
     EventSubject,
-    exact_value,
     has_text,
+    hints_of,
     matches,
+    named_scope,
     narrow,
     tables_of,
 )
@@ -151,9 +152,7 @@ class TimelineOperations:
         )
         return TimelineQuestion(parsed, narrow(parsed, interval), where, errors, forward)
 
-    async def _page(
-        self, question: TimelineQuestion, limit: int, most: int | None, cursor: str | None
-    ) -> TimelinePage:
+    async def _page(self, question: TimelineQuestion, limit: int, most: int | None, cursor: str | None) -> TimelinePage:
         position = Position.parse(cursor, str(question))
 
         async def read(cursor: str) -> TimelinePage:
@@ -189,21 +188,25 @@ class TimelineOperations:
     ) -> list[tuple[TimedRow, EventContent]]:
         """Return the rows that may be seen and match, with their content."""
         seen = await visible.select(rows)
-        found = [
-            (row, each) for row, each in zip(seen, await content.read(seen), strict=True) if each is not None
-        ]
+        found = [(row, each) for row, each in zip(seen, await content.read(seen), strict=True) if each is not None]
         return [(row, each) for row, each in found if matches(question.query, each.subject)]
 
     async def _rows(self, question: TimelineQuestion) -> RowReader:
         """Return what reads the rows: by the index of times, if the store has one, or else from the lines."""
         engine, tenant = self._handle.engine, self._handle.tenant
-        backend, tables = engine.context.backend, tables_of(question.query)
+        backend, errors = engine.context.backend, question.errors
+        tables = tables_of(question.query, errors=errors)
         lines = await lines_about(engine, tenant, question.scope)
         if lines is not None:
             prefixes = [tuple(line) for line in lines]
             return ScannedRows(backend, prefixes, question.interval, tables, forward=question.forward)
-        if backend.capabilities.times and not engine.context.rows.hides_names:
-            return IndexedRows(backend, tenant, question.interval, tables, forward=question.forward)
+        row_codec = engine.context.rows
+        if backend.capabilities.times and not row_codec.hides_names:
+            hints = {
+                table: () if row_codec.hides_columns else hints_of(question.query, table, errors=errors)
+                for table in tables
+            }
+            return IndexedRows(backend, tenant, question.interval, hints, forward=question.forward)
         return ScannedRows(backend, [(tenant,)], question.interval, tables, forward=question.forward)
 
 

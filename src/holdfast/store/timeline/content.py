@@ -42,7 +42,9 @@ class ContentReader:
         """Return the events of rows; None for those that are gone meanwhile."""
         queries = [Get(table, [each.row.key for each in rows if each.table is table]) for table in (STEPS, EVENTS)]
         found = await read_despite_damage(self._engine.context.backend, queries)
-        bodies = {(table.name, row.key): row for table, rows in zip((STEPS, EVENTS), found, strict=True) for row in rows}
+        bodies = {
+            (table.name, row.key): row for table, rows in zip((STEPS, EVENTS), found, strict=True) for row in rows
+        }
         contents: list[EventContent | None] = []
         for each in rows:
             row = bodies.get((each.table.name, each.row.key))

@@ -90,9 +90,7 @@ class EventFields(NamedTuple):
         if row.table is STEPS:
             point, origin = row.point, origin_of(row)
             place = str(Scope.of_thread(row.position.line))
-            return cls(
-                point.time, CHECKPOINT, point.kind, place, "", origin.actor, "ok", 0, *origin[1:], point.id
-            )
+            return cls(point.time, CHECKPOINT, point.kind, place, "", origin.actor, "ok", 0, *origin[1:], point.id)
         event = EventColumns.of(row.row)
         kind, scope, key = event.kind, event.scope, event.key
         if is_thread(row.position.line) and BETWEEN not in str(row.row.columns[4]):

@@ -15,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.json import encode
+
+from holdfast.backends.interface import ColumnHint
 from holdfast.backends.tables import EVENTS, STEPS, Table
 from holdfast.engine.model.scopes import THREAD, Scope, parse_place
 from holdfast.engine.text_index.tokenize import fold
 from holdfast.errors import InvalidError
 from holdfast.history.query import NUMBER, TEXT, TIME, And, Field, MatchAll, Not, Or, Query, TextTerm, walk
-from holdfast.store.timeline.event import CHECKPOINT, EventFields, span_of
+from holdfast.store.timeline.event import CHECKPOINT, STEP, SUCCESSES, EventFields, span_of
 from holdfast.store.timeline.rows import Interval
 
 FIELDS = {
@@ -129,10 +132,35 @@ def narrow(query: Query, interval: Interval) -> Interval:
     return Interval(since, until)
 
 
-def tables_of(query: Query) -> tuple[Table, ...]:
+def tables_of(query: Query, *, errors: bool = False) -> tuple[Table, ...]:
     """Return the tables that matches can be in."""
-    kind = exact_value(query, "kind")
-    if kind is None:
-        only_events = any(each.name == "hook" and each.operator != "!=" for each in _terms(query))
-        return (EVENTS,) if only_events else (STEPS, EVENTS)
-    return (STEPS,) if kind == CHECKPOINT else (EVENTS,)
+    kind, outcome = exact_value(query, "kind"), exact_value(query, "outcome")
+    if kind == CHECKPOINT:
+        return (STEPS,)
+    only_events = any(each.name in ("hook", "key") and each.operator != "!=" for each in _terms(query))
+    return (EVENTS,) if kind or errors or only_events or outcome not in (None, "ok") else (STEPS, EVENTS)
+
+
+def hints_of(query: Query, table: Table, *, errors: bool = False) -> tuple[ColumnHint, ...]:
+    """Return what the columns of matching rows have, for stores that can select by it."""
+    hints = [ColumnHint("outcome", tuple(sorted(SUCCESSES)), excluded=True)] if errors else []
+    for each in _terms(query):
+        value = each.exact
+        if not value:
+            continue
+        if table is STEPS:
+            if each.name in ("correlation", "cause", "actor"):
+                hints.append(ColumnHint("metadata", (encode(value).decode(),), contains=True))
+            elif each.name == "trace":
+                hints.append(ColumnHint("metadata", (value,), contains=True))
+            elif each.name == "action":
+                hints.append(ColumnHint("kind", (value,)))
+        elif each.name == "hook":
+            hints += [ColumnHint("kind", ("hook",)), ColumnHint("action", (value,))]
+        elif each.name == "kind":
+            hints.append(ColumnHint("kind", ("change" if value == STEP else value,)))
+        elif each.name == "trace":
+            hints.append(ColumnHint("cause", (value,), contains=True))
+        elif each.name in ("action", "outcome", "actor", "correlation", "cause"):
+            hints.append(ColumnHint(each.name, (value,)))
+    return tuple(hints)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
-from holdfast.backends.interface import Backend, Scan
+from holdfast.backends.interface import Backend, ColumnHint, Scan
 from holdfast.backends.paging import following
 from holdfast.backends.tables import EVENTS, STEPS, TIME, Key, Table
 from holdfast.engine.namespaces import AUDIT, is_thread
@@ -69,10 +69,17 @@ class IndexedRows(RowReader):
     """Reads all rows of a tenant by the store's index of times."""
 
     def __init__(
-        self, backend: Backend, tenant: str, interval: Interval, tables: Sequence[Table], *, forward: bool
+        self,
+        backend: Backend,
+        tenant: str,
+        interval: Interval,
+        hints: Mapping[Table, tuple[ColumnHint, ...]],
+        *,
+        forward: bool,
     ) -> None:
-        super().__init__(backend, interval, tables, forward=forward)
+        super().__init__(backend, interval, tuple(hints), forward=forward)
         self._tenant = tenant
+        self._hints = hints
 
     async def read(self, after: Position | None, count: int, test: RowTest, most: int) -> RowChunk:
         streams = [
@@ -93,7 +100,7 @@ class IndexedRows(RowReader):
 
     def _scan(self, table: Table, after: Position | None) -> Scan:
         start, stop = self._bounds(table, after)
-        return Scan(table, (self._tenant,), start, stop, not self._forward, None, TIME, bodies=False)
+        return Scan(table, (self._tenant,), start, stop, not self._forward, None, TIME, bodies=False, hints=self._hints[table])
 
 
 class _Stream:
