@@ -9,9 +9,13 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.pages import Page, ReadPage
-from holdfast.engine.types import SCAN_LIMIT, to_datetime, to_time
+from holdfast.engine.paths import Path
+from holdfast.engine.row_format import check_name
+from holdfast.engine.types import SCAN_LIMIT, Revision, to_datetime, to_time
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.query import Field, Query, every, parse
 from holdfast.security.handle import StoreHandle
+from holdfast.store.timeline.causality import CausalNode, find_causes, find_effects
 from holdfast.store.timeline.content import ContentReader, EventContent
 from holdfast.store.timeline.event import SUCCESSES, EventFields, TimelineEvent
 from holdfast.store.timeline.position import Position, TimedRow
@@ -26,9 +30,12 @@ from holdfast.store.timeline.query import (
     tables_of,
 )
 from holdfast.store.timeline.rows import IndexedRows, Interval, RowReader, ScannedRows
-from holdfast.store.timeline.sources import lines_about
+from holdfast.store.timeline.sources import lines_about, writer_of_key, writer_of_path
 from holdfast.store.timeline.visibility import VisibleEvents
 from holdfast.time_parser import Time, parse_time
+
+_MAX_FOUND = 10_000
+"""How many events of one step, or with causes that are looked for together, are read."""
 
 EXAMINED = 10 * SCAN_LIMIT
 """How many rows a page reads at most, by default."""
@@ -122,7 +129,52 @@ class TimelineOperations:
         await self._flush_audit()
         return await self._page(question, count, most, cursor)
 
+    @sync_and_async
+    async def causes(
+        self,
+        id: str | None = None,
+        *,
+        thread: str | None = None,
+        path: Path | None = None,
+        at: Revision = "HEAD",
+        scope: Scope | str | None = None,
+        key: str | None = None,
+        limit: int = 1000,
+    ) -> CausalNode:
+        """Return what led to an event, back to its first cause, as a tree: `causes(event.id)`.
+
+        Or what led to a value: that at a `path` of a thread, as `causes(thread="chat-1", path="plan.goal")`, or of a
+        `key` of a scope. `NotFoundError` if there is no such event or value, or it may not be read. Of more than
+        `limit` steps, the rest is left out.
+        """
+        found = id if id is not None else await self._writer(thread, path, at, scope, key)
+        tree = await find_causes(self._find, _check_id(found), validation.require_count(limit, "limit"))
+        return _require(tree)
+
+    @sync_and_async
+    async def effects(self, id: str, *, limit: int = 1000) -> CausalNode:
+        """Return what an event led to, directly and further on, as a tree: `effects(event.id)`."""
+        return _require(await find_effects(self._find, _check_id(id), validation.require_count(limit, "limit")))
+
     # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _find(self, query: Query, interval: Interval) -> list[TimelineEvent]:
+        """Return all events that match, the oldest first."""
+        question = TimelineQuestion(query, interval, None, errors=False, forward=True)
+        return list(await self._page(question, _MAX_FOUND, None, None))
+
+    async def _writer(
+        self, thread: str | None, path: Path | None, at: Revision, scope: Scope | str | None, key: str | None
+    ) -> str:
+        """Return the id of the step that wrote a value."""
+        if thread is not None and path is not None and scope is None and key is None:
+            return await writer_of_path(self._handle, thread, path, at)
+        if scope is not None and key is not None and thread is None and path is None:
+            return await writer_of_key(self._handle, self._handle.guard.scope(scope), key)
+        raise InvalidError(
+            "causes are those of an event, or of a value",
+            hint="Give an id, or a thread and a path, or a scope and a key",
+        )
 
     def _question(
         self,
@@ -208,6 +260,19 @@ class TimelineOperations:
             }
             return IndexedRows(backend, tenant, question.interval, hints, forward=question.forward)
         return ScannedRows(backend, [(tenant,)], question.interval, tables, forward=question.forward)
+
+
+def _check_id(id: object) -> str:
+    return check_name(id, "id of an event")
+
+
+def _require(tree: CausalNode) -> CausalNode:
+    """Require that the event of a tree was found."""
+    if not tree.events:
+        raise NotFoundError(
+            "there is no such event", where=tree.id[:80], hint="Its id is that of the step that recorded it"
+        )
+    return tree
 
 
 class Timeline(SyncApi, TimelineOperations):

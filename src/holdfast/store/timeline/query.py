@@ -144,6 +144,11 @@ def tables_of(query: Query, *, errors: bool = False) -> tuple[Table, ...]:
 def hints_of(query: Query, table: Table, *, errors: bool = False) -> tuple[ColumnHint, ...]:
     """Return what the columns of matching rows have, for stores that can select by it."""
     hints = [ColumnHint("outcome", tuple(sorted(SUCCESSES)), excluded=True)] if errors else []
+    if isinstance(query, Or) and all(isinstance(each, Field) and each.name == "cause" for each in query.queries):
+        causes = tuple(each.exact or "" for each in query.queries if isinstance(each, Field))
+        if all(causes):
+            # Of steps, all that have an origin: it is not known which of the causes they have.
+            hints.append(ColumnHint("cause", causes) if table is EVENTS else ColumnHint("metadata", ("",), False, True))
     for each in _terms(query):
         value = each.exact
         if not value:
