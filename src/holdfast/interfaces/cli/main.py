@@ -45,6 +45,7 @@ COMMANDS = {
         "diff": ("diff", "Compare two states."),
         "blame": ("blame", "Show which checkpoint wrote each part of a state."),
         "grep": ("grep", "Search threads, agents, scopes and sessions."),
+        "timeline": ("timeline", "Show what happened, and why."),
         "stats": ("threads", "Show statistics of the store."),
     },
     "Write": {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
@@ -16,9 +16,9 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.query import Field, Query, every, parse
 from holdfast.security.handle import StoreHandle
 from holdfast.store.timeline.causality import CausalNode, find_causes, find_effects
-from holdfast.store.timeline.content import ContentReader, EventContent
+from holdfast.store.timeline.content import ContentReader, TimelineContent
 from holdfast.store.timeline.event import SUCCESSES, EventFields, TimelineEvent
-from holdfast.store.timeline.position import Position, TimedRow
+from holdfast.store.timeline.position import TimedRow, TimelinePosition
 from holdfast.store.timeline.query import (
     FIELDS,
     EventSubject,
@@ -29,7 +29,7 @@ from holdfast.store.timeline.query import (
     narrow,
     tables_of,
 )
-from holdfast.store.timeline.rows import IndexedRows, Interval, RowReader, ScannedRows
+from holdfast.store.timeline.rows import IndexedRows, ScannedRows, TimeInterval, TimelineReader
 from holdfast.store.timeline.sources import lines_about, writer_of_key, writer_of_path
 from holdfast.store.timeline.visibility import VisibleEvents
 from holdfast.time_parser import Time, parse_time
@@ -47,23 +47,36 @@ class TimelinePage(Page[TimelineEvent]):
 
     def __init__(
         self,
-        events: Sequence[TimelineEvent],
-        next: str | None,  # noqa: A002 - the name of the attribute
-        read: ReadPage[TimelineEvent],
-        examined: int,
+        events: Iterable[TimelineEvent] = (),
+        next: str | None = None,  # noqa: A002 - the name of the attribute
+        read: ReadPage[TimelineEvent] | None = None,
+        examined: int = 0,
         *,
-        stopped: bool,
+        stopped: bool = False,
     ) -> None:
         super().__init__(events, next, read)
         self.examined = examined
         self.stopped = stopped
+
+    def to_otlp(self) -> dict[str, Any]:
+        """Return the events as spans of OpenTelemetry: a request that a collector takes as JSON."""
+        from holdfast import __version__
+        from holdfast.store.timeline.spans import to_otlp
+
+        return to_otlp(self, __version__)
+
+    def to_html(self, title: str = "Timeline") -> str:
+        """Return the events as an HTML document that needs nothing else."""
+        from holdfast.store.timeline.document import to_html
+
+        return to_html(self, title)
 
 
 class TimelineQuestion(NamedTuple):
     """What is asked of the timeline."""
 
     query: Query
-    interval: Interval
+    interval: TimeInterval
     scope: Scope | None
     """A scope, or the place of a thread."""
     errors: bool
@@ -158,7 +171,7 @@ class TimelineOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _find(self, query: Query, interval: Interval) -> list[TimelineEvent]:
+    async def _find(self, query: Query, interval: TimeInterval) -> list[TimelineEvent]:
         """Return all events that match, the oldest first."""
         question = TimelineQuestion(query, interval, None, errors=False, forward=True)
         return list(await self._page(question, _MAX_FOUND, None, None))
@@ -198,14 +211,14 @@ class TimelineOperations:
             where = self._handle.guard.scope(scope)
         else:
             where = named_scope(parsed)
-        interval = Interval(
+        interval = TimeInterval(
             0 if since is None else max(to_time(parse_time(since, now)) - 999, 0),
-            Interval().until if until is None else to_time(parse_time(until, now)) + 1,
+            TimeInterval().until if until is None else to_time(parse_time(until, now)) + 1,
         )
         return TimelineQuestion(parsed, narrow(parsed, interval), where, errors, forward)
 
     async def _page(self, question: TimelineQuestion, limit: int, most: int | None, cursor: str | None) -> TimelinePage:
-        position = Position.parse(cursor, str(question))
+        position = TimelinePosition.parse(cursor, str(question))
 
         async def read(cursor: str) -> TimelinePage:
             return await self._page(question, limit, most, cursor)
@@ -213,7 +226,7 @@ class TimelineOperations:
         if not limit:
             return TimelinePage([], None, read, 0, stopped=False)
         rows = await self._rows(question)
-        found, examined, stopped = list[tuple[Position, TimelineEvent]](), 0, False
+        found, examined, stopped = list[tuple[TimelinePosition, TimelineEvent]](), 0, False
         visible = VisibleEvents(self._handle)
         content = ContentReader(self._handle.engine, texts=has_text(question.query))
         while len(found) <= limit:
@@ -237,13 +250,13 @@ class TimelineOperations:
 
     async def _contents(
         self, rows: Sequence[TimedRow], question: TimelineQuestion, content: ContentReader, visible: VisibleEvents
-    ) -> list[tuple[TimedRow, EventContent]]:
+    ) -> list[tuple[TimedRow, TimelineContent]]:
         """Return the rows that may be seen and match, with their content."""
         seen = await visible.select(rows)
         found = [(row, each) for row, each in zip(seen, await content.read(seen), strict=True) if each is not None]
         return [(row, each) for row, each in found if matches(question.query, each.subject)]
 
-    async def _rows(self, question: TimelineQuestion) -> RowReader:
+    async def _rows(self, question: TimelineQuestion) -> TimelineReader:
         """Return what reads the rows: by the index of times, if the store has one, or else from the lines."""
         engine, tenant = self._handle.engine, self._handle.tenant
         backend, errors = engine.context.backend, question.errors

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast.engine.ids import time_of
 from holdfast.history.query import Field, Query, either
 from holdfast.store.timeline.event import TimelineEvent
-from holdfast.store.timeline.rows import Interval
+from holdfast.store.timeline.rows import TimeInterval
 
 _NEAR = (2 * 10**9, 3600 * 10**9)
 """How far from the time in its id the events of a step are looked for, in nanoseconds; then they may be anywhere."""
@@ -22,7 +22,7 @@ _AT_ONCE = 100
 
 MAX_DEPTH = 100
 
-FindEvents: TypeAlias = Callable[[Query, Interval], Awaitable[list[TimelineEvent]]]
+FindEvents: TypeAlias = Callable[[Query, TimeInterval], Awaitable[list[TimelineEvent]]]
 """Returns all events that match a query, the oldest first."""
 
 
@@ -85,16 +85,16 @@ async def find_step(find: FindEvents, id: str) -> list[TimelineEvent]:
     """Return the events of a step."""
     query, time = Field("id", "=", id), time_of(id)
     for distance in _NEAR if time else ():
-        found = await find(query, Interval(max(time - distance, 0), time + distance))
+        found = await find(query, TimeInterval(max(time - distance, 0), time + distance))
         if found:
             return found
-    return await find(query, Interval())
+    return await find(query, TimeInterval())
 
 
-def _since(id: str) -> Interval:
+def _since(id: str) -> TimeInterval:
     """Return when the effects of a step can have happened: clocks may differ a little."""
     time = time_of(id)
-    return Interval(max(time - _NEAR[1], 0)) if time else Interval()
+    return TimeInterval(max(time - _NEAR[1], 0)) if time else TimeInterval()
 
 
 def _one_of(name: str, values: Sequence[str]) -> Query:

@@ -23,7 +23,7 @@ _ERRORS = ("error", "reason", "damaged")
 """The details that say what went wrong."""
 
 
-class EventContent(NamedTuple):
+class TimelineContent(NamedTuple):
     """An event, and what a query is evaluated on."""
 
     event: TimelineEvent
@@ -38,14 +38,14 @@ class ContentReader:
         self._texts = texts
         """Whether texts are to be searched."""
 
-    async def read(self, rows: Sequence[TimedRow]) -> list[EventContent | None]:
+    async def read(self, rows: Sequence[TimedRow]) -> list[TimelineContent | None]:
         """Return the events of rows; None for those that are gone meanwhile."""
         queries = [Get(table, [each.row.key for each in rows if each.table is table]) for table in (STEPS, EVENTS)]
         found = await read_despite_damage(self._engine.context.backend, queries)
         bodies = {
             (table.name, row.key): row for table, rows in zip((STEPS, EVENTS), found, strict=True) for row in rows
         }
-        contents: list[EventContent | None] = []
+        contents: list[TimelineContent | None] = []
         for each in rows:
             row = bodies.get((each.table.name, each.row.key))
             if row is None:
@@ -56,7 +56,7 @@ class ContentReader:
                 contents.append(self._event(each, row))
         return contents
 
-    async def _checkpoint(self, each: TimedRow, row: Row) -> EventContent | None:
+    async def _checkpoint(self, each: TimedRow, row: Row) -> TimelineContent | None:
         fields, texts = EventFields.of(each), list[str]()
         if row.body == DAMAGED:
             return self._content(fields, "damaged", {"damaged": "the checkpoint cannot be read"}, texts)
@@ -77,7 +77,7 @@ class ContentReader:
         detail: dict[str, Any] = {"changed": changed, "step": point.depth, "branch": point.branch}
         return self._content(fields, summary, detail, texts)
 
-    def _event(self, each: TimedRow, row: Row) -> EventContent:
+    def _event(self, each: TimedRow, row: Row) -> TimelineContent:
         fields, detail = EventFields.of(each), dict[str, Any]()
         context, protection = self._engine.context, self._engine.protection
         try:
@@ -95,11 +95,11 @@ class ContentReader:
 
     def _content(
         self, fields: EventFields, summary: str, detail: Mapping[str, Any], texts: Sequence[str]
-    ) -> EventContent:
+    ) -> TimelineContent:
         short = summary if len(summary) <= _MAX_SUMMARY else f"{summary[: _MAX_SUMMARY - 1]}…"
         if self._engine.protection is not None:
             short = self._engine.protection.redact_text(short)
-        return EventContent(fields.event(short, detail), EventSubject(fields, texts))
+        return TimelineContent(fields.event(short, detail), EventSubject(fields, texts))
 
 
 def _summary(detail: Mapping[str, Any]) -> str:

@@ -51,6 +51,8 @@ class TimelineEvent(NamedTuple):
     correlation: str
     cause: str
     id: str
+    number: int
+    """Its number among the events of the step, from 0 on."""
     summary: str
     """What it changed, in short: `messages +2 · human: Hello`; or what went wrong."""
     detail: Mapping[str, Any]
@@ -83,6 +85,7 @@ class EventFields(NamedTuple):
     correlation: str
     cause: str
     id: str
+    number: int
 
     @classmethod
     def of(cls, row: TimedRow) -> EventFields:
@@ -90,7 +93,7 @@ class EventFields(NamedTuple):
         if row.table is STEPS:
             point, origin = row.point, origin_of(row)
             place = str(Scope.of_thread(row.position.line))
-            return cls(point.time, CHECKPOINT, point.kind, place, "", origin.actor, "ok", 0, *origin[1:], point.id)
+            return cls(point.time, CHECKPOINT, point.kind, place, "", origin.actor, "ok", 0, *origin[1:], point.id, 0)
         event = EventColumns.of(row.row)
         kind, scope, key = event.kind, event.scope, event.key
         if is_thread(row.position.line) and BETWEEN not in str(row.row.columns[4]):
@@ -109,6 +112,7 @@ class EventFields(NamedTuple):
             event.correlation,
             event.cause,
             str(row.row.key[2]),
+            row.position.second,
         )
 
     def event(self, summary: str, detail: Mapping[str, Any]) -> TimelineEvent:
@@ -122,6 +126,7 @@ class EventFields(NamedTuple):
             self.correlation,
             cause,
             self.id,
+            self.number,
             summary,
             detail,
             trace,

@@ -20,7 +20,7 @@ _TIME = {table.name: list(table.all_columns).index("time") - len(table.key) for 
 _LARGEST = 2**63 - 2
 
 
-class Position(NamedTuple):
+class TimelinePosition(NamedTuple):
     """The position of a row: by time, then by its line, its table and its key."""
 
     time: int
@@ -43,7 +43,7 @@ class Position(NamedTuple):
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
     @classmethod
-    def parse(cls, cursor: object, question: str) -> Position | None:
+    def parse(cls, cursor: object, question: str) -> TimelinePosition | None:
         """Return the position of a cursor; None without one. `InvalidError` if it is another question's."""
         if cursor is None:
             return None
@@ -69,7 +69,7 @@ def _digest(question: str) -> str:
 class TimedRow(NamedTuple):
     """A row of the timeline: a step of a thread, or an event."""
 
-    position: Position
+    position: TimelinePosition
     table: Table
     row: Row
 
@@ -78,7 +78,7 @@ class TimedRow(NamedTuple):
         """Return the row with its position."""
         _, line, first, second = row.key
         time = int(row.columns[_TIME[table.name]])
-        return cls(Position(time, str(line), _RANKS[table.name], first, int(second)), table, row)  # type: ignore[arg-type]
+        return cls(TimelinePosition(time, str(line), _RANKS[table.name], first, int(second)), table, row)  # type: ignore[arg-type]
 
     @property
     def line(self) -> Line:

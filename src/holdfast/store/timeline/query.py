@@ -24,7 +24,7 @@ from holdfast.engine.text_index.tokenize import fold
 from holdfast.errors import InvalidError
 from holdfast.history.query import NUMBER, TEXT, TIME, And, Field, MatchAll, Not, Or, Query, TextTerm, walk
 from holdfast.store.timeline.event import CHECKPOINT, STEP, SUCCESSES, EventFields, span_of
-from holdfast.store.timeline.rows import Interval
+from holdfast.store.timeline.rows import TimeInterval
 
 FIELDS = {
     **dict.fromkeys(("kind", "action", "outcome", "actor", "scope", "thread", "agent", "key", "hook"), TEXT),
@@ -121,7 +121,7 @@ def named_scope(query: Query) -> Scope | None:
         return None  # a place that is no scope, such as `sessions`
 
 
-def narrow(query: Query, interval: Interval) -> Interval:
+def narrow(query: Query, interval: TimeInterval) -> TimeInterval:
     """Return the part of an interval that matches can be in."""
     since, until = interval
     for each in _terms(query):
@@ -129,7 +129,7 @@ def narrow(query: Query, interval: Interval) -> Interval:
             low, high = each.range
             since = since if low is None else max(since, int(low))
             until = until if high is None else min(until, int(high) + 1)
-    return Interval(since, until)
+    return TimeInterval(since, until)
 
 
 def tables_of(query: Query, *, errors: bool = False) -> tuple[Table, ...]:

@@ -12,7 +12,7 @@ from holdfast.backends.interface import Backend, ColumnHint, Scan
 from holdfast.backends.paging import following
 from holdfast.backends.tables import EVENTS, STEPS, TIME, Key, Table
 from holdfast.engine.namespaces import AUDIT, is_thread
-from holdfast.store.timeline.position import Position, RowTest, TimedRow
+from holdfast.store.timeline.position import RowTest, TimedRow, TimelinePosition
 
 _FIRST, _MOST = 128, 2048
 """How many rows are read at a time: at first, and at most."""
@@ -22,7 +22,7 @@ _LATE = 3600 * 10**9
 any time later."""
 
 
-class Interval(NamedTuple):
+class TimeInterval(NamedTuple):
     """The times that are asked for: from one, inclusive, to another, exclusive, in nanoseconds since 1970."""
 
     since: int = 0
@@ -33,24 +33,24 @@ class RowChunk(NamedTuple):
     """Rows in order; the position up to which all were read, None if that is the end; and how many were read."""
 
     rows: list[TimedRow]
-    end: Position | None
+    end: TimelinePosition | None
     examined: int
 
 
-class RowReader(ABC):
+class TimelineReader(ABC):
     """Reads rows of steps and events in order, the newest first unless it is to read `forward`."""
 
-    def __init__(self, backend: Backend, interval: Interval, tables: Sequence[Table], *, forward: bool) -> None:
+    def __init__(self, backend: Backend, interval: TimeInterval, tables: Sequence[Table], *, forward: bool) -> None:
         self._backend = backend
         self._interval = interval
         self._tables = tables
         self._forward = forward
 
     @abstractmethod
-    async def read(self, after: Position | None, count: int, test: RowTest, most: int) -> RowChunk:
+    async def read(self, after: TimelinePosition | None, count: int, test: RowTest, most: int) -> RowChunk:
         """Return so many rows after a position that pass a test. Ends early after reading `most` rows."""
 
-    def _bounds(self, table: Table, after: Position | None) -> tuple[Key, Key]:
+    def _bounds(self, table: Table, after: TimelinePosition | None) -> tuple[Key, Key]:
         """Return where a scan by time starts and where it stops."""
         start, stop = (self._interval.since,), (self._interval.until,)
         if after is None:
@@ -65,14 +65,14 @@ def is_shown(row: TimedRow) -> bool:
     return row.table is EVENTS or (is_thread(row.position.line) and bool(row.row.columns[0]))
 
 
-class IndexedRows(RowReader):
+class IndexedRows(TimelineReader):
     """Reads all rows of a tenant by the store's index of times."""
 
     def __init__(
         self,
         backend: Backend,
         tenant: str,
-        interval: Interval,
+        interval: TimeInterval,
         hints: Mapping[Table, tuple[ColumnHint, ...]],
         *,
         forward: bool,
@@ -81,9 +81,9 @@ class IndexedRows(RowReader):
         self._tenant = tenant
         self._hints = hints
 
-    async def read(self, after: Position | None, count: int, test: RowTest, most: int) -> RowChunk:
+    async def read(self, after: TimelinePosition | None, count: int, test: RowTest, most: int) -> RowChunk:
         streams = [
-            _Stream(self._backend, self._scan(table, after), min(max(count, 8), _FIRST)) for table in self._tables
+            _TimeStream(self._backend, self._scan(table, after), min(max(count, 8), _FIRST)) for table in self._tables
         ]
         found: list[TimedRow] = []
         examined, position = 0, after
@@ -98,12 +98,14 @@ class IndexedRows(RowReader):
                 found.append(row)
         return RowChunk(found, position, examined)
 
-    def _scan(self, table: Table, after: Position | None) -> Scan:
+    def _scan(self, table: Table, after: TimelinePosition | None) -> Scan:
         start, stop = self._bounds(table, after)
-        return Scan(table, (self._tenant,), start, stop, not self._forward, None, TIME, bodies=False, hints=self._hints[table])
+        return Scan(
+            table, (self._tenant,), start, stop, not self._forward, None, TIME, bodies=False, hints=self._hints[table]
+        )
 
 
-class _Stream:
+class _TimeStream:
     """The rows of a scan by time."""
 
     def __init__(self, backend: Backend, scan: Scan, size: int) -> None:
@@ -129,17 +131,23 @@ class _Stream:
         return bool(self.rows)
 
 
-class ScannedRows(RowReader):
+class ScannedRows(TimelineReader):
     """Reads the rows of some lines, or of a whole tenant, and sorts them: for single lines, and for stores without an
     index of times. What it keeps is no more than what it returns."""
 
     def __init__(
-        self, backend: Backend, prefixes: Sequence[Key], interval: Interval, tables: Sequence[Table], *, forward: bool
+        self,
+        backend: Backend,
+        prefixes: Sequence[Key],
+        interval: TimeInterval,
+        tables: Sequence[Table],
+        *,
+        forward: bool,
     ) -> None:
         super().__init__(backend, interval, tables, forward=forward)
         self._prefixes = prefixes
 
-    async def read(self, after: Position | None, count: int, test: RowTest, most: int) -> RowChunk:  # noqa: ARG002
+    async def read(self, after: TimelinePosition | None, count: int, test: RowTest, most: int) -> RowChunk:  # noqa: ARG002
         pick = nsmallest if self._forward else nlargest
         found: list[TimedRow] = []
         examined = 0

@@ -6,8 +6,8 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import lines_of
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.namespaces import ACCESS, AUDIT
-from holdfast.engine.row_format import Line
 from holdfast.engine.paths import Path, require_range
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import Revision
 from holdfast.errors import NotFoundError
 from holdfast.history.blame import blame
