@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.codec import Codec
 from holdfast.engine.events import Event
@@ -13,6 +13,13 @@ from holdfast.engine.trace_context import Trace
 
 BEFORE, AFTER = "before", "after"
 """The phases of hooks."""
+
+Recording: TypeAlias = Literal["outcome", "digest", "redacted", "full"]
+"""What is recorded of the calls of a hook, besides when it was called and how it ended: nothing, unless it failed or
+replaced the value; salted digests of the values; the values, without what looks like a credential or personal data; or
+the values, as far as the policies of the store allow it. Only a `full` record can be replayed exactly."""
+
+RECORDINGS: tuple[Recording, ...] = ("outcome", "digest", "redacted", "full")
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -287,4 +294,9 @@ class HookExecution(NamedTuple):
     id: str
     """The id of the step that has its row: that of the change, for a before-hook."""
     detail: Mapping[str, Any]
-    """The recorded details. A value is a salted digest, unless the hook was registered with `record`."""
+    """The recorded details. `recording` says how values were recorded: as salted digests, `redacted` or in `full`."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the values are recorded as they were, so that the call can be replayed exactly."""
+        return self.detail.get("recording") == "full"

@@ -19,7 +19,16 @@ from holdfast.engine.trace_context import Trace
 from holdfast.errors import InvalidError, NotFoundError, VetoError
 from holdfast.hooks import execution_log
 from holdfast.hooks.after_queue import AfterQueue, QueuedHook
-from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookedChange, HookInfo, HookResult, ReplaceValue
+from holdfast.hooks.context import (
+    AFTER,
+    BEFORE,
+    HookContext,
+    HookedChange,
+    HookInfo,
+    HookResult,
+    Recording,
+    ReplaceValue,
+)
 from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.runner import (
     build_result,
@@ -69,6 +78,10 @@ class HookRegistry:
     def __init__(self, engine: Engine, tenant: str) -> None:
         self.engine = engine
         self.tenant = tenant
+        self.recording: Recording = "outcome"
+        """What is recorded of the calls of hooks that do not say it."""
+        self.redact: execution_log.Redact | None = None
+        """Removes sensitive data from details."""
         self._hooks: tuple[Hook, ...] = ()
         self.cache: dict[str, ActivePoints] = {}
         """The matching hooks by scope, for callers that save the call of `points`."""
@@ -207,8 +220,10 @@ class HookRegistry:
                     outcome = "changed" if outcome == "ok" else outcome
         hook.count_result(result)
         detail = b""
-        if hook.record or outcome != "ok":
-            detail = execution_log.pack_detail(self.engine, hook.record, subject, BEFORE, given, changed, result.error)
+        if hook.record != "outcome" or outcome != "ok":
+            detail = execution_log.pack_detail(
+                self.engine, hook.record, self.redact, subject, BEFORE, given, changed, result.error
+            )
         subject.events.append(Event("hook", subject.actor, hook.name, subject.key, outcome, result.duration, detail))
         if outcome == "veto":
             assert isinstance(result.error, VetoError)  # noqa: S101 - that is what makes it one
@@ -277,9 +292,9 @@ class HookRegistry:
             result = result._replace(outcome="error")  # it is too late for one
         hook.count_result(result)
         detail = b""
-        if hook.record or result.outcome != "ok":
+        if hook.record != "outcome" or result.outcome != "ok":
             detail = execution_log.pack_detail(
-                self.engine, hook.record, subject, AFTER, subject.stored, False, result.error
+                self.engine, hook.record, self.redact, subject, AFTER, subject.stored, False, result.error
             )
         return self._event(hook, subject, result.outcome, result.duration, detail)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from holdfast.backends.interface import ColumnHint
 from holdfast.backends.tables import (
     CONVERSATIONS,
+    EVENTS,
     LATER,
     NODES,
     OBJECTS,
@@ -86,13 +87,23 @@ CREATE VIEW threads AS
 HAS_ORIGIN = "instr(metadata, '\"␞origin\":')"
 """Whether a step of a thread says who saved it and why."""
 
-# By time, across lines. What is looked for among many events is in the index; what is rare has one of its own.
+FAILED = "outcome NOT IN ('changed', 'ok', 'skipped')"
+"""The condition of events that failed, as their index has it: a bound value would not be recognised."""
+
+_SUCCESSES = ("changed", "ok", "skipped")
+
+# By time, across lines; and what is looked for among many events. What is rare has an index of its own.
 TIME_INDEXES = {
-    "steps_time": "CREATE INDEX IF NOT EXISTS steps_time ON steps (tenant, time)",
-    "steps_origin": f"CREATE INDEX IF NOT EXISTS steps_origin ON steps (tenant, time) WHERE {HAS_ORIGIN}",
-    "events_time": "CREATE INDEX IF NOT EXISTS events_time ON events (tenant, time, kind, outcome)",
-    "events_correlation": "CREATE INDEX IF NOT EXISTS events_correlation ON events (tenant, correlation, time)",
-    "events_cause": "CREATE INDEX IF NOT EXISTS events_cause ON events (tenant, cause, time) WHERE cause <> ''",
+    name: f"CREATE INDEX IF NOT EXISTS {name} ON {definition}"
+    for name, definition in {
+        "steps_time": "steps (tenant, time)",
+        "steps_origin": f"steps (tenant, time) WHERE {HAS_ORIGIN}",
+        "events_time": "events (tenant, time, kind)",
+        "events_correlation": "events (tenant, correlation, time)",
+        "events_actor": "events (tenant, actor, time) WHERE actor <> ''",
+        "events_cause": "events (tenant, cause, time) WHERE cause <> ''",
+        "events_failed": f"events (tenant, time) WHERE {FAILED}",
+    }.items()
 }
 
 
@@ -214,9 +225,25 @@ def add_hints(space: Table, sql: str, hints: Sequence[ColumnHint]) -> tuple[str,
         else:
             places = ", ".join("?" * len(values))
             conditions.append(f"{column} {'NOT IN' if excluded else 'IN'} ({places})")
-            if column == "cause" and not excluded:
-                conditions.append("cause <> ''")  # as its index has it
-    return sql.replace(" ORDER BY ", f" AND {' AND '.join(conditions)} ORDER BY ") if conditions else sql, texts
+            # As the indexes have it.
+            conditions += [f"{column} <> ''"] if column in ("actor", "cause") and not excluded else []
+            conditions += [FAILED] if (column, values, excluded) == ("outcome", _SUCCESSES, True) else []
+    if not conditions:
+        return sql, texts
+    sql = sql.replace(" ORDER BY ", f" AND {' AND '.join(conditions)} ORDER BY ")
+    if space is EVENTS and [hint.column for hint in hints] == ["kind"]:
+        sql = _by_index_alone(space, sql)
+    return sql, texts
+
+
+def _by_index_alone(space: Table, sql: str) -> str:
+    """Return a scan that finds the keys of rows in the index of times: to look at each row takes ten times as long."""
+    names = ", ".join(space.key)
+    columns, _, rest = sql.partition(" FROM events ")
+    condition, _, order = rest.partition(" ORDER BY ")
+    ordering = order.removesuffix(" LIMIT ?")
+    keys = f"SELECT {names} FROM events INDEXED BY events_time {condition} ORDER BY {order}"  # noqa: S608
+    return f"{columns} FROM events WHERE ({names}) IN ({keys}) ORDER BY {ordering}"  # noqa: S608
 
 
 HEAD = """

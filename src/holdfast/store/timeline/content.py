@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Get, Row
 from holdfast.backends.tables import EVENTS, STEPS
-from holdfast.engine.checked_rows import DAMAGED, read_despite_damage
+from holdfast.codec.envelope import DAMAGED
+from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import StepRef, open_body, open_step
 from holdfast.errors import CorruptError, HoldfastError, NotFoundError
