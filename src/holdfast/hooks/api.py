@@ -19,6 +19,7 @@ from holdfast.hooks import execution_log
 from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
 from holdfast.hooks.context import AFTER, BEFORE, RECORDINGS, HookContext, HookExecution, HookInfo, Recording
 from holdfast.hooks.hook import Hook, check_signature, name_of
+from holdfast.hooks.pending_calls import POINTS as DURABLE_POINTS
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import is_async
@@ -88,12 +89,17 @@ class HookOperations:
         """
         return self._register(BEFORE, points, fail_closed, options)
 
-    def after(self, *points: str, **options: Unpack[HookOptions]) -> Callable[[F], F]:
+    def after(self, *points: str, durable: bool = False, **options: Unpack[HookOptions]) -> Callable[[F], F]:
         """Call a function soon after changes. Nobody waits for it, and it cannot affect the change.
 
         In each scope, it is called in the order of the changes. The rest is as in `before`.
+
+        With `durable`, the call is stored with the change, until it was made and recorded. If the process is killed,
+        the call is made by one that registers a hook of this name: soon on the same machine, else after ten minutes. It
+        is made at least once: `call.call_id` is the same each time, and `call.is_repeated` says that it may be another
+        one. Its points are those of keys and `checkpoint.save`.
         """
-        return self._register(AFTER, points, False, options)
+        return self._register(AFTER, points, False, options, durable=durable)
 
     def add(
         self, hook: BuiltInHook, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]
@@ -119,6 +125,14 @@ class HookOperations:
     def list(self) -> list[HookInfo]:
         """List all hooks in the order in which they are called, with their statistics."""
         return [] if self._engine.hooks is None else self._registry().infos()
+
+    @sync_and_async
+    async def recover(self) -> int:
+        """Make the calls of durable hooks that processes which have ended did not make. Returns their number.
+
+        This is also done when such a hook is registered, and from time to time.
+        """
+        return 0 if self._engine.hooks is None else await self._registry().recover()
 
     # What they did ----------------------------------------------------------------------------------------------
 
@@ -172,11 +186,18 @@ class HookOperations:
             registry.redact = self._redact
         return registry
 
-    def _register(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
+    def _register(
+        self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions, *, durable: bool = False
+    ) -> Callable[[F], F]:
         if any(map(callable, points)):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
         matched = check_points(points)
         checked = _check_options(phase, options)
+        if durable and not matched <= DURABLE_POINTS:
+            raise InvalidError(
+                f"a durable hook is not called for {min(matched - DURABLE_POINTS)}",
+                hint=f"Its points are {', '.join(sorted(DURABLE_POINTS))}",
+            )
         record = _check_record(options.get("record"), self._registry().recording)
         has_values = record != "outcome"
 
@@ -209,6 +230,7 @@ class HookOperations:
                     bool(getattr(function, "wants_old", True)),
                     inline and not has_values and bool(getattr(function, "pure", False)),
                     CircuitBreaker(self._engine.context.clock, checked.max_failures, checked.rest),
+                    durable,
                 )
             )
             if SAVE in matched:

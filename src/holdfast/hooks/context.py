@@ -61,6 +61,7 @@ class HookedChange:
         "dump",
         "events",
         "id",
+        "is_repeated",
         "key",
         "load",
         "metadata",
@@ -113,6 +114,8 @@ class HookedChange:
         """Fields that before-hooks add to the audit row of the change."""
         self.changed = False
         """Whether before-hooks replaced the value."""
+        self.is_repeated = False
+        """Whether the call may have been made before, by a process that was killed."""
 
     def reset(self, stored: Any) -> None:
         """Start again with another value, and discard what hooks did with the previous one."""
@@ -141,10 +144,11 @@ def pack_notes(codec: Codec, notes: Mapping[str, Any]) -> bytes:
 class HookContext:
     """The change that a hook is called for. Each hook has a context of its own."""
 
-    __slots__ = ("_stored", "_subject", "_value", "notes")
+    __slots__ = ("_hook", "_stored", "_subject", "_value", "notes")
 
-    def __init__(self, subject: HookedChange) -> None:
+    def __init__(self, subject: HookedChange, hook: str = "") -> None:
         self._subject = subject
+        self._hook = hook
         self._stored = subject.stored  # later hooks may change it, and this one may still be at work
         self._value: Any = None
         self.notes: Mapping[str, Any] = _NOTHING
@@ -203,6 +207,17 @@ class HookContext:
     def id(self) -> str:
         """The id of the step of the change; empty for before-hooks."""
         return self._subject.id
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call: the same if the call of a durable hook is made again; empty for before-hooks."""
+        subject = self._subject
+        return f"{subject.id}/{self._hook}/{subject.key}" if subject.id and self._hook else ""
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the call of a durable hook may have been made before, by a process that was killed."""
+        return self._subject.is_repeated
 
     @property
     def actor(self) -> str:

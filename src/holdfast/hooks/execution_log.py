@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from heapq import nlargest
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from holdfast.backends.interface import ColumnHint, Row, Scan
+from holdfast.backends.interface import Change, ColumnHint, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, TIME
 from holdfast.engine import validation
@@ -108,14 +108,16 @@ async def record_veto(engine: Engine, tenant: str, subject: HookedChange) -> Non
     await _append(engine, tenant, "veto", events)
 
 
-def record_executions(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
-    """Record executions of after-hooks. Blocks."""
-    run(_append(engine, tenant, "hooks", events))
+def record_executions(engine: Engine, tenant: str, events: Sequence[Event], changes: Sequence[Change]) -> None:
+    """Record executions of after-hooks, together with other changes. Blocks."""
+    run(_append(engine, tenant, "hooks", events, changes))
 
 
-async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event]) -> None:
+async def _append(
+    engine: Engine, tenant: str, kind: str, events: Sequence[Event], changes: Sequence[Change] = ()
+) -> None:
     async def edit(*_: object) -> LineChange:
-        return LineChange(events=events)
+        return LineChange(events=events, rows=changes)
 
     await engine.writer.save(audited_request(engine, Line(tenant, LINE), kind, "", edit, trace=Trace()))
 

@@ -42,6 +42,8 @@ class Hook:
     pure: bool
     """Whether it only reads its context, and so needs no context variables of its own."""
     breaker: CircuitBreaker
+    durable: bool = False
+    """Whether its pending calls are stored with the change."""
     runner: HookRunner = field(default_factory=HookRunner)
     """Runs it, apart from all other hooks."""
     calls: int = 0

@@ -243,7 +243,7 @@ def _by_index_alone(space: Table, sql: str) -> str:
     condition, _, order = rest.partition(" ORDER BY ")
     ordering = order.removesuffix(" LIMIT ?")
     keys = f"SELECT {names} FROM events INDEXED BY events_time {condition} ORDER BY {order}"  # noqa: S608
-    return f"{columns} FROM events WHERE ({names}) IN ({keys}) ORDER BY {ordering}"  # noqa: S608
+    return f"{columns} FROM events WHERE ({names}) IN ({keys}) ORDER BY {ordering}"
 
 
 HEAD = """

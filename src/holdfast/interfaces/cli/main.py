@@ -67,6 +67,7 @@ COMMANDS = {
         "session": ("session", "Start, list, end or resume sessions."),
         "grant": ("grant", "Grant, list or revoke rights; manage groups and roles."),
         "audit": ("audit", "Show and verify the audit."),
+        "hooks": ("hooks", "Show what hooks did."),
         "sensitive": ("sensitive", "Find credentials and personal data in a store."),
     },
     "Maintain": {
