@@ -20,6 +20,7 @@ from holdfast.agents import Machine
 from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store import TimelineEvent, TimelinePage
+from tests.security.sensitive.test_protection import FixedKeys
 from tests.support.cases import case
 
 
@@ -204,7 +205,7 @@ def test_sensitive_data_is_redacted_also_by_later_policies(store: Store) -> None
     store.put("chat", {"note": key})
     store.hooks.drain()
     assert key in str([*store.timeline.query()])  # the control: without a policy it is shown
-    store.sensitive.protect("redact")
+    store.sensitive.protect("redact", keys=FixedKeys())
     shown = store.timeline.query()
     assert key not in str([*shown])
     assert key not in shown.to_html()

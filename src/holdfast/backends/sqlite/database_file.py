@@ -274,8 +274,13 @@ def _is_store(connection: apsw.Connection, url: str) -> bool:
 
 def has_time_indexes(cursor: apsw.Cursor) -> bool:
     """Return whether a file has the indexes by time, which those of older versions lack."""
-    indexes = {name for (name,) in cursor.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
-    return indexes >= TIME_INDEXES.keys()
+    return not _missing_indexes(cursor)
+
+
+def _missing_indexes(cursor: apsw.Cursor) -> list[str]:
+    """Return the indexes by time that a file lacks, of tables that it has."""
+    names = {name for (name,) in cursor.execute("SELECT name FROM sqlite_schema")}
+    return [name for name in TIME_INDEXES if name not in names and name.partition("_")[0] in names]
 
 
 def _is_current(connection: apsw.Connection) -> bool:
@@ -285,7 +290,10 @@ def _is_current(connection: apsw.Connection) -> bool:
 
 def _upgrade(connection: apsw.Connection) -> None:
     for statement in upgrade_statements():
-        connection.execute(statement)
+        if statement not in TIME_INDEXES.values():
+            connection.execute(statement)
+    for name in _missing_indexes(connection.cursor()):
+        connection.execute(TIME_INDEXES[name])
 
 
 def _check_length(path: str, url: str) -> None:

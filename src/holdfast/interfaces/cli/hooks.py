@@ -18,7 +18,7 @@ _ORDERS = {"slowest": "slowest", "failing": "failing", "most-called": "most_call
 
 
 @group("hooks")
-def hooks(session: CliContext) -> None:  # noqa: ARG001 - as all groups
+def hooks(session: CliContext) -> None:
     """Show what hooks did: their calls, statistics, and an archive.
 
     Hooks are registered by programs; the store has the record of their calls.

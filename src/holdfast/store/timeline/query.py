@@ -73,8 +73,11 @@ def _compare(term: Field, fields: EventFields) -> bool:
         low, high = term.range
         inside = (low is None or value >= low) and (high is None or value < high)
         return inside is not (term.operator == "!=")
+    text = _text(term.name, fields)
+    if not text and term.operator == ":" and term.value:
+        return False  # `thread:*` does not mean what is about no thread
     found = term.pattern.match if term.name == "id" and term.operator == ":" else term.pattern.fullmatch
-    return bool(found(_text(term.name, fields))) is not (term.operator == "!=")
+    return bool(found(text)) is not (term.operator == "!=")
 
 
 def _text(name: str, fields: EventFields) -> str:
