@@ -98,7 +98,7 @@ TIME_INDEXES = {
     for name, definition in {
         "steps_time": "steps (tenant, time)",
         "steps_origin": f"steps (tenant, time) WHERE {HAS_ORIGIN}",
-        "events_time": "events (tenant, time, kind)",
+        "events_time": "events (tenant, time, kind, action)",
         "events_correlation": "events (tenant, correlation, time)",
         "events_actor": "events (tenant, actor, time) WHERE actor <> ''",
         "events_cause": "events (tenant, cause, time) WHERE cause <> ''",
@@ -227,11 +227,12 @@ def add_hints(space: Table, sql: str, hints: Sequence[ColumnHint]) -> tuple[str,
             conditions.append(f"{column} {'NOT IN' if excluded else 'IN'} ({places})")
             # As the indexes have it.
             conditions += [f"{column} <> ''"] if column in ("actor", "cause") and not excluded else []
-            conditions += [FAILED] if (column, values, excluded) == ("outcome", _SUCCESSES, True) else []
+            if column == "outcome" and (values == _SUCCESSES if excluded else not {*values} & {*_SUCCESSES}):
+                conditions.append(FAILED)
     if not conditions:
         return sql, texts
     sql = sql.replace(" ORDER BY ", f" AND {' AND '.join(conditions)} ORDER BY ")
-    if space is EVENTS and [hint.column for hint in hints] == ["kind"]:
+    if space is EVENTS and {hint.column for hint in hints} <= {"kind", "action"}:
         sql = _by_index_alone(space, sql)
     return sql, texts
 
