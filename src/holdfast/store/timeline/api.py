@@ -60,10 +60,9 @@ class TimelinePage(Page[TimelineEvent]):
 
     def to_otlp(self) -> dict[str, Any]:
         """Return the events as spans of OpenTelemetry: a request that a collector takes as JSON."""
-        from holdfast import __version__
         from holdfast.store.timeline.spans import to_otlp
 
-        return to_otlp(self, __version__)
+        return to_otlp(self)
 
     def to_html(self, title: str = "Timeline") -> str:
         """Return the events as an HTML document that needs nothing else."""

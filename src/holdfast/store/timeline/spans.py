@@ -18,7 +18,7 @@ _ERROR = 2
 _NAMES = ("kind", "action", "scope", "key", "actor", "outcome", "correlation", "cause", "id", "summary")
 
 
-def to_otlp(events: Iterable[TimelineEvent], version: str) -> dict[str, Any]:
+def to_otlp(events: Iterable[TimelineEvent]) -> dict[str, Any]:
     """Return events as a request to export spans, which a collector takes as JSON.
 
     Those that happened in a span are children of it. Others of one correlation are a trace, and are children of their
@@ -30,7 +30,7 @@ def to_otlp(events: Iterable[TimelineEvent], version: str) -> dict[str, Any]:
                 "resource": {"attributes": [_attribute("service.name", "holdfast")]},
                 "scopeSpans": [
                     {
-                        "scope": {"name": "holdfast.timeline", "version": version},
+                        "scope": {"name": "holdfast.timeline"},
                         "spans": [_span(event) for event in events],
                     }
                 ],
