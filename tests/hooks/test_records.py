@@ -119,6 +119,6 @@ def test_old_records_go_to_a_file_by_number_and_size(tmp_path: Path) -> None:
         assert store.audit.verify().ok
         settings = {"folder": str(tmp_path / "jobs"), "keep_last": 1}
         store.jobs.add("hooks", "archive-hooks", settings=settings)
-        assert store.jobs.run("hooks").outcome == "done"
+        assert store.jobs.run("hooks").outcome == "ok"
         with pytest.raises(InvalidError):
             store.jobs.add("bad", "archive-hooks", settings={"folder": "x"})

@@ -18,6 +18,7 @@ import holdfast
 from holdfast import PersistentAgent, Store
 from holdfast.agents import Machine
 from holdfast.backends.sqlite.backend import SQLiteBackend
+from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store import TimelineEvent, TimelinePage
 from tests.security.sensitive.test_protection import FixedKeys
@@ -305,3 +306,24 @@ def test_pages_are_what_one_listing_is(shared: Store, data: st.DataObject) -> No
 
 def test_a_page_is_a_page() -> None:
     assert (TimelinePage().next, TimelinePage().stopped, list(TimelinePage())) == (None, False, [])
+
+
+@pytest.mark.parametrize("hide", [False, True], ids=["names shown", "names hidden"])
+def test_an_encrypted_store_has_the_same_timeline(tmp_path: Path, hide: bool) -> None:
+    encryption = Encryption(LocalKeys(generate_key()), hide_names=hide)
+    with holdfast.open(tmp_path / "store.db", encryption=encryption) as store:
+        with holdfast.correlation("req-1"):
+            first = store.put("chat", {"messages": ["refund"]})
+        with holdfast.correlation("req-1", cause=first.id):
+            store.state(agent="a")["plan"] = "refund"
+        store.state(agent="b")["plan"] = "other"
+        assert [event.scope for event in store.timeline.query(limit=1).all()] == [
+            *("agent:b", "agent:a", "thread:chat"),
+        ]
+        assert kinds(store.timeline.query("correlation:req-1")) == ["change", "checkpoint"]
+        assert kinds(store.timeline.query("kind:change agent:a")) == ["change"]
+        assert kinds(store.timeline.query("refund")) == ["checkpoint"]
+        assert [node.events[0].scope for _, node in store.timeline.effects(first.id).walk()] == [
+            *("thread:chat", "agent:a"),
+        ]
+        assert kinds(store.timeline.query(scope="agent:a")) == ["change"]

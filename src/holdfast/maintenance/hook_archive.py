@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.tables import EVENTS
+from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import time_of
+from holdfast.engine.row_format import StepRef
 from holdfast.errors import InvalidError
 from holdfast.hooks.execution_log import LINE
 from holdfast.security.audit.archive import AuditArchive, archive
@@ -54,26 +55,35 @@ def check_rules(rules: Mapping[str, Any]) -> None:
 
 async def _find_cut(engine: Engine, tenant: str, age: int | None, last: int | None, size: int | None) -> int:
     """Return the time before which records are removed. Records that were written together stay together."""
-    now = engine.context.clock()
-    kept_since = [now - age] if age is not None else []
     count, stored, stop = 0, 0, tuple[str | int, ...]()
-    last_cut = size_cut = 0
-    while not (last_cut or last is None) or not (size_cut or size is None):
+    last_id = size_id = ""
+    while not (last_id or last is None) or not (size_id or size is None):
         (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant, LINE), (), stop, True, _PAGE)])
         for row in rows:
             count, stored = count + 1, stored + len(row.body) + _COLUMNS
-            written = time_of(str(row.key[2]))
-            if last is not None and not last_cut and count > last:
-                last_cut = written + 1
-            if size is not None and not size_cut and stored > size:
-                size_cut = written + 1
+            if last is not None and count > last:
+                last_id = last_id or str(row.key[2])
+            if size is not None and stored > size:
+                size_id = size_id or str(row.key[2])
         if len(rows) < _PAGE:
             break
         stop = rows[-1].key[2:]
+    kept_since = [engine.context.clock() - age] if age is not None else []
     if last is not None:
-        kept_since.append(last_cut)
-    return max(min(kept_since, default=0), size_cut)
+        kept_since.append(await _time_after(engine, tenant, last_id))
+    return max(min(kept_since, default=0), await _time_after(engine, tenant, size_id))
+
+
+async def _time_after(engine: Engine, tenant: str, id: str) -> int:
+    """Return the time after a step; 0 without one."""
+    if not id:
+        return 0
+    (rows,) = await engine.context.backend.read([Scan(STEPS, (tenant, LINE, id), limit=1, by="id", bodies=False)])
+    return StepRef.of(rows[0]).time + 1 if rows else time_of(id) + _TICK
 
 
 _COLUMNS = 200
 """About how many bytes a record takes without its details."""
+
+_TICK = 1000
+"""More nanoseconds than the time in an id is rounded by."""
