@@ -97,7 +97,12 @@ def test_calls_of_a_process_that_was_killed_are_made(tmp_path: Path, moment: str
 def test_calls_of_a_living_process_are_left_to_it(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "store.db") as one, holdfast.open(tmp_path / "store.db") as two:
         block, calls = threading.Event(), list[str]()
-        one.hooks.after("state.set", durable=True, name="slow")(lambda call: block.wait(60) and calls.append("one"))
+
+        @one.hooks.after("state.set", durable=True, name="slow")
+        def slow(_: Any) -> None:
+            block.wait(60)
+            calls.append("one")
+
         one.state(agent="a")["n"] = 1
         assert pending(two) == 1
         two.hooks.after("state.set", durable=True, name="slow")(lambda _: calls.append("two"))

@@ -131,7 +131,7 @@ class HookRegistry:
             if hook.durable and self._recovery is None:
                 self._recovery = Ticker("holdfast-hook-recovery", _RECOVERY_SECONDS, self._recover)
         if hook.durable:
-            WorkerThread("holdfast-hook-recovery", self._recover)
+            WorkerThread("holdfast-hook-recovery", lambda: self._recover() and None)
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
         """Remove the hook of a name, or those of a function."""

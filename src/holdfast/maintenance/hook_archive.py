@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.tables import EVENTS, STEPS
+from holdfast.backends.tables import EVENTS, STEPS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import time_of
 from holdfast.engine.row_format import StepRef
@@ -55,7 +55,8 @@ def check_rules(rules: Mapping[str, Any]) -> None:
 
 async def _find_cut(engine: Engine, tenant: str, age: int | None, last: int | None, size: int | None) -> int:
     """Return the time before which records are removed. Records that were written together stay together."""
-    count, stored, stop = 0, 0, tuple[str | int, ...]()
+    count, stored = 0, 0
+    stop: Key = ()
     last_id = size_id = ""
     while not (last_id or last is None) or not (size_id or size is None):
         (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant, LINE), (), stop, True, _PAGE)])

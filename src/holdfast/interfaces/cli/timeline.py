@@ -125,16 +125,14 @@ def _write(session: CliContext, events: _Events, html: str | None, otlp: str | N
     from holdfast.interfaces.cli.json_output import encode
     from holdfast.store import TimelinePage
 
-    page = TimelinePage(list(events))
-    for name, content in (
-        (html, lambda: page.to_html(f"Timeline {query}".strip())),
-        (otlp, lambda: encode(page.to_otlp()) + "\n"),
-    ):
+    page = TimelinePage(events)
+    files = {html: page.to_html(f"Timeline {query}".strip()), otlp: encode(page.to_otlp()) + "\n"}
+    for name, content in files.items():
         if name is None:
             continue
         if not Path(name).absolute().parent.is_dir():
             raise NotFoundError("there is no such directory", where=str(Path(name).absolute().parent))
-        Path(name).write_text(content(), encoding="utf-8")
+        Path(name).write_text(content, encoding="utf-8")
         session.tell(f"Wrote {plural(len(page), 'event')} to {name}.", {"file": name, "events": len(page)})
 
 

@@ -62,7 +62,7 @@ def _check_hooks(settings: Mapping[str, Any]) -> None:
 
 async def _archive_hooks(job: JobContextBase) -> JobResult:
     handle, path = job.store._handle, await _file(job, "hooks")
-    rules = {name: job.settings.get(name) for name in _RULES}
+    rules: dict[str, Any] = {name: job.settings.get(name) for name in _RULES}
     return _result(await archive_hooks(handle.engine, handle.tenant, path, **rules))
 
 
