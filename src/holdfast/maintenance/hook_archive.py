@@ -15,7 +15,7 @@ from holdfast.backends.tables import EVENTS, STEPS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import time_of
 from holdfast.engine.row_format import StepRef
-from holdfast.errors import InvalidError
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.hooks.execution_log import LINE
 from holdfast.security.audit.archive import AuditArchive, archive
 from holdfast.time_parser import Duration, parse_nanoseconds
@@ -37,6 +37,9 @@ async def archive_hooks(
     fit into the size."""
     check_rules({"keep_within": keep_within, "keep_last": keep_last, "max_bytes": max_bytes})
     age = None if keep_within is None else parse_nanoseconds(keep_within, "age")
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise NotFoundError("there is no such directory", where=str(folder))
     before = await _find_cut(engine, tenant, age, keep_last, max_bytes)
     return await archive(engine, tenant, path, before, frozenset({"system"}), dry_run=dry_run, only=LINE)
 
