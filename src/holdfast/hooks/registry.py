@@ -131,7 +131,7 @@ class HookRegistry:
             if hook.durable and self._recovery is None:
                 self._recovery = Ticker("holdfast-hook-recovery", _RECOVERY_SECONDS, self._recover)
         if hook.durable:
-            WorkerThread("holdfast-hook-recovery", lambda: self._recover() and None)
+            WorkerThread("holdfast-hook-recovery", self._recover_now)
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
         """Remove the hook of a name, or those of a function."""
@@ -301,6 +301,9 @@ class HookRegistry:
                 hook.skipped += 1
                 self.after_queue.record(self._event(hook, lost, "skipped", 0), call.ended())
         return count
+
+    def _recover_now(self) -> None:
+        self._recover()
 
     def _recover(self) -> bool:
         """Run what others have left, in a thread. Returns whether to look again later."""

@@ -40,7 +40,7 @@ def test_events_are_listed_filtered_and_explained(busy: Hf, tmp_path: Path) -> N
     effects = busy("timeline", "--effects", first["id"], "--json").records
     assert [each["depth"] for each in effects] == [0, 1, 1]
     causes = busy("timeline", "--scope", "agent:b", "--of", "copy").lines
-    assert [line.split()[2:] for line in causes] == [
+    assert [line.split()[2:6] for line in causes] == [
         ["change", "set", "agent:b", "copy"],
         ["change", "set", "agent:a", "plan"],
     ]

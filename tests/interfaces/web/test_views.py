@@ -67,6 +67,8 @@ def test_views_lead_from_lists_to_what_they_list(page: Any, writable: ServedStor
         ("/backups?backup=1", "text=What it would change in place", "text=switched to a new branch"),
         ("/jobs", "text=nightly", "text=verified"),
         ("/audit", "text=details >> nth=0", ".detail[open] pre"),
+        ("/timeline", "tbody th a >> nth=0", "text=What it led to"),
+        ("/timeline?query=kind%3Acheckpoint", "text=details >> nth=0", ".detail[open] pre"),
         ("/verify", "button.primary >> text=Verify", "text=Everything is as it was written"),
         ("/metrics/plots", "text=Copy as", "svg.plot rect"),
     ):
