@@ -97,9 +97,11 @@ class PendingCall(NamedTuple):
         time."""
         machine, _, rest = self.owner.partition("|")
         process = rest.partition("|")[0]
-        if machine != _machine() or not process.isdecimal():
+        if machine == _machine() and process == str(os.getpid()):
+            return self.owner not in _owners
+        if machine != _machine() or not process.isdecimal() or os.name == "nt":  # there, no signal only asks
             return abs(now - self.time) > _PATIENCE
-        return self.owner not in _owners if int(process) == os.getpid() else not _is_running(int(process))
+        return not _is_running(int(process))
 
     def ended(self) -> Change:
         """Return the change that removes the row."""

@@ -29,7 +29,8 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
         )
     except (InvalidError, NotFoundError) as error:
         return {**values, "problem": to_problem(error)}
-    return {**values, "items": [(each, _detail(each.detail)) for each in page.items], "next": page.next}
+    rows = [(each, _detail(each.detail), _same_correlation(each.correlation)) for each in page.items]
+    return {**values, "items": rows, "next": page.next}
 
 
 def event_values(call: Call, id: str) -> dict[str, Any]:
@@ -38,6 +39,12 @@ def event_values(call: Call, id: str) -> dict[str, Any]:
     causes, effects = get_causes(call, params).items, get_effects(call, params).items
     events = [(each, _detail(each.detail)) for each in effects[0].events]
     return {"id": id, "events": events, "causes": causes[1:], "effects": effects[1:]}
+
+
+def _same_correlation(correlation: str) -> str:
+    """Return the query for all events with a correlation id."""
+    text = correlation.replace("\\", "\\\\").replace('"', '\\"')
+    return f'correlation="{text}"' if correlation else ""
 
 
 def _detail(detail: dict[str, Any]) -> str:
