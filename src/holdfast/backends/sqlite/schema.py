@@ -92,6 +92,11 @@ FAILED = "outcome NOT IN ('changed', 'ok', 'skipped')"
 
 _SUCCESSES = ("changed", "ok", "skipped")
 
+RARE = "kind NOT IN ('change', 'hook')"
+"""The condition of events of kinds that are rare among many others."""
+
+_FREQUENT = {"change", "hook"}
+
 # By time, across lines; and what is looked for among many events. What is rare has an index of its own.
 TIME_INDEXES = {
     name: f"CREATE INDEX IF NOT EXISTS {name} ON {definition}"
@@ -102,6 +107,7 @@ TIME_INDEXES = {
         "events_correlation": "events (tenant, correlation, time)",
         "events_actor": "events (tenant, actor, time) WHERE actor <> ''",
         "events_cause": "events (tenant, cause, time) WHERE cause <> ''",
+        "events_rare": f"events (tenant, kind, time) WHERE {RARE}",
         "events_failed": f"events (tenant, time) WHERE {FAILED}",
     }.items()
 }
@@ -229,10 +235,12 @@ def add_hints(space: Table, sql: str, hints: Sequence[ColumnHint]) -> tuple[str,
             conditions += [f"{column} <> ''"] if column in ("actor", "cause") and not excluded else []
             if column == "outcome" and (values == _SUCCESSES if excluded else not {*values} & {*_SUCCESSES}):
                 conditions.append(FAILED)
+        if column == "kind" and not excluded and not _FREQUENT & {*values}:
+            conditions.append(RARE)
     if not conditions:
         return sql, texts
     sql = sql.replace(" ORDER BY ", f" AND {' AND '.join(conditions)} ORDER BY ")
-    if space is EVENTS and {hint.column for hint in hints} <= {"kind", "action"}:
+    if space is EVENTS and RARE not in conditions and {hint.column for hint in hints} <= {"kind", "action"}:
         sql = _by_index_alone(space, sql)
     return sql, texts
 
